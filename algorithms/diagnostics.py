@@ -96,7 +96,8 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     token_ratio = bounded_exp(log_ratio)
     metrics = {
         "ratio/mean": token_ratio.mean(),
-        "ratio/p99": token_ratio.kthvalue(math.ceil(0.99 * token_ratio.numel())).values,
+        # `kthvalue` takes ten times as long where most values are equal, as here before the first update.
+        "ratio/p99": token_ratio.sort().values[math.ceil(0.99 * token_ratio.numel()) - 1],
         "ratio/max": token_ratio.max(),
         "ratio_seq/mean": sequence_ratio.mean(),
         "ratio_seq/max": sequence_ratio.max(),

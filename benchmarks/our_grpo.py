@@ -22,6 +22,7 @@ def main(workload: Workload, warmup_steps: int, turn: int) -> None:
         cell_path.mkdir()
         turns = StepTurns(warmup_steps, turn, lambda first, last: measured(cell_path, first, last))
 
+        from harness.models.language_model import LanguageModel
         from harness.models.start import StartingPoint
         from harness.records import CellRecord
         from harness.run.cell import CellRun, Progress
@@ -33,11 +34,16 @@ def main(workload: Workload, warmup_steps: int, turn: int) -> None:
                 turns.after_step(progress.step)
 
         spec = workload.spec()
-        start = StartingPoint().for_training(spec, spec.model.source)
-        if workload.full_length:
-            without_end(start)
+        starting_point = StartingPoint()
+
+        def begin() -> LanguageModel:
+            start = starting_point.for_training(spec, spec.model.source)
+            if workload.full_length:
+                without_end(start)
+            return start
+
         examples = Examples(training_prompts(spec, {}))
-        CellRun(CellRecord.at(cell_path), spec, start, examples, after_step).run()
+        CellRun(CellRecord.at(cell_path), spec, begin, examples, after_step).run()
 
 
 def measured(cell_path: Path, first: int, last: int) -> Row:

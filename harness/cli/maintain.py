@@ -200,19 +200,16 @@ def selftest(
 
 
 def _device_to_try(given: str) -> str:
-    """--device, `auto` settled. RefusedError for one that is not here."""
-    import torch
+    """--device, `auto` settled and `cuda:N` made the only GPU that is seen. RefusedError for one that is not here."""
+    from harness.executors.slots import gpu_here, show_only
 
-    if (known := re.fullmatch(r"auto|cpu|cuda(?::(\d{1,3}))?", given)) is None:
+    if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", given) is None:
         raise RefusedError(f"--device is {given!r}: give auto, cpu, cuda or cuda:N.")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if given.startswith("cuda") and not gpu_here():
+        raise RefusedError(f"--device is {given}, but there is no GPU here. Use --device cpu.")
     if given == "auto":
-        return "cuda" if count else "cpu"
-    if given != "cpu" and int(known[1] or 0) >= count:
-        raise RefusedError(
-            f"--device is {given}, but torch sees {count} CUDA devices here. `--device cpu` tries the CPU."
-        )
-    return given
+        return "cuda" if gpu_here() else "cpu"
+    return show_only(given)
 
 
 def sync(

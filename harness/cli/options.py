@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -155,6 +155,15 @@ class ChosenExecutor:
 
         specs = list(specs)
         return max(1, len(fitting_slots(self._slots_of(specs), {spec.train.device for spec in specs})))
+
+    def shortages(self, arms: Mapping[str, RunSpec], count: int) -> list[str]:
+        """What to say of arms that may not fit into the memory of so many slots."""
+        from harness.executors.slots import choose_slots, fitting_slots
+        from harness.plan.memory import shortages
+
+        devices = {spec.train.device for spec in arms.values()}
+        chosen = choose_slots(self.slots, devices, count) if fitting_slots(self.slots, devices) else []
+        return shortages(arms, chosen)
 
     def opener(self, specs: Iterable[RunSpec]) -> Callable[[int], Executor]:
         """Opens it with slots for so many jobs of these specs at once."""

@@ -111,7 +111,7 @@ def plan(
             "violations": [{"field": knob, "values": values} for knob, values in planned.gate.violations.items()],
         },
         "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
-        "warnings": planned.warnings,
+        "warnings": planned.warnings + where.shortages(planned.arms, where.at_once(planned.arms.values())),
         "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
         "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),

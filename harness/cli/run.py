@@ -148,7 +148,7 @@ def run(
     if repeated is not None:
         command = f"bench run --from {shlex.quote(str(repeated))}"
         say_what_differs(repeated, first)
-    for warning in first.warnings:
+    for warning in [*first.warnings, *where.shortages(first.arms, at_once)]:
         note(f"warning: {warning}")
     if first.to_tune:
         each_at_its_best(first, folder, command, at_once, open_executor)

@@ -134,16 +134,16 @@ def _told_of_signals() -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
-    except KeyboardInterrupt:
-        raise InterruptedByUserError("interrupted; the same command continues") from None
     except _Terminated:
         raise TerminatedError("ended by SIGTERM; what ran is saved, and the same command continues") from None
+    except KeyboardInterrupt:
+        raise InterruptedByUserError("interrupted; the same command continues") from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Terminated(BaseException):
-    """As KeyboardInterrupt, for SIGTERM."""
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM ends what runs as Ctrl-C does."""
 
 
 def _say_what_is_done(work: WorkerRun, as_json: bool) -> None:

@@ -132,7 +132,10 @@ def weights_fingerprint(spec: RunSpec) -> str:
     path = folder / "checkpoint.json"
     if not path.is_file():
         raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
-    weights = str(read_json(path)["blake2b"]["weights.safetensors"])
+    meta = read_json(path)
+    if meta.get("is_start"):
+        return digest(["the start", starting_point_hash(spec)])
+    weights = str(meta["blake2b"]["weights.safetensors"])
     # Adapters mean nothing without what they were put on.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 

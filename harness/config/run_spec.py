@@ -9,7 +9,7 @@ The spec under which a recorded cell was run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,6 +17,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
+from evals.tasks import LM_EVAL_PREFIX
 from harness.config.clashes import clashes
 from harness.config.engine import engine_on
 from harness.config.model import ModelSpec
@@ -132,6 +133,14 @@ class RunSpec(Section):
         evaluated from its source."""
         folder = Path(self.checkpoint or "")
         return folder if folder.is_absolute() else None
+
+    def own_files(self) -> Iterator[str]:
+        """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
+        for name in (self.task.train, self.task.template, *self.eval.tasks, self.eval.template):
+            file = name.removeprefix(LM_EVAL_PREFIX)
+            path = Path(file)
+            if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
+                yield file
 
     @property
     def training_steps(self) -> int:

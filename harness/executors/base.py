@@ -26,6 +26,7 @@ class Job:
     goes. spec: the cell's, or that of one of the cells that share the stage.
     plugins, folders: the user's modules that must be in use, and where they are looked for (`harness.plugins.use`).
     code: the digest of each module and template of the user's that the spec's numbers depend on; others are refused.
+    inputs: what it reads in the home besides its own folder, as paths relative to the home.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Job:
     plugins: Sequence[str] = ()
     folders: Sequence[str] = ()
     code: Mapping[str, str] = field(default_factory=dict)
+    inputs: Sequence[str] = ()
 
     @property
     def model(self) -> str:
@@ -54,6 +56,7 @@ class Job:
             "plugins": list(self.plugins),
             "folders": list(self.folders),
             "code": dict(self.code),
+            "inputs": list(self.inputs),
         }
 
     @classmethod
@@ -106,8 +109,9 @@ class Executor(Protocol):
     """Does jobs. One thread uses it; a job that ends frees its slot. What it tells of a job bears the very object that
     it was given."""
 
-    slots: int
-    """How many jobs it does at once, at present: machines may come and go."""
+    @property
+    def slots(self) -> int:
+        """How many jobs it does at once, at present: machines may come and go."""
 
     def start(self, job: Job) -> None:
         """Do a job; called only while a slot is free."""

@@ -46,9 +46,8 @@ _FIELDS = re.compile(r"^([^:,\n]+)[:,]\s*(.*?)\s*$", re.MULTILINE)
 class Slot:
     """Where one job runs at a time.
 
-    name: for messages; none for a core of this machine. memory_bytes: of its GPU, of which it has a share; None where
-    unknown, and on a CPU.
-    environment: what a process needs besides its own to see this slot alone.
+    name: for messages; none for a core of this machine. memory_bytes: of its GPU, all of it; None where unknown, and on
+    a CPU. environment: what a process needs besides its own to see this slot alone. share: of the GPU.
     """
 
     kind: Device

@@ -29,7 +29,8 @@ _Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
 
 
 class StartingPoint:
-    """Holds the last model that was asked for, an untouched copy of its weights, and the last adapters put on it.
+    """Holds the last model that was asked for, an untouched copy of its weights in the host's memory, and the last
+    adapters put on it.
 
     There is one set of weights: what `get` and `for_training` return share it, and the next call of either resets it.
     """
@@ -52,10 +53,13 @@ class StartingPoint:
         if self._language_model is None or self._loaded != loaded:
             self._adapted = None
             self._language_model = load_model(*loaded)
-            self._weights = {name: weight.clone() for name, weight in self._language_model.model.state_dict().items()}
+            self._weights = {
+                name: _host_copy(weight) for name, weight in self._language_model.model.state_dict().items()
+            }
             self._loaded = loaded
         model = self._language_model.model
-        model.load_state_dict(self._weights)
+        for name, weight in model.state_dict().items():
+            weight.copy_(self._weights[name], non_blocking=True)
         model.zero_grad(set_to_none=True)
         model.requires_grad_(True)
         set_activation_checkpointing(model, on=False)
@@ -78,6 +82,11 @@ class StartingPoint:
             language_model = replace(language_model, model=model)
         set_activation_checkpointing(language_model.model, spec.train.activation_checkpointing)
         return language_model
+
+
+def _host_copy(weight: Tensor) -> Tensor:
+    """A GPU's in pinned memory, from where it comes back without waiting."""
+    return torch.empty(weight.shape, dtype=weight.dtype, pin_memory=weight.is_cuda).copy_(weight)
 
 
 def _device(device: str) -> str:

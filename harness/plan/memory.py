@@ -11,7 +11,7 @@ at its largest. A cell that evaluates a checkpoint holds weights and draws. How 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from algorithms import Objective
 from harness.config.engine import ENGINES, Device, DrawingLoad, engine_on
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
+from harness.executors.slots import Slot
 from harness.plan.model_shape import ModelShape, find_shape
 
 GIB = 2**30
@@ -114,7 +115,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     held: dict[str, float] = {
         "process": PROCESS_BYTES[device],
         "weights": trunks * total * width,
-        "copies": copies(spec) * shape.parameters * width,
+        "copies": copies(spec, device) * shape.parameters * width,
     }
     engine_name = engine_on(device, spec.rollout.engine, processes)
     engine = ENGINES.find(engine_name).memory(drawing_load(spec, shape, width, device))
@@ -147,6 +148,23 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         engine.frac_only_drawing,
         processes,
     )
+
+
+def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
+    """What to say of arms whose cells may not fit into the share of a GPU that a slot has."""
+    known = [slot.memory_bytes * slot.share for slot in slots if slot.memory_bytes is not None]
+    if not known:
+        return []
+    least = round(min(known))
+    estimates = {arm: estimate_memory(spec, cuda=True) for arm, spec in arms.items()}
+    needed = {arm: one.needed_bytes(least) for arm, one in estimates.items() if one and one.needed_bytes(least) > least}
+    if not needed:
+        return []
+    arm = max(needed, key=lambda arm: needed[arm])
+    return [
+        f"a cell of {arm} needs about {needed[arm] / 1e9:.1f} GB, and the smallest slot has {least / 1e9:.1f} GB of a "
+        "GPU: it may run out of memory. Take fewer --workers, or see the guide on fitting the memory."
+    ]
 
 
 def _whole(parts: Mapping[str, float]) -> dict[str, int]:
@@ -273,12 +291,14 @@ def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
     return min(batch, max(row, spec.train.micro_batch_tokens))
 
 
-def copies(spec: RunSpec) -> int:
-    """Whole copies of the model besides the one that is trained: the starting weights, to which cells return, always;
-    where it trains, frozen ones of them that it measures against, samples from or is held near; and adapters merged."""
+def copies(spec: RunSpec, device: Device) -> int:
+    """Whole copies of the model on the device besides the one that is trained: on a CPU the starting weights, to which
+    cells return (a GPU's lie in the host's memory); where it trains, frozen ones of them that it measures against,
+    samples from or is held near; and adapters merged."""
     merged = isinstance(spec.model.lora, Lora)
+    pristine = device == "cpu"
     if spec.checkpoint is not None:
-        return 1 + merged
+        return pristine + merged
     objective, sampler = spec.objective, spec.rollout.sampler
     if isinstance(objective, Objective):
         held_near: str = "none" if objective.kl.where == "none" else objective.kl.reference
@@ -286,7 +306,7 @@ def copies(spec: RunSpec) -> int:
         held_near = objective.reference
     initial = spec.train.reference_rows > 0 or sampler == "initial" or held_near == "initial"
     renewed = held_near == "refreshed"
-    return 1 + sum((initial, renewed, sampler == "round", merged))
+    return pristine + sum((initial, renewed, sampler == "round", merged))
 
 
 def _critic_has_own_trunk(spec: RunSpec) -> bool:

@@ -55,6 +55,13 @@ class UserModule:
             closure.update(self.contents[name])
         return closure.hexdigest()
 
+    def laid_out(self) -> Iterator[tuple[Path, bytes]]:
+        """Where its files lie in a folder of their own, from which they can be imported."""
+        for name, path in self.files.items():
+            parts = name.split(".")
+            own = [*parts, path.name] if path.name == "__init__.py" else [*parts[:-1], path.name]
+            yield Path(*own), self.contents[name]
+
     def changed_files(self) -> list[Path]:
         """The files that no longer hold what they held when the module was found, or that are gone."""
         return [path for name, path in self.files.items() if _content(path) != self.contents[name]]

@@ -64,12 +64,13 @@ def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = F
     meanwhile stays.
     """
     aside = _beside(folder)
+    earlier = aside.with_suffix(".was.tmp")
     aside.mkdir(parents=True)
     try:
         write(aside)
         make_durable(path for path in aside.rglob("*") if path.is_file())
-        if replaces:
-            shutil.rmtree(folder, ignore_errors=True)
+        if replaces and folder.exists():  # renamed, so that a reader sees the one or the other, never a half
+            folder.rename(earlier)
         aside.rename(folder)
         make_durable([folder])
     except OSError:
@@ -77,7 +78,8 @@ def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = F
         if replaces or not folder.is_dir():
             raise
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        for left in (aside, earlier):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None:

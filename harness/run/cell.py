@@ -64,33 +64,32 @@ class Progress:
 
 
 class CellRun:
-    """Runs one cell in its folder.
-
-    The language model must hold the starting weights; it is trained in place.
-    """
+    """Runs one cell in its folder."""
 
     def __init__(
         self,
         cell: CellRecord,
         spec: RunSpec,
-        start: LanguageModel,
+        begin: Callable[[], LanguageModel],
         examples: Examples,
         on_progress: Callable[[Progress], None],
         require_code: Callable[[], None] = lambda: None,
         remark: Callable[[str], None] = lambda sentence: None,
         lease: Lease | None = None,
     ) -> None:
-        """require_code: raises if the user's code has changed since the cell was planned; asked before it is done.
-        remark: is told what the user must know, e.g. that records were lost and steps are made anew. lease: that on the
-        cell's folder, None where nobody else can run it; LeaseLostError stops whoever has lost it."""
+        """begin: gives the language model, to be trained in place, with its starting weights; called again, it puts
+        them back into the same one. require_code: raises if the user's code has changed since the cell was planned;
+        asked before it is done. remark: is told what the user must know, e.g. that records were lost and steps are made
+        anew. lease: that on the cell's folder, None where nobody else can run it; LeaseLostError stops whoever has lost
+        it."""
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
         self._remark = remark
         self._require_lease: Callable[[], None] = lease.require if lease is not None else lambda: None
-        self._start, self._examples = start, examples
-        self._model = start.model
+        self._examples = examples
         self._log = CellLog(cell, 0 if lease is None else lease.epoch)
-        self._trained = Trained(spec, start, examples)
-        self._learner = self._trained.learner
+        self._trained = Trained(spec, begin, examples)
+        self._start, self._learner = self._trained.start, self._trained.learner
+        self._model = self._start.model
         self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
         self._evaluator = Evaluator(spec.eval, spec.seed, self._trained.sampler)
         self._step = 0
@@ -183,13 +182,14 @@ class CellRun:
             raise DivergedError("a weight is not finite")
         self._require_lease()
         self._log.flush_rollouts()
+        is_start = self._step == 0
         save_checkpoint(
             self._cell.checkpoints,
             Checkpoint(
                 self._step,
                 self._generated_tokens,
-                weights,
-                trainer,
+                {} if is_start else weights,
+                {} if is_start else trainer,
                 self._learner.progress(),
                 self._cell.count(SAMPLES_FILE),
                 self._log.epoch,

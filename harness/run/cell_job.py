@@ -100,8 +100,8 @@ def run_cell(
                 cell.write_status("done", **checkpoint.outcome(), records=cell.count("evals.parquet"))
             elif cell.lacks == "training":
                 Processes.join()
-                examples, model = _examples_and_model(spec, home, starting_point)
-                CellRun(cell, spec, model, examples, report, require_code, remark, lease).run()
+                examples, begin = _examples_and_begin(spec, home, starting_point)
+                CellRun(cell, spec, begin, examples, report, require_code, remark, lease).run()
                 Processes.here().dismiss()
             else:
                 found = registration_found(cell.path.parents[1])
@@ -125,8 +125,8 @@ def run_cell(
 def serve_cell(spec: RunSpec, home: Path, starting_point: StartingPoint) -> None:
     """What the processes of a cell do besides the first: their share of what it does, until it is done."""
     Processes.join()
-    examples, model = _examples_and_model(spec, home, starting_point)
-    Trained(spec, model, examples)
+    examples, begin = _examples_and_begin(spec, home, starting_point)
+    Trained(spec, begin, examples)
     Processes.here().serve(expected=DivergedError)
 
 
@@ -208,15 +208,16 @@ class TrainedPolicy:
 def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: StartingPoint) -> LanguageModel:
     """The policy in the folder of a cell's checkpoint. Raises RefusedError for one that is damaged, and for a start
     that cannot be loaded."""
-    # All weights come from the checkpoint; of the start, without adapters, only the architecture counts.
-    has_adapters = isinstance(spec.model.lora, Lora)
-    source = source_of_start(spec, home) if has_adapters else spec.model.source
-    language_model = starting_point.for_training(spec, source)
     try:
         loaded = load_checkpoint(checkpoint)
     except UnusableCheckpointError as error:
         raise RefusedError(f"{error} Or give another checkpoint of the cell.") from None
-    load_trained_weights(language_model.model, loaded.weights)
+    # If all weights come from the checkpoint, only the architecture counts of the start.
+    needs_start = loaded.is_start or isinstance(spec.model.lora, Lora)
+    source = source_of_start(spec, home) if needs_start else spec.model.source
+    language_model = starting_point.for_training(spec, source)
+    if not loaded.is_start:
+        load_trained_weights(language_model.model, loaded.weights)
     return language_model
 
 
@@ -236,11 +237,13 @@ def _load_as_it_is(spec: RunSpec, home: Path, starting_point: StartingPoint) -> 
     return load_as_it_is(spec, starting_point, None if spec.checkpoint_folder else source_of_start(spec, home))
 
 
-def _examples_and_model(spec: RunSpec, home: Path, starting_point: StartingPoint) -> tuple[Examples, LanguageModel]:
-    """What a cell learns from, and the model that it trains."""
+def _examples_and_begin(
+    spec: RunSpec, home: Path, starting_point: StartingPoint
+) -> tuple[Examples, Callable[[], LanguageModel]]:
+    """What a cell learns from, and what gives the model that it trains, as in `CellRun`."""
     source = source_of_start(spec, home)
     examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
-    return examples, starting_point.for_training(spec, source)
+    return examples, partial(starting_point.for_training, spec, source)
 
 
 def _examples(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Examples:

@@ -96,7 +96,7 @@ def run_jobs(executor: Executor, source: JobSource) -> None:
                 under_way -= 1
                 if event.again and attempts[event.job] < MOST_ATTEMPTS:
                     lost.append(event.job)
-                    source.progress(event.job, {"remark": f"{event.reason}; its job is started again"})
+                    source.progress(event.job, {"remark": f"{event.reason_and_place}; its job is started again"})
                 else:
                     source.ended(event)
             elif source.progress(event.job, event.event):

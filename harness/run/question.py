@@ -18,7 +18,7 @@ import yaml
 from pydantic import ValidationError
 
 from evals.metrics import metric_facts, metrics_for
-from evals.tasks import LM_EVAL_PREFIX, get_task
+from evals.tasks import get_task
 from evals.yaml_file import load_yaml
 from harness import plugins
 from harness.config.hashing import digest, semantic_hash, user_code
@@ -30,7 +30,6 @@ from harness.plan.plan import RECOMMENDED_SEEDS
 from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
 from harness.plan.tuning import tuning_record
-from harness.plugins import UserModule
 from harness.records import SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.lease import hold_in_turn
@@ -93,7 +92,7 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
                 write_json(folder / "spec.json", cell.spec.model_dump(mode="json"))
                 for module in user_code(cell.spec):
-                    for path, content in _code_files(module):
+                    for path, content in module.laid_out():
                         _keep(folder / "code" / path, content)
                 record.write_status("pending", steps=cell.spec.training_steps)
 
@@ -130,10 +129,10 @@ def _keep_files(request: SweepRequest, specs: Collection[RunSpec], folder: Path)
     if request.path.parent.resolve() == folder.resolve():
         return
     wanted = {Path(SWEEP_FILE): _sweep_file(request), Path(KEPT_PROFILE): request.profile_path.read_bytes()}
-    for name in sorted({name for spec in specs for name in _user_files(spec)}):
+    for name in sorted({name for spec in specs for name in spec.own_files()}):
         wanted[Path(name)] = plugins.user_file(name).read_bytes()
     for module in [*plugins.in_use(), *(module for spec in specs for module in user_code(spec))]:
-        wanted |= {KEPT_CODE / path: content for path, content in _code_files(module)}
+        wanted |= {KEPT_CODE / path: content for path, content in module.laid_out()}
     for path, content in wanted.items():
         _keep(folder / path, content)
     for path in [path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder) not in wanted]:
@@ -151,15 +150,6 @@ def _sweep_file(request: SweepRequest) -> bytes:
     return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True).encode()
 
 
-def _user_files(spec: RunSpec) -> Iterator[str]:
-    """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
-    for name in (spec.task.train, spec.task.template, *spec.eval.tasks, spec.eval.template):
-        file = name.removeprefix(LM_EVAL_PREFIX)
-        path = Path(file)
-        if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
-            yield file
-
-
 def _keep(path: Path, content: bytes) -> None:
     if path.exists() and path.read_bytes() == content:
         return
@@ -169,14 +159,6 @@ def _keep(path: Path, content: bytes) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-
-
-def _code_files(module: UserModule) -> Iterator[tuple[Path, bytes]]:
-    """Where the files of a closure lie in a folder of their own, from which they can be imported."""
-    for name, path in module.files.items():
-        parts = name.split(".")
-        own = [*parts, path.name] if path.name == "__init__.py" else [*parts[:-1], path.name]
-        yield Path(*own), module.contents[name]
 
 
 def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
@@ -229,7 +211,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
             on_gpu=request.on_gpu(),
         ),
         plugins=[
-            Plugin(name=module.name, digest=module.digest, files=sorted(str(path) for path, _ in _code_files(module)))
+            Plugin(name=module.name, digest=module.digest, files=sorted(str(path) for path, _ in module.laid_out()))
             for module in plugins.in_use()
         ],
         asks=_asks(plan),

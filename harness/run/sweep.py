@@ -16,6 +16,7 @@ from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
 from harness.records.files import DamagedRecordError, sweep_temporary
+from harness.records.registration import REGISTERED
 from harness.run.data_checks import contamination, contamination_sentence, record_sources, require_models_and_data
 from harness.run.loop import Observer, StageJobs, StoppedError, record_end, run_jobs
 from harness.run.question import best_of_n_paths, make_cells, write_question
@@ -24,6 +25,7 @@ from harness.run.stages import (
     Stage,
     find_stage,
     input_remarks,
+    inputs_of_cell,
     missing_stages,
     require_enough,
     result_path,
@@ -231,7 +233,7 @@ def do_stages(
     """
     evaluated = [spec for spec, _ in besides]
     distinct_loads = {what_may_be_refused(spec): spec for spec in reversed([*specs, *evaluated])}
-    loads = [_job(find_stage("load").name, Path(), spec) for spec in reversed(distinct_loads.values())]
+    loads = [_job(find_stage("load").name, home, home, spec) for spec in reversed(distinct_loads.values())]
     run_jobs(executor, StageJobs(loads, home, observer))
     make_missing(executor, [(spec, stages_of_cell(spec)) for spec in specs], home, observer)
     for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, home)):
@@ -264,17 +266,28 @@ def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: 
         for spec, stages in wanted
         for stage in missing_stages(spec, home, stages)
     }
-    return [_job(stage.name, path.relative_to(home), spec) for path, (stage, spec) in missing.items()]
+    return [
+        _job(stage.name, path, home, spec, [result_path(one, spec, home) for one in with_inputs(stage, spec)[:-1]])
+        for path, (stage, spec) in missing.items()
+    ]
 
 
 def cell_job(record: CellRecord, spec: RunSpec, home: Path) -> Job:
-    return _job(CELL, record.path.relative_to(home), spec)
+    return _job(
+        CELL, record.path, home, spec, [*inputs_of_cell(spec, home).values(), record.path.parents[1] / REGISTERED]
+    )
 
 
-def _job(kind: str, path: Path, spec: RunSpec) -> Job:
+def _job(kind: str, path: Path, home: Path, spec: RunSpec, inputs: Iterable[Path] = ()) -> Job:
     names, folders = plugins.asked_for()
     return Job(
-        kind, str(path), spec, names, [str(folder) for folder in folders], code_digests(spec) | data_digests(spec)
+        kind,
+        str(path.relative_to(home)),
+        spec,
+        names,
+        [str(folder) for folder in folders],
+        code_digests(spec) | data_digests(spec),
+        [str(one.relative_to(home)) for one in inputs if one.exists()],
     )
 
 

@@ -78,7 +78,7 @@ class SearchRun:
             try:
                 with self._worker_lease():
                     do_stages(executor, [base.first_spec], self.home, observer)
-                    run_jobs(executor, _Trials(self, self._owner, executor.slots, observer))
+                    run_jobs(executor, _Trials(self, self._owner, self.workers, observer))
             finally:
                 executor.close()
         if self.trials is None and self._is_used_up(self.study.trials()):

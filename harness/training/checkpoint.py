@@ -1,4 +1,8 @@
-"""Checkpoints: weights as safetensors, the rest of the trainer beside them. Written aside, checksummed, renamed."""
+"""Checkpoints: weights as safetensors, the rest of the trainer beside them. Written aside, checksummed, renamed.
+
+That of step 0 holds neither: it refers to the model that the cell starts with. From a GPU everything passes through a
+pinned buffer, so that nothing is copied on the GPU, which may be full.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -25,13 +29,19 @@ from harness.records.files import (
     write_folder,
     write_json,
 )
+from harness.training.optimizer import PACKED_ALIGNMENT_BYTES, with_tensors
 from harness.training.split import parts_of
 
+State = TypeVar("State")
+
 KEPT = 2
-FORMAT = 4
+STAGING_BYTES = 2**28
+"""The pinned buffer that a GPU's tensors pass through."""
+FORMAT = 5
 """Raised when what a checkpoint holds changes its shape: a cell with older ones begins anew, to the same numbers."""
-_OLDER_FORMAT = 3
-"""Format 3 lacks the extents of the records and the digest of checkpoint.json."""
+_OLDER_FORMATS = (3, 4)
+"""In these the checkpoint of step 0 holds the weights too. Format 3 lacks the extents of the records and the digest of
+checkpoint.json."""
 _PREFIX = "step-"
 _FILES = ("weights.safetensors", "trainer.pt")
 _FIELDS = {"format": int, "step": int, "generated_tokens": int, "progress": dict, "blake2b": dict}
@@ -46,7 +56,7 @@ class Checkpoint:
     generated_tokens: int
     """All that have been generated so far."""
     weights: dict[str, Tensor]
-    """The policy's weights, without those that training leaves alone: see `trained_weights`."""
+    """The policy's weights, without those that training leaves alone: see `trained_weights`. None at the start."""
     trainer: dict[str, Any]
     """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
@@ -55,6 +65,11 @@ class Checkpoint:
     """How much of each of the cell's files it stands on; see `harness.records.cell.CellRecord.count`."""
     epoch: int | None = None
     """The number of the start that wrote it; None in those of earlier versions."""
+
+    @property
+    def is_start(self) -> bool:
+        """Whether it refers to the model that the cell starts with, and a learner that has learned nothing."""
+        return not self.weights
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -66,7 +81,8 @@ def trained_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def all_finite(weights: Iterable[Tensor]) -> bool:
     """Whether no number among the weights, which are on one device, is infinite or NaN. The host waits once."""
-    return bool(torch.stack([torch.isfinite(weight).all() for weight in weights]).all())
+    largest = torch._foreach_norm([weight.detach() for weight in weights if weight.is_floating_point()], torch.inf)
+    return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
 
 
 def load_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
@@ -93,22 +109,23 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     sweep_temporary(folder, older_than_s=0.0)
     # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
-    files: dict[str, bytes | memoryview] = {
-        "weights.safetensors": _weights_as_bytes(checkpoint.weights),
-        "trainer.pt": _trainer_as_bytes(checkpoint.trainer),
-    }
+    files: dict[str, bytes | memoryview] = {}
+    if not checkpoint.is_start:
+        files["weights.safetensors"] = _weights_as_bytes(on_host(checkpoint.weights))
+        files["trainer.pt"] = _trainer_as_bytes(on_host(checkpoint.trainer))
 
     def write(aside: Path) -> None:
         for name, content in files.items():
             (aside / name).write_bytes(content)
         meta = {
             "format": FORMAT,
+            "is_start": checkpoint.is_start,
             "step": checkpoint.step,
             "epoch": checkpoint.epoch,
             "generated_tokens": checkpoint.generated_tokens,
             "progress": checkpoint.progress,
             "records": checkpoint.records,
-            "blake2b": {name: _checksum(aside / name) for name in _FILES},
+            "blake2b": {name: _checksum(aside / name) for name in files},
         }
         write_json(aside / "checkpoint.json", meta | {"digest": _digest(meta)})
 
@@ -184,11 +201,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder. Raises UnusableCheckpointError if it cannot be used."""
     try:
         meta = _read_meta(path)
+        is_start = meta.get("is_start") is True
         return Checkpoint(
             meta["step"],
             meta["generated_tokens"],
-            load_file(path / "weights.safetensors"),
-            torch.load(path / "trainer.pt", weights_only=True, map_location="cpu"),
+            {} if is_start else load_file(path / "weights.safetensors"),
+            {} if is_start else torch.load(path / "trainer.pt", weights_only=True, map_location="cpu"),
             meta["progress"],
             meta.get("records", {}),
             meta.get("epoch"),
@@ -205,14 +223,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def _read_meta(path: Path) -> dict[str, Any]:
     """checkpoint.json, after the checksums of all files."""
     meta = read_object(path / "checkpoint.json")
-    if isinstance(meta["format"], int) and meta["format"] not in (FORMAT, _OLDER_FORMAT):
+    if isinstance(meta["format"], int) and meta["format"] not in (FORMAT, *_OLDER_FORMATS):
         raise OtherFormatError(f"{path}: is of another version of bench (format {meta['format']})")
-    if meta["format"] != _OLDER_FORMAT and meta.pop("digest") != _digest(meta):
+    if meta["format"] != min(_OLDER_FORMATS) and meta.pop("digest") != _digest(meta):
         raise _unusable(path, "the checksum of checkpoint.json differs")
     for name, kind in _FIELDS.items():
         if not isinstance(meta[name], kind):
             raise _unusable(path, f"checkpoint.json holds something else as {name!r}")
-    for name in _FILES:
+    for name in () if meta.get("is_start") is True else _FILES:
         if _checksum(path / name) != meta["blake2b"].get(name):
             raise _unusable(path, f"the checksum of {name} differs")
     if meta["step"] != step_of(path):
@@ -231,12 +249,55 @@ def _digest(meta: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(meta, sort_keys=True).encode(), digest_size=20).hexdigest()
 
 
+def on_host(state: State) -> State:
+    """The state, whose tensors may be on a GPU, with all of them on the host. The host waits once for as many bytes as
+    the pinned buffer holds.
+
+    state: tensors in dataclasses, dicts, lists and tuples.
+    """
+    staging: Tensor | None = None
+    waiting: list[tuple[Tensor, Tensor]] = []
+    end = 0
+
+    def drain() -> None:
+        nonlocal end
+        if waiting:
+            torch.cuda.synchronize()
+        for target, staged in waiting:
+            target.copy_(staged)
+        waiting.clear()
+        end = 0
+
+    def moved(tensor: Tensor) -> Tensor:
+        nonlocal staging, end
+        if tensor.device.type == "cpu":
+            return tensor
+        if staging is None:
+            staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype)
+        at_once = STAGING_BYTES // tensor.element_size()
+        pieces = (torch.split(flat, at_once) for flat in (host.view(-1), tensor.detach().reshape(-1)))
+        for target, piece in zip(*pieces, strict=True):
+            begin = -(-end // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES
+            if begin + target.nbytes > STAGING_BYTES:
+                drain()
+                begin = 0
+            end = begin + target.nbytes
+            staged = staging[begin:end].view(target.dtype)
+            staged.copy_(piece, non_blocking=True)
+            waiting.append((target, staged))
+        return host
+
+    on_the_host: State = with_tensors(state, moved)
+    drain()
+    return on_the_host
+
+
 def _weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
-    """Weights on a GPU are copied to the host one by one, and never on the GPU, which may be full."""
     held: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, weight in weights.items():
-        own = weight.detach().cpu().contiguous()
+        own = weight.detach().contiguous()
         storage = own.untyped_storage().data_ptr()
         # Tied weights share storage, which safetensors refuses; `load_state_dict` ties them again.
         held[name] = own.clone() if storage in storages else own

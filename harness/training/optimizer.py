@@ -58,8 +58,6 @@ class ClippedAdamW:
             name: [self._optimised(weight) for weight in weights if weight.requires_grad]
             for name, weights in groups.items()
         }
-        # One kernel for all weights. On a CPU it would round differently from what earlier results were made with.
-        self._fused = all(weight.is_cuda for weights in self._groups.values() for weight in weights)
         self._adamw = self._new()
         # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
         # between a process that has trained before and one that has just resumed.
@@ -101,9 +99,8 @@ class ClippedAdamW:
             if not math.isfinite(norm):
                 raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
         self._adamw.step()
-        if self._fused:
-            # It writes behind autograd's back, and engines go by the count of writes: see `weight_version`.
-            increment_version(weight for weights in self._groups.values() for weight in weights)
+        # It writes behind autograd's back, and engines go by the count of writes: see `weight_version`.
+        increment_version(weight for weights in self._groups.values() for weight in weights)
         if self._masters:
             with torch.no_grad():
                 torch._foreach_copy_(self._rounded, self._masters)
@@ -146,7 +143,7 @@ class ClippedAdamW:
             lr=train.learning_rate,
             betas=ADAM_BETAS,
             weight_decay=train.weight_decay,
-            fused=True if self._fused else None,
+            fused=True,
         )
 
 

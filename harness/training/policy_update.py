@@ -42,6 +42,7 @@ from harness.training.update_report import (
     coefficient_metrics,
     everyones,
     loss_metrics,
+    row_weights,
     token_columns,
 )
 
@@ -163,8 +164,14 @@ class PolicyUpdate:
             passes.append((steps, pass_advantages(batch, objective, steps, spec.seed, step)))
         advantage = passes[0][1]
         acting = self._acting(batch, advantage)
+        weights = torch.ones(len(batch))
+        records_tokens = 0 < batch.generated_tokens <= spec.train.token_records_max_tokens
         if self._scored_while_training:
-            self._scorer.fill(batch.scores, batch.sequences, (~acting).nonzero()[:, 0])
+            weights = row_weights(acting)
+            needed = (weights > 0) | records_tokens
+            if measured is not None:
+                needed |= measured.mask.any(1)
+            self._scorer.fill(batch.scores, batch.sequences, (needed & ~acting).nonzero()[:, 0])
         report.logprob_s = time.perf_counter() - started_s
 
         started_s = time.perf_counter()
@@ -185,12 +192,12 @@ class PolicyUpdate:
         report.metrics = {
             **loss_metrics(objective, spec.train, [part.loss for step_done in done for part in step_done.parts], taken),
             "learning_rate": learning_rates["policy"],
-            **batch_metrics(batch, advantage, acting),
+            **batch_metrics(batch, advantage, acting, weights),
             **coefficient_metrics(objective, coefficients),
         }
         if self.initial is not None and spec.train.reference_rows:
             report.metrics |= start_metrics(batch.scores.logps, measured)
-        if 0 < batch.generated_tokens <= spec.train.token_records_max_tokens:
+        if records_tokens:
             report.tokens = token_columns(batch, advantage, done)
         return report
 

@@ -21,10 +21,14 @@ from harness.config.run_spec import TrainSpec
 from harness.processes import Processes
 from harness.training.batch import Batch
 from harness.training.optimizer import OptimizerStep, with_tensors
+from harness.training.reference import rows_to_measure
 from harness.training.sequences import PassTokens
 
 T = TypeVar("T")
 Metrics = dict[str, float | None]
+
+IDLE_ROWS = 64
+"""Rows that cannot act, of which log-probs are taken for metrics alone."""
 
 PASS_RATE_BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
 """A prompt's share of correct completions: 0; in (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
@@ -38,8 +42,9 @@ class UpdateReport:
     """Metrics, which are reproducible, and wall-clock by phase in seconds, which is not.
 
     The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
-    advantage enter it only if another term acts on them); all others are over the rows that no filter dropped. A metric
-    that there was nothing to measure on is None: a run has the same metrics at all of its steps.
+    advantage enter it only if another term acts on them); all others are over the rows that no filter dropped. Of those
+    entropy/* and mismatch/* may stand on a sample of `scored_rows` rows (`row_weights`). A metric that there was nothing
+    to measure on is None: a run has the same metrics at all of its steps.
     """
 
     metrics: Metrics
@@ -93,23 +98,38 @@ def loss_metrics(
     return metrics
 
 
-def entropy_metrics(logps: Tensor, entropy: Tensor) -> Metrics:
-    """Entropy of a batch before its first optimiser step; logps and entropy [tokens], by the policy, in nats."""
-    return {"entropy/full": _mean(entropy), "entropy/sampled": _mean(-logps)}
+def entropy_metrics(logps: Tensor, entropy: Tensor, weights: Tensor | None = None) -> Metrics:
+    """Entropy of a batch before its first optimiser step; logps and entropy by the policy, in nats, and how much each
+    token counts, all [tokens]."""
+    return {"entropy/full": _mean(entropy, weights), "entropy/sampled": _mean(-logps, weights)}
 
 
-def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor) -> Metrics:
-    """The batch before its first optimiser step. advantage [N, T]; acting [N] bool: rows that add to a gradient."""
+def row_weights(acting: Tensor) -> Tensor:
+    """[N] float32: how much each row counts in the metrics that need its log-probs, where only acting rows (bool [N])
+    have them anyway: those 1, and of the idle rows a sample of IDLE_ROWS that stands for all of them."""
+    weights = acting.float()
+    idle = (~acting).nonzero()[:, 0]
+    sample = idle[rows_to_measure(len(idle), IDLE_ROWS)]
+    weights[sample] = len(idle) / max(1, len(sample))
+    return weights
+
+
+def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tensor) -> Metrics:
+    """The batch before its first optimiser step. advantage [N, T]; acting [N] bool: rows that add to a gradient;
+    weights [N]: how much each row counts in what is made of log-probs, 0 where there are none."""
     mask, trainer_logps = batch.sequences.mask, batch.scores.logps
+    scored = mask & (weights > 0)[:, None]
+    token_weights = weights[:, None].expand(mask.shape)[scored]
     return {
-        **entropy_metrics(trainer_logps[mask], batch.scores.entropy[mask]),
+        **entropy_metrics(trainer_logps[scored], batch.scores.entropy[scored], token_weights),
+        "scored_rows": int((weights > 0).sum()),
         "tokens_in_loss": int(batch.loss_mask[acting].sum()),
         "groups_skipped": len(set(batch.groups.tolist()) - set(batch.groups[acting].tolist())),
         "adv/mean": _mean(advantage[mask]),
         "adv/std": float(advantage[mask].std()) if int(mask.sum()) > 1 else None,
         "adv/abs_mean": _mean(advantage[mask].abs()),
         **_advantage_by_pass_rate(batch, advantage),
-        **mismatch_metrics(trainer_logps[mask], batch.sampler_logps[mask]),
+        **mismatch_metrics(trainer_logps[scored], batch.sampler_logps[scored], token_weights),
     }
 
 
@@ -123,25 +143,30 @@ def coefficient_metrics(objective: Objective, coefficients: Coefficients) -> Met
     return metrics
 
 
-def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor) -> Metrics:
+def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor, weights: Tensor | None = None) -> Metrics:
     """How far sampler and trainer disagree on the sampled tokens: raw probability ratios, and KL estimates in nats.
 
-    Both [tokens]. The ratio is trainer over sampler; 1 everywhere for an exact engine that samples from the policy.
-    tail_frac: share of tokens whose ratio is outside [1 / MISMATCH_TAIL, MISMATCH_TAIL].
+    All [tokens]; weights: how much each token counts, above 0. The ratio is trainer over sampler; 1 everywhere for an
+    exact engine that samples from the policy. tail_frac: share of tokens whose ratio is outside
+    [1 / MISMATCH_TAIL, MISMATCH_TAIL].
     """
     if len(trainer_logps) == 0:
         names = ("ratio_mean", "ratio_p99", "ratio_max", "tail_frac", "k1", "k2", "k3")
         return dict.fromkeys(f"mismatch/{name}" for name in names)
+    weights = torch.ones_like(trainer_logps) if weights is None else weights
     difference = (trainer_logps - sampler_logps).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     ratio = difference.exp()
+    ordered, order = ratio.sort()
+    below = weights[order].double().cumsum(0)
     return {
-        "mismatch/ratio_mean": float(ratio.mean()),
-        "mismatch/ratio_p99": float(ratio.kthvalue(-(-99 * len(ratio) // 100)).values),
-        "mismatch/ratio_max": float(ratio.max()),
-        "mismatch/tail_frac": float((difference.abs() > math.log(MISMATCH_TAIL)).float().mean()),
-        "mismatch/k1": float(-difference.mean()),
-        "mismatch/k2": float(0.5 * (difference**2).mean()),
-        "mismatch/k3": float((torch.expm1(difference) - difference).mean()),
+        "mismatch/ratio_mean": _mean(ratio, weights),
+        # By nearest rank: the first with at least 99 % of the weight at or below it.
+        "mismatch/ratio_p99": float(ordered[torch.searchsorted(below, 0.99 * below[-1] * (1 - 1e-9))]),
+        "mismatch/ratio_max": float(ordered[-1]),
+        "mismatch/tail_frac": _mean((difference.abs() > math.log(MISMATCH_TAIL)).float(), weights),
+        "mismatch/k1": _mean(-difference, weights),
+        "mismatch/k2": _mean(0.5 * difference**2, weights),
+        "mismatch/k3": _mean(torch.expm1(difference) - difference, weights),
     }
 
 
@@ -164,8 +189,10 @@ def pass_rate_bin(groups: Tensor, correct: Tensor) -> Tensor:
     return torch.where(rate == 1, 5, torch.where(rate == 0, 0, (4 * rate).floor().long() + 1))
 
 
-def _mean(values: Tensor) -> float | None:
-    return float(values.mean()) if len(values) else None
+def _mean(values: Tensor, weights: Tensor | None = None) -> float | None:
+    if len(values) == 0:
+        return None
+    return float(values.mean() if weights is None else values @ weights / weights.sum())
 
 
 def _mean_over_steps(values: list[float]) -> float | None:

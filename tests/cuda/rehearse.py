@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,8 @@ def cell(variant: dict[str, Any], on: str) -> dict[str, Any]:
     spec = small_spec(SHORT | variant | {"train.device": on})
     with tempfile.TemporaryDirectory() as folder:
         record = CellRecord(Path(folder), "rehearsed", 0, "0")
-        model = StartingPoint().for_training(spec, spec.model.source)
-        CellRun(record, spec, model, Examples(training_prompts(spec, {})), ignore_progress).run()
+        begin = partial(StartingPoint().for_training, spec, spec.model.source)
+        CellRun(record, spec, begin, Examples(training_prompts(spec, {})), ignore_progress).run()
         status = record.read_status()
         return {"steps": record.read_steps(), "scores": record.read_scores(), "state": status and status["state"]}
 

@@ -23,6 +23,6 @@ def see(**what: object) -> None:
 
 if __name__ == "__main__":
     device.install()
-    torch.cuda.set_per_process_memory_fraction = lambda share: see(share=share)
+    setattr(torch.cuda, "set_per_process_memory_fraction", lambda share: see(share=share))  # noqa: B010 - other types
     see(gpu=os.environ["CUDA_VISIBLE_DEVICES"], threads=os.environ["OMP_NUM_THREADS"])
     main()

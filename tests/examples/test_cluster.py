@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.records.files import read_jsonl
 from tests.harness.run import bench
-from tests.harness.run.hosts import pretend_hosts, write_command
+from tests.harness.run.hosts import kill_host, pretend_hosts, write_command
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +41,18 @@ SSH = '#!/bin/sh\nPRETENDED_HOST=$1 exec sh -c "$2"\n'
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bench.write_sweep(tmp_path_factory.mktemp("sweep"))
+    path = bench.write_sweep(tmp_path_factory.mktemp("sweep"))
+    document = yaml.safe_load(path.read_text())
+    document["base"] |= {"train.steps": 6, "train.checkpoint_every": 2, "eval.every": 0, "eval.problems": 8}
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path
 
 
 @pytest.fixture(scope="module")
 def unbroken(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a finished run on one machine: 2 arms x 2 seeds."""
     home = tmp_path_factory.mktemp("unbroken") / "runs"
-    code, stderr = bench.run(sweep, home)
+    code, stderr = bench.run(sweep, home, "--workers", "1")
     assert code == 0, stderr
     return home
 
@@ -77,12 +82,11 @@ def test_slurm(tmp_path: Path, environment: dict[str, str], unbroken: Path) -> N
     write_command(tmp_path / "bin", "scontrol", SCONTROL)
     array = start("sbatch", "--array=0-1", EXAMPLES / "slurm.sh", environment=environment)
 
-    bench.wait_until(lambda: set(steps_by_host(home)) == {"node0", "node1"})
-    task0, task1 = (int((tmp_path / f"{job}.pid").read_text()) for job in (100, 101))
-    os.killpg(task0, signal.SIGKILL)
+    bench.wait_until(lambda: "node0" in hosts_with_steps(home))
+    kill_host("node0", tmp_path)
     (left,) = (cell for cell, host in running(home).items() if host == "node0")
-    terminated = signal_the_script(task1)
-    assert terminated, "the script of the second task was not there"
+    bench.wait_until(lambda: "node1" in hosts_with_steps(home))
+    send_sigterm_to_script(int((tmp_path / "101.pid").read_text()))
     output = end(array)
 
     assert "ended by SIGTERM; what ran is saved" in output
@@ -106,13 +110,9 @@ def test_kubernetes(tmp_path: Path, environment: dict[str, str], nearly_done: Pa
     assert variables["BENCH_HOME"] == f"{mount['mountPath']}/runs"
     variables["BENCH_HOME"] = str(nearly_done)
     command = [environment["SWEEP"] if word == "std_norm" else word for word in container["command"]]
-    pods = [
-        start(*command, environment=environment | variables | {"PRETENDED_HOST": f"pod-{index}"}) for index in (0, 1)
-    ]
-    outputs = [end(pod) for pod in pods]
-    assert sorted(line for output in outputs for line in output.splitlines() if "ran" in line)[-1].startswith(
-        "this worker ran 1; 4 of 4 cells are done"
-    )
+    pod_0 = {"PRETENDED_HOST": "pod-0", "JOB_COMPLETION_INDEX": "0"}
+    output = end(start(*command, environment=environment | variables | pod_0))
+    assert "this worker ran 1; 4 of 4 cells are done" in output
     assert bench.all_contents(nearly_done) == bench.all_contents(unbroken)
 
 
@@ -120,13 +120,9 @@ def test_skypilot(tmp_path: Path, environment: dict[str, str], nearly_done: Path
     task = yaml.safe_load((EXAMPLES / "skypilot.yaml").read_text())
     assert task["envs"]["BENCH_HOME"].startswith(next(iter(task["volumes"])))
     variables = task["envs"] | {"BENCH_HOME": str(nearly_done), "SWEEP": environment["SWEEP"]}
-    nodes = [
-        start("bash", "-c", task["run"], environment=environment | variables | {
-            "PRETENDED_HOST": f"node-{rank}", "SKYPILOT_NODE_RANK": str(rank)})
-        for rank in (0, 1)
-    ]  # fmt: skip
-    outputs = [end(node) for node in nodes]
-    assert all("4 of 4 cells are done" in output for output in outputs), "each waited for all"
+    head = {"PRETENDED_HOST": "node-0", "SKYPILOT_NODE_RANK": "0"}
+    output = end(start("bash", "-c", task["run"], environment=environment | variables | head))
+    assert "this worker ran 1; 4 of 4 cells are done" in output
     assert bench.all_contents(nearly_done) == bench.all_contents(unbroken)
 
 
@@ -163,25 +159,22 @@ def running(home: Path) -> dict[Path, str]:
     return {cell: lease["host"] for cell, lease in leases.items() if not lease["released"]}
 
 
-def steps_by_host(home: Path) -> dict[str, int]:
-    """Hosts that train, and how many steps of their cells are recorded; those without any are left out."""
-    steps = {
-        host: (cell / "steps.jsonl").read_bytes().count(b"\n")
-        for cell, host in running(home).items()
-        if (cell / "steps.jsonl").exists()
-    }
-    return {host: n for host, n in steps.items() if n}
+def hosts_with_steps(home: Path) -> set[str]:
+    """Hosts that train a cell of which steps are recorded."""
+    return {host for cell, host in running(home).items() if read_jsonl(cell / "steps.jsonl")}
 
 
-def signal_the_script(task: int) -> bool:
-    """SIGTERM for the shell that runs the job's script, as Slurm sends it (`--signal=B:TERM`); whether it was found."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            group = int((path / "stat").read_text().rpartition(")")[2].split()[2])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if group == task and words[:1] == [b"bash"] and words[1:2] == [bytes(EXAMPLES / "slurm.sh")]:
-            os.kill(int(path.name), signal.SIGTERM)
-            return True
-    return False
+def send_sigterm_to_script(task: int) -> None:
+    """To the shell that runs the job's script in this process group, as Slurm does (`--signal=B:TERM`)."""
+    script = ["bash", str(EXAMPLES / "slurm.sh")]
+    (pid,) = (pid for pid in processes_of_group(task) if words_of(pid)[:2] == script)
+    os.kill(pid, signal.SIGTERM)
+
+
+def processes_of_group(group: int) -> list[int]:
+    listed = subprocess.run(["pgrep", "-g", str(group)], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+def words_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")

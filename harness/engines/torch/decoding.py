@@ -1,8 +1,8 @@
 """Drawing tokens (temperature, top-k, top-p, and noise that depends on a sample's key and nothing else), a batch of
 completions being decoded, the step that draws one token for each of them, and where batches come from.
 
-A batch is made anew on a CPU and kept on CUDA, where its steps are recorded as graphs, so that a token costs the host
-one launch. A graph has one shape and runs without the host: there shapes are few and the host looks rarely at what was
+Batches are kept from call to call. On CUDA their steps are recorded as graphs, so that a token costs the host one
+launch. A graph has one shape and runs without the host: there shapes are few and the host looks rarely at what was
 drawn (`BatchShapes`). Run eagerly, both are free.
 
 Shapes: N samples, R rows, S columns of the cache, T longest completion, V vocabulary. A row is what the model computes
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from operator import lt
 
 import torch
 from torch import Tensor
@@ -52,8 +53,9 @@ class Decoder:
 class Survivors:
     """What a batch goes on with, as int64 indices into its samples and rows.
 
-    samples [n]; rows [r], one of them several times where its samples part; last_tokens [r]; row_of_sample [n]: which
-    of the r rows is a sample's, or None where each has its own, in the order of the samples.
+    samples [n]; rows [r], one of them several times where its samples part, in an order that leaves most where they
+    are; last_tokens [r]; row_of_sample [n]: which of the r rows is a sample's, or None where each has its own, in the
+    order of the samples.
     """
 
     samples: Tensor
@@ -64,7 +66,8 @@ class Survivors:
 
 
 class DecodingBatch:
-    """The first `count` of N samples are completions; the others, and their rows, only fill the batch up.
+    """The first `count` of N samples are completions, and the first `rows` of R rows are computed; of these too some may
+    only fill the batch up.
 
     A step works in tensors that stay where they are, and takes nothing from the host that changes from token to token.
     So it can be recorded and replayed.
@@ -81,6 +84,8 @@ class DecodingBatch:
 
         self._decoder = decoder
         self.count, self.rows, self.columns = samples, rows, columns
+        self.limits = (samples, rows, columns, max_tokens)
+        """N, R, S, T."""
         self._column, self._drawn = integers(1), integers(1)
         self._column_numbers = torch.arange(columns, device=device)
         self._last_token, self._last_position = integers(rows), integers(rows)
@@ -108,13 +113,14 @@ class DecodingBatch:
         self._keys[: self.count] = keys
 
     def take_over(self, other: DecodingBatch, survivors: Survivors, used_columns: int) -> None:
-        """Begin where another batch is now, with what survives of it."""
+        """Begin where another batch is now, or this one, with what survives of it."""
+        last_positions = other._last_position[survivors.rows]
         self._begin(len(survivors.samples), survivors.row_of_sample)
         self._column.copy_(other._column)
         self._drawn.copy_(other._drawn)
         rows = slice(len(survivors.rows))
         self._last_token[rows] = survivors.last_tokens
-        self._last_position[rows] = other._last_position[survivors.rows]
+        self._last_position[rows] = last_positions
         self._visible[rows, :used_columns] = other._visible[:, :used_columns].index_select(0, survivors.rows)
         self._visible[rows, used_columns:] = -torch.inf
         self._keys[: self.count] = other._keys[survivors.samples]
@@ -142,16 +148,20 @@ class DecodingBatch:
     def survivors(self, drawn: int) -> Survivors:
         """The samples that have not ended after so many tokens, and the rows they need."""
         samples = (~self.ended[: self.count]).nonzero()[:, 0]
-        last_tokens = self.tokens[drawn - 1].index_select(0, samples)
         if self.row_of_sample is None:
-            return Survivors(samples, samples, last_tokens, None, False)
+            samples = samples[_in_place(samples)]
+            return Survivors(samples, samples, self.tokens[drawn - 1].index_select(0, samples), None, False)
+        last_tokens = self.tokens[drawn - 1].index_select(0, samples)
         rows = self.row_of_sample.index_select(0, samples)
         prefixes, row_of_sample = torch.unique(rows << 32 | last_tokens, return_inverse=True)
-        prefix_rows = prefixes >> 32
-        part = bool((prefix_rows[1:] == prefix_rows[:-1]).any())
-        if len(prefixes) == len(samples):
-            return Survivors(samples, rows, last_tokens, None, part)
-        return Survivors(samples, prefix_rows, prefixes & (1 << 32) - 1, row_of_sample, part)
+        part = bool((prefixes[1:] >> 32 == prefixes[:-1] >> 32).any())
+        order = _in_place(prefixes >> 32)
+        prefixes = prefixes[order]
+        row_of_sample = order.argsort()[row_of_sample]
+        rows, last_tokens = prefixes >> 32, prefixes & (1 << 32) - 1
+        if len(prefixes) < len(samples):
+            return Survivors(samples, rows, last_tokens, row_of_sample, part)
+        return Survivors(samples[row_of_sample.argsort()], rows, last_tokens, None, part)
 
     def feed(self, survivors: Survivors) -> None:
         """Go on with rows that nobody parts from; samples that have ended stay."""
@@ -162,12 +172,23 @@ class DecodingBatch:
         least those in use, the fed tokens' included."""
         self._column.add_(1)
         self._last_position.add_(1)
-        self._visible.index_fill_(1, self._column, 0.0)
+        rows = slice(self.rows)
+        self._visible[rows].index_fill_(1, self._column, 0.0)
         self.cache.read_columns = read_columns
         masks = self._decoder.masks.of(
-            self._visible[:, :read_columns], self._column, self._column_numbers[:read_columns]
+            self._visible[rows, :read_columns], self._column, self._column_numbers[:read_columns]
         )
-        self.draw(self._decoder.one_token_pass(self._last_token, self._last_position, masks, self.cache), params)
+        fed, positions = self._last_token[rows], self._last_position[rows]
+        self.draw(self._decoder.one_token_pass(fed, positions, masks, self.cache), params)
+
+
+def _in_place(rows: Tensor) -> Tensor:
+    """[r] int64: an order of ascending rows [r], in which row i is at place i wherever it is one of them at all."""
+    stays = rows < len(rows)
+    stays[1:] &= rows[1:] != rows[:-1]
+    taken = torch.zeros_like(rows).index_add_(0, rows.clamp_max(len(rows) - 1), stays.long())
+    free = taken.argsort(stable=True)
+    return torch.where(stays, rows, free[(~stays).cumsum(0) - 1]).argsort()
 
 
 class Batches:
@@ -177,6 +198,7 @@ class Batches:
         self._decoder, self._shapes = decoder, shapes
         self._on_cuda = decoder.model.device.type == "cuda"
         self._arenas = [Arena(), Arena()]
+        self._eager: DecodingBatch | None = None
         self._graphed: dict[int, GraphedBatch] = {}
         self._graphs: Graphs = OrderedDict()
         self._largest = (0, 0, 0)
@@ -197,20 +219,23 @@ class Batches:
         """Give up all memory that is kept from call to call, and the graphs, which hold its addresses."""
         self._graphs.clear()
         self._graphed.clear()
-        self._arenas = [Arena(), Arena()]
+        self._forget_caches()
         self._largest = (0, 0, 0)
 
     def end_call(self) -> None:
         if not self._on_cuda and sum(arena.bytes for arena in self._arenas) > KEPT_BYTES:
-            self._arenas = [Arena(), Arena()]
+            self._forget_caches()
+
+    def _forget_caches(self) -> None:
+        self._arenas = [Arena(), Arena()]
+        self._eager = None
 
     def make(self, like: Layers, samples: int, rows: int, used: int, most: int, max_tokens: int) -> DecodingBatch:
         """A batch for so many samples in so many rows, with `used` of at most `most` columns in use. `like`: keys and
         values of the same heads."""
         columns = self._shapes.columns(used, most)
         if not self._shapes.bucketed:
-            self._arenas.reverse()
-            return DecodingBatch(self._decoder, like, samples, rows, columns, max_tokens, self._arenas[0])
+            return self._eager_batch(like, samples, rows, columns, max_tokens)
         rows = self._shapes.rows(rows)
         if self._on_cuda:
             batch: DecodingBatch = self._graphed_batch(like, rows, columns, max_tokens)
@@ -218,6 +243,15 @@ class Batches:
             batch = DecodingBatch(self._decoder, like, rows, rows, columns, max_tokens, Arena())
         batch.cache.zero_beyond(used)
         return batch
+
+    def _eager_batch(self, like: Layers, samples: int, rows: int, columns: int, max_tokens: int) -> DecodingBatch:
+        """A batch with room for a row of each sample: the one that was made last, if it is large enough."""
+        needed = samples, samples, columns, max_tokens
+        if self._eager is None or any(map(lt, self._eager.limits, needed)):
+            self._arenas.reverse()
+            self._eager = DecodingBatch(self._decoder, like, *needed, self._arenas[0])
+        self._eager.rows = rows
+        return self._eager
 
     def _graphed_batch(self, like: Layers, rows: int, columns: int, max_tokens: int) -> GraphedBatch:
         """The batch of so many rows.

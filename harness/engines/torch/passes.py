@@ -10,6 +10,7 @@ V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,9 +29,6 @@ PREFILL_TOKENS = 16_384
 """Prompt tokens, padding included, in one pass."""
 ONE_TOKEN_ATTENTION = "one_token"
 """Under this name transformers finds `one_token_attention`."""
-
-EAGER_ROOM_TOKENS = 8
-"""Run eagerly, a batch has room for so many more tokens: few, as rows leave and attention is faster on dense memory."""
 
 Layers = Sequence[tuple[Tensor, Tensor]]
 """Keys and values [R, H, S, D] of each layer; H and D may differ between layers."""
@@ -64,7 +62,8 @@ class BatchShapes:
         """Columns of a batch's cache with so many in use, of which there will be `most`."""
         if self.bucketed:
             return bucket(most, LEAST_COLUMNS)
-        return min(most, used + max(EAGER_ROOM_TOKENS, self.look_every_tokens))
+        # Most completions end before their limit. Too few columns cost a copy of all that are in use.
+        return min(most, bucket(used + self.look_every_tokens, LEAST_COLUMNS))
 
     def read_columns(self, used: int, columns: int) -> int:
         """How many of a batch's columns attention reads."""
@@ -104,8 +103,8 @@ class Arena:
 class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
     """Keys and values of R rows and S columns.
 
-    A pass of the model over one token of each row writes column `column` ([1] int64: a tensor, so that a recorded pass
-    writes where the tensor says when it is replayed) and reads the first `read_columns` columns.
+    A pass of the model over one token of the first rows writes column `column` ([1] int64: a tensor, so that a recorded
+    pass writes where the tensor says when it is replayed) and reads the first `read_columns` columns.
     """
 
     def __init__(self, like: Layers, rows: int, columns: int, column: Tensor, arena: Arena) -> None:
@@ -127,8 +126,9 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """What a layer's attention calls: its new keys and values [R, H, 1, D] in, those of the columns to read out."""
-        keys, values = self._buffers[layer_idx]
+        """What a layer's attention calls: new keys and values [r, H, 1, D] of the first r rows in, those of the columns
+        to read out."""
+        keys, values = (buffer[: len(key_states)] for buffer in self._buffers[layer_idx])
         keys.index_copy_(2, self._column, key_states)
         values.index_copy_(2, self._column, value_states)
         return keys[:, :, : self.read_columns], values[:, :, : self.read_columns]
@@ -143,7 +143,15 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
                 by_row.copy_(rows[:, None].expand(-1, samples, -1, -1, -1))
 
     def take_over(self, other: StaticCache, rows: Tensor, columns: int) -> None:
-        """Copy some rows (int64 indices) of another cache into the first ones, and the first columns of them."""
+        """Copy some rows (int64 indices) of another cache into the first ones, and the first columns of them. Of this
+        cache itself only those that move are copied."""
+        if other is self:
+            places = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+            rows = rows[places]
+            for buffer in itertools.chain.from_iterable(self._buffers):
+                used = buffer[:, :, :columns]
+                used.index_copy_(0, places, used.index_select(0, rows))
+            return
         for mine, theirs in zip(self._buffers, other._buffers, strict=True):
             for target, source in zip(mine, theirs, strict=True):
                 target[: len(rows), :, :columns] = source[:, :, :columns].index_select(0, rows)

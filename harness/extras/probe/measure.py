@@ -70,6 +70,11 @@ def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
                 f"--cell {cell}: no complete checkpoint in {cell / 'checkpoints'}. Give the folder of a cell, as "
                 "`bench status SWEEP --json` names it."
             )
+        if checkpoint.is_start:
+            raise RefusedError(
+                f"--cell {cell}: its newest checkpoint is that of its start, before any training. Leave --cell out to "
+                "measure at model.source, or let `bench run` train the cell further."
+            )
         if any(".lora_A." in name for name in checkpoint.weights):
             raise RefusedError(
                 f"--cell {cell}: its checkpoints hold adapters (model.lora), but a probe measures the gradient of all "

@@ -183,7 +183,7 @@ def _needs_vllm(device: str) -> str | None:
 def _tiny(place: Place, dtype: str = "float32") -> LanguageModel:
     import torch
 
-    from harness.extras.selftest.contract import with_wide_heads
+    from harness.extras.engine_contract import with_wide_heads
     from harness.models.language_model import load_model
 
     torch.set_num_threads(1)  # as in every worker
@@ -203,7 +203,7 @@ def _engines(language_model: LanguageModel) -> dict[str, Engine]:
 @check("engine contract")
 def engine_contract(place: Place) -> Finding:
     """Every promise of `harness.engines.base`, by every engine that is installed."""
-    from harness.extras.selftest.contract import PROMISES, BrokenPromiseError, Trial
+    from harness.extras.engine_contract import PROMISES, BrokenPromiseError, Trial
 
     language_model = _tiny(place)
     broken: dict[str, str] = {}
@@ -225,7 +225,7 @@ def engine_contract(place: Place) -> Finding:
 def mismatch(place: Place) -> Finding:
     """How far the engines' log-probs lie from the trainer's on the same weights, where rounding is coarse."""
     from harness.engines.parity import BOUNDS
-    from harness.extras.selftest.contract import Trial, trainer_logps
+    from harness.extras.engine_contract import Trial, trainer_logps
 
     language_model = _tiny(place, "bfloat16")
     figures = {}
@@ -248,7 +248,7 @@ def graphs_against_eager(place: Place) -> Finding:
 
     from harness.engines.torch.engine import TorchEngine
     from harness.engines.torch.passes import EAGER, GRAPHS
-    from harness.extras.selftest.contract import SAME_COMPANY_FRAC, Trial, rows_of
+    from harness.extras.engine_contract import SAME_COMPANY_FRAC, Trial, rows_of
 
     language_model = _tiny(place)
     drawn = []
@@ -282,7 +282,7 @@ def vllm_sync(place: Place) -> Finding:
     import torch
 
     from harness.engines.parity import BOUNDS
-    from harness.extras.selftest.contract import Trial, trainer_logps
+    from harness.extras.engine_contract import Trial, trainer_logps
 
     dtype = "float32" if place.on_cpu else "bfloat16"
     language_model = _tiny(place, dtype)

@@ -4,6 +4,7 @@ process of a cell has of it."""
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,11 @@ class Trained:
     Where the weights are split, a copy is trained, and the model that draws takes over its weights after each step.
     """
 
-    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples) -> None:
-        """start holds the starting weights; its model always has the policy's, whole."""
+    def __init__(self, spec: RunSpec, begin: Callable[[], LanguageModel], examples: Examples) -> None:
+        """begin: as in `harness.run.cell.CellRun`."""
+        self._begin = begin
+        self.start = start = begin()
+        """Its model has the policy's weights, whole."""
         engine = make_engine(spec.rollout, start)
         self.sampler = EngineSampler(start, engine, spec.seed)
         self._policy = self._model = start.model
@@ -63,10 +67,15 @@ class Trained:
     def _restore(self, path: Path) -> None:
         checkpoint = self._read or load_checkpoint(path)
         self._read = None
-        load_trained_weights(self._policy, checkpoint.weights)
+        if checkpoint.is_start:
+            # The learner has learned nothing yet, or, after divergence, learns nothing any more.
+            self._begin()
+        else:
+            load_trained_weights(self._policy, checkpoint.weights)
         if weights_are_split():
             scatter_into(self._model, self._policy)
-        self.learner.restore(checkpoint.trainer, checkpoint.progress)
+        if not checkpoint.is_start:
+            self.learner.restore(checkpoint.trainer, checkpoint.progress)
 
     @by_all
     def _gather(self) -> None:

@@ -25,7 +25,7 @@ def test_auto_follows_the_device(device: str, dtype: str, engine: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
 def test_what_is_asked_for_stays(device: str) -> None:
-    assert {device_kind(device, lambda: there) for there in (True, False)} == {device}
+    assert {device_kind(device, partial(bool, there)) for there in (True, False)} == {device}
     assert [dtype_on(device, dtype) for dtype in ("float32", "bfloat16")] == ["float32", "bfloat16"]
     assert [engine_on(device, engine) for engine in ("torch", "vllm")] == ["torch", "vllm"]
 

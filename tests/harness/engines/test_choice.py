@@ -4,8 +4,6 @@ import gc
 import importlib.util
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -77,16 +75,6 @@ class TestVllmThatIsNotInstalled:
         cells = bench.cells(tmp_path / "runs").values()
         assert not any((cell.path / "steps.jsonl").exists() for cell in cells)
         assert not list((tmp_path / "runs").rglob("weights.safetensors"))
-
-
-def test_vllm_on_another_gpu_than_the_first_is_refused(
-    language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would take the first one all the same."""
-    monkeypatch.setattr("harness.models.lora.has_adapters", lambda model: False)
-    elsewhere: Any = SimpleNamespace(device=torch.device("cuda:1"))
-    with pytest.raises(RefusedError, match=r"CUDA_VISIBLE_DEVICES=1.*rollout\.engine=torch"):
-        make_engine(RolloutSpec(engine="auto", max_completion_tokens=8), language_model, elsewhere)
 
 
 def adapted(base: PreTrainedModel | None = None) -> PreTrainedModel:

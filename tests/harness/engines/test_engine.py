@@ -13,7 +13,7 @@ import torch
 from harness.config.rollout import RolloutSpec
 from harness.engines.base import Completions, Engine, SamplingParams
 from harness.engines.choice import make_engine
-from harness.extras.selftest.contract import (
+from harness.extras.engine_contract import (
     PARAMS,
     PROBLEMS,
     PROMISES,

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from harness.extras.selftest import checks, contract
+from harness.extras import engine_contract as contract
+from harness.extras.selftest import checks
 from harness.extras.selftest.checks import CHECKS, Finding, Outcome, Place, run_checks
 from tests.cuda.device import ROOT
 from tests.harness.cli.conftest import Bench, bench
@@ -81,7 +82,7 @@ def test_a_failed_check_is_an_exit_code_and_is_kept(
     ("given", "told"),
     [
         (["--device", "gpu"], "give auto, cpu, cuda or cuda:N"),
-        (["--device", "cuda:99"], "--device cpu"),
+        (["--device", "cuda:99"], "cuda:99"),
         (["--only", "engine contrat"], "did you mean engine contract?"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ from transformers import PreTrainedModel
 
 from harness.config.model_source import TINY
 from harness.errors import RefusedError
+from harness.executors import slots
 from harness.models import start as starting_point
 from harness.models.language_model import load_model
 from harness.models.lora import adapted_layers, has_adapters
 from harness.models.start import StartingPoint, set_activation_checkpointing
 from harness.training.sequences import score_completions
+from tests.cuda.device import ROOT
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
@@ -84,18 +88,55 @@ class TestGet:
         start = StartingPoint()
         assert start.get(spec(), SOURCE) is not start.get(spec(), f"path:{TINY}")
 
-    @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
-    def test_cuda_that_is_not_there_is_refused(self, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("device", "problem"),
+        [("cuda", "torch sees no CUDA device here"), ("cuda:1", "the executor can run cells on 0 GPUs")],
+    )
+    def test_cuda_that_is_not_there_is_refused(
+        self, device: str, problem: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        with pytest.raises(RefusedError, match=f"train.device is {device}, but torch sees no CUDA device here"):
+        monkeypatch.setattr(slots, "visible_gpus", list)
+        with pytest.raises(RefusedError, match=f"train.device is {device}, but {problem}"):
             StartingPoint().get(spec({"train.device": device}), SOURCE)
 
-    def test_a_cuda_device_that_is_not_there_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("share", "limited"), [("0.25", [0.25]), ("1", [])])
+    def test_a_process_takes_no_more_memory_than_its_share(
+        self, share: str, limited: list[float], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[float] = []
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        with pytest.raises(RefusedError, match=r"train.device is cuda:2, but torch sees 2 CUDA devices"):
-            StartingPoint().get(spec({"train.device": "cuda:2"}), SOURCE)
-        assert starting_point._device("cuda:1") == "cuda:1"
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
+        monkeypatch.setenv(slots.SHARE, share)
+        assert (starting_point._device("auto"), given) == ("cuda", limited)
+        assert (starting_point._device("cpu"), given) == ("cpu", limited)
+
+
+PRISTINE = """
+import torch
+from tests.cuda import device
+device.install()
+from harness.models.start import StartingPoint
+from tests.harness.run.small import small_spec
+spec, start = small_spec({"train.device": "cuda"}), StartingPoint()
+model = start.get(spec, spec.model.source).model
+assert all(not weight.is_cuda and weight.is_pinned() for weight in start._weights.values())
+before = {name: weight.cpu() for name, weight in model.state_dict().items()}
+with torch.no_grad():
+    for weight in model.parameters():
+        assert weight.is_cuda
+        weight.mul_(3)
+device.ledger.waits.clear()
+assert start.get(spec, spec.model.source).model is model
+assert not device.ledger.waits, device.ledger.waits
+assert all(torch.equal(weight.cpu(), before[name]) for name, weight in model.state_dict().items())
+"""
+
+
+@pytest.mark.slow
+def test_the_start_of_a_gpus_model_lies_in_pinned_memory_and_comes_back_without_waiting() -> None:
+    done = subprocess.run([sys.executable, "-c", PRISTINE], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 class TestForTraining:

@@ -142,6 +142,8 @@ def test_the_device_decides_width_and_engine() -> None:
     on_cpu, auto = estimated(**auto_device), estimated(cuda=True, **auto_device)
     assert (on_cpu.device, auto.device) == ("cpu", "cuda")
     assert on_cpu.parts_bytes["weights"] == 2 * auto.parts_bytes["weights"]
+    in_weights = {one.device: one.held_bytes["copies"] // one.held_bytes["weights"] for one in (on_cpu, auto)}
+    assert in_weights == {"cpu": 2, "cuda": 1}, "the untouched start of a GPU's model lies in the host's memory"
     assert (on_cpu.engine_frac, auto.engine_frac) == (0.0, 0.3)
     assert "kv_cache" in on_cpu.phases_bytes["drawing"]
     assert "kv_cache" not in {**auto.held_bytes, **auto.phases_bytes["drawing"]}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -89,6 +90,26 @@ def test_a_folder_that_another_process_made_meanwhile_stays(tmp_path: Path) -> N
 
     write_folder(tmp_path / "made", write)
     assert (tmp_path / "made" / "a").read_text() == "theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_folder_is_replaced_by_a_whole_one_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never a folder of which some files are gone already."""
+
+    def write(aside: Path) -> None:
+        (aside / "new").touch()
+
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "old").touch()
+    removed = shutil.rmtree
+
+    def careful(path: Path, ignore_errors: bool) -> None:
+        assert path != tmp_path / "made"
+        removed(path, ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", careful)
+    write_folder(tmp_path / "made", write, replaces=True)
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 

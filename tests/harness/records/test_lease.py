@@ -186,6 +186,34 @@ def test_a_dead_owner_is_free_after_the_limit_and_its_other_cells_at_once(tmp_pa
                 assert clock.slept_s == pytest.approx(STALE_AFTER_S, abs=2)
 
 
+def test_whether_an_owner_lives_is_known_at_its_next_heartbeat_or_after_the_limit(tmp_path: Path) -> None:
+    here, clock = machine()
+    assert here.look(tmp_path) == "free"
+    with stopped_owner(tmp_path) as owner:
+        assert [here.look(tmp_path), here.look(tmp_path)] == ["unknown", "unknown"]
+        owner.beat()
+        assert [here.look(tmp_path), here.look(tmp_path)] == ["held", "held"]
+        clock.now_s += STALE_AFTER_S
+        assert here.look(tmp_path) == "free"
+    with here.hold(tmp_path):
+        assert here.look(tmp_path) == "held"
+    assert here.look(tmp_path) == "free"
+
+
+def test_who_waits_in_turn_is_told_of_the_owner_and_comes_after_it(tmp_path: Path) -> None:
+    here, clock = machine()
+    folder = tmp_path / "made"
+    owners: list[str] = []
+    with here.hold_in_turn(folder):
+        assert here.look(folder) == "held"
+    with ExitStack() as other:
+        other.enter_context(stopped_owner(folder))
+        clock.meanwhile = lambda: other.close() if clock.slept_s > 3 else None
+        with here.hold_in_turn(folder, owners.append) as lease:
+            assert lease.epoch == 3
+    assert set(owners) == {f"process {os.getpid()} on there"} and len(owners) == clock.slept_s == 4
+
+
 def test_an_owner_that_wakes_up_late_finds_its_lease_gone(tmp_path: Path) -> None:
     here, _ = machine()
     with stopped_owner(tmp_path) as late:

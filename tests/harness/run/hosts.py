@@ -4,6 +4,7 @@ whose locks cannot be seen. A dead one is known by its lease only, after seconds
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -42,3 +43,20 @@ def write_command(folder: Path, name: str, script: str) -> None:
     """A program in a folder of the PATH."""
     (folder / name).write_text(script)
     (folder / name).chmod(0o755)
+
+
+def kill_host(name: str, folder: Path) -> None:
+    """Kill all processes of a host at once, as a power cut does. folder: that of `pretend_hosts`."""
+    numbers = (int(one.name) for one in Path("/proc").glob("[0-9]*"))
+    pids = [pid for pid in numbers if _is_of(pid, name, folder)]
+    for blow in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, blow)
+
+
+def _is_of(pid: int, host: str, folder: Path) -> bool:
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return f"PRETENDED_HOST={host}" in variables and any(one.startswith(f"PYTHONPATH={folder}:") for one in variables)

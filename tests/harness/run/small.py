@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
-from harness.models.language_model import load_model
+from harness.models.start import StartingPoint
 from harness.records import CellRecord
 from harness.run.cell import CellRun, Progress
 from harness.run.learning.base import Examples
@@ -39,7 +40,8 @@ def small_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec
 
 def run_cell(cell: CellRecord, spec: RunSpec) -> None:
     """One cell in this process, from the starting weights."""
-    CellRun(cell, spec, load_model(spec.model.source), Examples(training_prompts(spec, {})), ignore_progress).run()
+    begin = partial(StartingPoint().for_training, spec, spec.model.source)
+    CellRun(cell, spec, begin, Examples(training_prompts(spec, {})), ignore_progress).run()
 
 
 def ignore_progress(progress: Progress) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ def run(folder: Path, spec: RunSpec, start: StartingPoint | None = None, stop_af
 
     folder.mkdir(exist_ok=True)
     cell = CellRecord.at(folder)
-    language_model = (start or StartingPoint()).for_training(spec, spec.model.source)
+    begin = partial((start or StartingPoint()).for_training, spec, spec.model.source)
     examples = Examples(training_prompts(spec, {}))
-    CellRun(cell, spec, language_model, examples, ignore_progress if stop_after is None else stop).run()
+    CellRun(cell, spec, begin, examples, ignore_progress if stop_after is None else stop).run()
     return cell
 
 

@@ -101,3 +101,28 @@ def test_what_failed_twice_stops_a_run_that_is_to_fail_fast(tmp_path: Path) -> N
     (tmp_path / "another").mkdir()
     with pytest.raises(StoppedError, match="with-s0 is failed"):
         swept(tmp_path / "another", executor, retry_failed=True, fail_fast=True)
+
+
+class Losing(Scripted):
+    """Loses the place of each job so often before it ends."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def start(self, job: Job) -> None:
+        super().start(job)
+        if job.kind == "cell" and self.started.count(self.started[-1]) <= self.times:
+            self._events[-1] = Ended(job, "failed", "its worker was lost", where="node7", again=True)
+
+
+@pytest.mark.parametrize(("times", "state"), [(0, "taken"), (2, "taken"), (3, "failed")])
+def test_a_job_whose_place_was_lost_is_started_elsewhere(tmp_path: Path, times: int, state: str) -> None:
+    """But not for ever: it may be the job that brings its machine down."""
+    executor = Losing(times)
+    plan, told = swept(tmp_path, executor)
+    assert {executor.started.count(cell) for cell in ALL} == {min(times + 1, 3)}
+    assert {ended for _, ended in told} == {state}
+    if state == "failed":
+        reasons = {plan.record(cell, tmp_path).read_status()["reason"] for cell in plan.cells}
+        assert reasons == {"its worker was lost (on node7)"}

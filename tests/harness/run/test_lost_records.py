@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from evals.evaluate import SampleRow
 from harness.executors.base import Ended, Job, Progress
@@ -160,7 +161,7 @@ def resumed(cell: CellRecord) -> tuple[list[str], list[int]]:
             real_step(self)
 
         patched.setattr(CellRun, "_train_step", step)
-        CellRun(cell, SPEC, start, examples, ignore_progress, remark=said.append).run()
+        CellRun(cell, SPEC, lambda: start, examples, ignore_progress, remark=said.append).run()
     return said, trained
 
 
@@ -242,7 +243,8 @@ def test_a_checkpoint_of_another_model_is_named(stopped: CellRecord, tmp_path: P
     cell = copy_of(stopped, tmp_path / "cell")
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patched:
-        patched.setattr(cell_module, "load_latest", lambda *_: checkpoint.Checkpoint(4, 1, {}, {}, {}))
+        other = checkpoint.Checkpoint(4, 1, {"other": torch.zeros(1)}, {}, {})
+        patched.setattr(cell_module, "load_latest", lambda *_: other)
         with pytest.raises(DamagedRecordError, match="the checkpoint of step 4 is not this cell's"):
             run_cell(cell, SPEC)
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from harness.run.cell import CellLog, CellRun
 from harness.run.loop import Interrupted, record_end
 from harness.run.prompts import candidates
 from harness.run.question import make_cells
-from harness.run.stages import StageContext, find_stage, result_path, stages_of_cell
+from harness.run.stages import StageContext, find_stage, lease_folder, result_path, stages_of_cell
 from harness.run.worker import run_job
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import job_of
@@ -122,7 +124,7 @@ class TestColdStart:
             "done",
             None,
         )
-        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+        assert {path.name for path in tmp_path.iterdir()} <= {"model", "leases"}
         trained, start = load_model(f"path:{tmp_path / 'model'}"), load_model("scratch:tiny")
         assert weights_digest(trained.model.state_dict()) != weights_digest(start.model.state_dict())
 
@@ -133,8 +135,79 @@ class TestColdStart:
             "done",
             None,
         )
-        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+        assert {path.name for path in tmp_path.iterdir()} <= {"model", "leases"}
         assert (tmp_path / "model" / "config.json").read_text() == "another"
+
+
+class TestSharedStage:
+    """Two processes want one result; the other holds the lease at first."""
+
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+        """The results made here."""
+        paths: list[Path] = []
+
+        def make(path: Path, context: StageContext) -> None:
+            context.tell_progress(1, 2)
+            context.tell_progress(2, 2)
+            paths.append(path)
+            write_json(path, "here")
+
+        stage = replace(find_stage("base"), make=make)
+        monkeypatch.setattr("harness.run.stages.find_stage", lambda name: stage)
+        monkeypatch.setattr("harness.records.lease._LOOK_EVERY_S", 0.01)
+        return paths
+
+    def run(self, home: Path, when_told: Callable[[str], None]) -> list[str]:
+        """Run the stage; `when_told` hears each phase, all of which are returned."""
+        phases: list[str] = []
+
+        def tell(event: dict[str, Any]) -> None:
+            phases.append(event["phase"])
+            when_told(event["phase"])
+
+        assert run_job(job("base", "cache/base.json"), home, StartingPoint(), tell) == ("done", None)
+        return phases
+
+    def lease(self, home: Path) -> Path:
+        folder = lease_folder(home / "cache" / "base.json")
+        folder.mkdir(parents=True)
+        return folder
+
+    def test_that_another_process_makes_is_waited_for(self, tmp_path: Path, made: list[Path]) -> None:
+        with ExitStack() as other:
+            other.enter_context(hold_lease(self.lease(tmp_path)))
+
+            def finish(phase: str) -> None:
+                write_json(tmp_path / "cache" / "base.json", "there")
+                other.close()
+
+            phases = self.run(tmp_path, finish)
+        assert [phase.partition(" process")[0] for phase in phases] == ["waiting for"]
+        assert phases[0].endswith(": evaluating the base model")
+        assert (made, read_json(tmp_path / "cache" / "base.json")) == ([], "there")
+
+    def test_that_another_process_gave_up_is_made_here(self, tmp_path: Path, made: list[Path]) -> None:
+        with ExitStack() as other:
+            other.enter_context(hold_lease(self.lease(tmp_path)))
+            phases = self.run(tmp_path, lambda phase: other.close())
+        assert [phase.partition(" ")[0] for phase in phases] == ["waiting", "evaluating", "evaluating"]
+        assert made == [tmp_path / "cache" / "base.json"]
+
+    def test_that_another_process_took_over_is_left_to_it(
+        self, tmp_path: Path, made: list[Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """This one was stopped for long, and hears of it at its next heartbeat."""
+        monkeypatch.setattr("harness.records.lease.HEARTBEAT_S", 0.01)
+        lease = self.lease(tmp_path) / "lease.json"
+
+        def take_over(phase: str) -> None:
+            lease.write_text(json.dumps(read_json(lease) | {"owner": "another", "released": True}))
+            write_json(tmp_path / "cache" / "base.json", "there")
+            time.sleep(0.5)
+
+        assert self.run(tmp_path, take_over) == ["evaluating the base model"]
+        assert (made, read_json(tmp_path / "cache" / "base.json")) == ([], "there")
 
 
 class TestCell:

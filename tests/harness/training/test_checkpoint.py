@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,12 +20,14 @@ from harness.training.checkpoint import (
     FORMAT,
     Checkpoint,
     UnusableCheckpointError,
+    all_finite,
     checkpoint_folders,
     load_latest,
     load_trained_weights,
     save_checkpoint,
     trained_weights,
 )
+from tests.cuda.device import ROOT
 from tests.harness.training import rollouts
 
 
@@ -208,6 +212,57 @@ def test_the_checkpoint_is_a_copy(tmp_path: Path) -> None:
     for weight in saved.weights.values():
         weight.zero_()
     assert_same(load_latest(tmp_path), made(1))
+
+
+def test_that_of_the_start_holds_no_tensors(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, Checkpoint(0, 0, {}, {}, {"limit": {"tokens": 0}}, epoch=1))
+    assert [path.name for path in (tmp_path / "step-000000").iterdir()] == ["checkpoint.json"]
+    start = load_latest(tmp_path)
+    assert start is not None and start.is_start and start.progress == {"limit": {"tokens": 0}}
+
+
+def test_a_start_of_an_earlier_version_holds_weights(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, made(0))
+    meta = read_json(tmp_path / "step-000000" / "checkpoint.json")
+    earlier = {name: value for name, value in meta.items() if name not in ("is_start", "digest")} | {"format": 4}
+    write_json(tmp_path / "step-000000" / "checkpoint.json", earlier | {"digest": checkpoint._digest(earlier)})
+    assert_same(load_latest(tmp_path), made(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_infinite_weights_are_found_however_large_the_others_are(dtype: torch.dtype) -> None:
+    large = [torch.full((3, 4), 3e38, dtype=dtype), torch.tensor([-1.0, 2.0]), torch.arange(3)]
+    assert all_finite(large)
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        large[1][0] = wrong
+        assert not all_finite(large)
+
+
+STAGED = """
+import torch
+from tests.cuda import device
+device.install()
+from harness.training import checkpoint
+checkpoint.STAGING_BYTES = 1000
+torch.manual_seed(0)
+sizes = [(3,), (7, 5), (1,), (600,), (2, 2)]
+kept = [torch.randn(size).to(dtype) for size in sizes for dtype in (torch.float32, torch.bfloat16)]
+state = {"lists": [tensor.to("cuda") for tensor in kept], "betas": (0.9, 0.95), "step": torch.tensor(3.0)}
+device.ledger.waits.clear()
+moved = checkpoint.on_host(state)
+assert moved["betas"] == (0.9, 0.95) and moved["step"] is state["step"]
+for got, expected in zip(moved["lists"], kept, strict=True):
+    assert not got.is_cuda and torch.equal(got, expected)
+print(device.ledger.waits.total(), sum(tensor.nbytes for tensor in kept))
+"""
+
+
+@pytest.mark.slow
+def test_tensors_of_a_gpu_pass_through_a_pinned_buffer() -> None:
+    done = subprocess.run([sys.executable, "-c", STAGED], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    waits, total_bytes = map(int, done.stdout.split())
+    assert total_bytes / 1000 <= waits <= total_bytes / 1000 + 4
 
 
 class TestTheTrainedWeights:

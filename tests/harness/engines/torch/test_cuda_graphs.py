@@ -20,7 +20,7 @@ from harness.engines.torch import engine as torch_engine
 from harness.engines.torch.decoding import DecodingBatch
 from harness.engines.torch.engine import TorchEngine
 from harness.engines.torch.passes import GRAPHS
-from harness.extras.selftest.contract import PROBLEMS, keys
+from harness.extras.engine_contract import PROBLEMS, keys
 from harness.models.language_model import LanguageModel, load_model
 
 PARAMS = SamplingParams(40)

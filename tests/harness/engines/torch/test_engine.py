@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.engines.base import Completions, SamplingParams
@@ -16,7 +18,6 @@ from harness.engines.torch import passes as model_passes
 from harness.engines.torch.engine import ChunkDecoding, TorchEngine, max_rows
 from harness.engines.torch.passes import (
     EAGER,
-    EAGER_ROOM_TOKENS,
     GRAPHS,
     ONE_TOKEN_ATTENTION,
     Arena,
@@ -25,7 +26,7 @@ from harness.engines.torch.passes import (
     one_token_attention,
 )
 from harness.errors import RefusedError
-from harness.extras.selftest.contract import PROBLEMS, keys, repeated, rows_of
+from harness.extras.engine_contract import PROBLEMS, keys, repeated, rows_of
 from harness.models.language_model import LanguageModel
 
 PARAMS = SamplingParams(40)
@@ -80,6 +81,7 @@ def test_rows_that_leave_do_not_change_the_others(
         (torch_engine, "MAX_ROWS", 1),
         (torch_engine, "MAX_ROWS", 9),
         (model_passes, "PREFILL_TOKENS", 30),
+        (model_passes, "LEAST_COLUMNS", 8),
         (decoding, "KEPT_BYTES", 0),
         (decoding, "KEPT_BYTES", 2**40),
     ],
@@ -90,6 +92,22 @@ def test_chunks_and_memory_do_not_change_the_samples(
     expected = draw(language_model)
     monkeypatch.setattr(where, name, value)
     assert_same(draw(language_model), expected)
+
+
+def test_an_earlier_call_leaves_nothing_behind(language_model: LanguageModel) -> None:
+    prompts = [language_model.encode(problem) for problem in PROBLEMS]
+    engine = torch_engine_of(language_model)
+    engine.generate(prompts[::-1], keys() + 1, PARAMS)
+    engine.generate(prompts[:1], keys()[:1], SamplingParams(60))
+    assert_same(engine.generate(prompts, keys(), PARAMS), draw(language_model))
+
+
+@given(st.lists(st.integers(0, 30), min_size=1))
+def test_rows_stay_where_they_are(sources: list[int]) -> None:
+    rows = torch.tensor(sorted(sources))
+    moved = rows[decoding._in_place(rows)].tolist()
+    assert sorted(moved) == rows.tolist()
+    assert all(moved[row] == row for row in sources if row < len(sources))
 
 
 @pytest.mark.parametrize("shapes", [EAGER, GRAPHS])
@@ -162,12 +180,12 @@ def test_finished_rows_leave_the_batch(
 def test_greedy_samples_of_a_prompt_are_one_row(
     language_model: LanguageModel, passes: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As nobody parts, the cache is copied only where columns run out, if rows do not leave on their own account."""
+    """As nobody parts, all rows stay, if they do not leave on their own account."""
     monkeypatch.setattr(torch_engine, "LEAVE_AT_FRAC", 1.1)
     drawn = draw(language_model, SamplingParams(40, temperature=0))
     rows = [count for count, _ in without_the_comparison(passes)[1:]]
-    assert rows[:EAGER_ROOM_TOKENS] == [len(PROBLEMS)] * EAGER_ROOM_TOKENS
-    assert drawn.lengths.min() < EAGER_ROOM_TOKENS
+    assert set(rows) == {len(PROBLEMS)}
+    assert drawn.lengths.min() < drawn.lengths.max()
     assert rows_of(drawn) == [row for row in rows_of(drawn)[::4] for _ in range(4)]
     assert max(rows for rows, _ in passes) == len(PROBLEMS)
 

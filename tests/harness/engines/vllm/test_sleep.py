@@ -1,5 +1,6 @@
-"""When vLLM sleeps, wakes and is given the weights, with a stand-in for vLLM that notes what it is asked; and, where the
-real one is installed, that drawing goes on as before. On a CPU the real one pauses and resumes, but frees no memory."""
+"""When vLLM sleeps, wakes and is given the weights, with a stand-in for vLLM that notes what it is asked; and, where
+the real one is installed, that drawing goes on as before. On a CPU the real one pauses and resumes, but frees nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from harness.engines.choice import make_engine
 from harness.engines.vllm import VLLM, sleeps_between_calls
 from harness.engines.vllm import engine as vllm_engine
 from harness.engines.vllm.engine import VllmEngine
-from harness.extras.selftest.contract import Trial, rows_of
+from harness.extras.engine_contract import Trial, rows_of
 from harness.models.language_model import LanguageModel, load_model
 
 SPEC = RolloutSpec(engine="vllm", max_completion_tokens=40)

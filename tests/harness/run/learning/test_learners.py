@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def run_on_dataset(folder: Path, spec: RunSpec, name: str) -> CellRecord:
         make_stage("pairs", path, spec, load_model("builtin:tiny"))
     (folder / name).mkdir(exist_ok=True)
     cell = CellRecord(folder / name, "dpo", 0, "0")
-    CellRun(cell, spec, load_model("builtin:tiny"), Examples(pairs=load_pairs(path)), ignore_progress).run()
+    CellRun(cell, spec, partial(load_model, "builtin:tiny"), Examples(pairs=load_pairs(path)), ignore_progress).run()
     return cell
 
 

@@ -1,0 +1,149 @@
+"""What runs in a slot of a cluster: an actor with a worker process, and the home that they see. This file knows no Ray.
+
+A parcel is how files travel where machines share no disk: a file, or those of a folder, as a tar archive.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from harness.config.hashing import NUMERICS_VERSION
+from harness.executors.base import Job, Progress
+from harness.executors.local import LocalPool
+from harness.executors.slots import VISIBLE, Slot
+from harness.records.files import write_atomic, write_folder
+
+CHUNK_BYTES = 32 * 2**20
+CODE = "code-of-the-run"
+"""The folder in an actor's own home that the user's code is sent to."""
+_CHECKPOINTS, _LEASE = "checkpoints", "lease.json"
+
+
+class SlotActor:
+    """What runs in a slot: a worker process and its home. One call at a time; none takes much longer than it says."""
+
+    def __init__(self, slot: Slot, home: str, token: str, worker_module: str) -> None:
+        self._own_home = None if (Path(home) / token).is_file() else Path(tempfile.mkdtemp(prefix="bench-ray-"))
+        self._home = self._own_home or Path(home)
+        self._pool = LocalPool([slot], self._home, worker_module)
+        self._parcel = tempfile.TemporaryFile()  # noqa: SIM115 - used until the actor ends
+
+    def about(self) -> dict[str, Any]:
+        gpus = os.environ.get(VISIBLE)
+        return {
+            "host": socket.gethostname(),
+            "gpus": gpus,
+            "shares_home": self._own_home is None,
+            "numerics": NUMERICS_VERSION,
+        }
+
+    def start(self, document: dict[str, Any]) -> None:
+        if self._own_home is not None:
+            document |= {"folders": [str(self._own_home / CODE)]}
+        self._pool.start(cast(Job, _Sent(document)))
+
+    def wait(self, timeout_s: float) -> list[dict[str, Any]]:
+        """The events of a worker, as it tells them."""
+        return [
+            {"event": "progress", **one.event}
+            if isinstance(one, Progress)
+            else {"event": "ended", "state": one.state, "reason": one.reason, "output": one.output, "again": one.again}
+            for one in self._pool.wait(timeout_s)
+        ]
+
+    def cancel(self) -> None:
+        for worker in self._pool._workers:
+            if worker.job is not None:
+                self._pool.cancel(worker.job)
+
+    def close(self) -> None:
+        """Stop the worker; its job leaves its records ready to be continued."""
+        self._pool.close()
+
+    def leave(self) -> None:
+        if self._own_home is not None:
+            shutil.rmtree(self._own_home, ignore_errors=True)
+
+    def missing(self, paths: Sequence[str]) -> list[str]:
+        return [path for path in paths if not (self._home / path).exists()]
+
+    def receive(self, chunk: bytes, path: str | None) -> None:
+        """A part of a parcel; with the last one the path that it is unpacked to, in place of what is there."""
+        self._parcel.write(chunk)
+        if path is not None:
+            place = self._home / path
+            shutil.rmtree(place, ignore_errors=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            unpack(self._parcel, place)
+
+    def pack(self, path: str) -> None:
+        pack(self._home / path, self._parcel)
+
+    def read(self) -> bytes:
+        """The next part of the parcel; nothing at its end, where it is emptied for the next one."""
+        if not (chunk := self._parcel.read(CHUNK_BYTES)):
+            self._parcel.seek(0)
+            self._parcel.truncate()
+        return chunk
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A job as it travels: its spec may need plug-ins that only the worker process loads."""
+
+    document: dict[str, Any]
+    model: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return self.document
+
+
+def pack(source: Path, parcel: IO[bytes]) -> None:
+    """Fill a parcel with a file, or with the files of a folder, and rewind it. A worker may be writing there: what a
+    checkpoint counts is there before it, so checkpoints are read first; leases and unfinished files are left out."""
+    parcel.seek(0)
+    parcel.truncate()
+    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+    with tarfile.open(fileobj=parcel, mode="w") as tar:
+        for path in sorted(files, key=lambda path: (_CHECKPOINTS not in path.parts, path)):
+            name = path.relative_to(source)
+            if any(part.startswith(".") for part in name.parts) or path.name == _LEASE:
+                continue
+            with suppress(FileNotFoundError), path.open("rb") as file:  # an old checkpoint goes as a new one comes
+                tar.addfile(tar.gettarinfo(arcname=str(name), fileobj=file), file)
+    parcel.seek(0)
+
+
+def unpack(parcel: IO[bytes], place: Path) -> None:
+    """Write a parcel's file, or the files of its folder, to a place; the parcel is empty then."""
+    parcel.seek(0)
+    with tarfile.open(fileobj=parcel) as tar:
+        for member in tar:
+            target = place / member.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content = tar.extractfile(member)
+            assert content is not None
+            with target.open("wb") as file:
+                shutil.copyfileobj(content, file)
+    parcel.seek(0)
+    parcel.truncate()
+
+
+def unpack_whole(parcel: IO[bytes], target: Path) -> None:
+    """As `_unpack`, whole or not at all. What another process has put there meanwhile stays."""
+    parcel.seek(0)
+    with tarfile.open(fileobj=parcel) as tar:
+        is_file = tar.getnames() == ["."]
+    if is_file:
+        write_atomic(target, lambda aside: unpack(parcel, aside))
+    else:
+        write_folder(target, lambda aside: unpack(parcel, aside))
