@@ -40,7 +40,7 @@ EVALUATED_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Of a cell, or of each of its processes. held_bytes: parts that are there throughout. phases_bytes: phase -> the
+    """What a cell needs, or each of its processes. held_bytes: parts that are there throughout. phases_bytes: phase -> the
     parts that are there while it lasts.
     engine_frac: share of the device's memory that the engine takes besides, or 0; frac_only_drawing: only while it
     draws."""

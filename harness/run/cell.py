@@ -213,7 +213,8 @@ class CellRun:
         spec, step = self._spec, self._step + 1
         started_s = time.perf_counter()
         outcome = self._learner.step(step, self._done_frac())
-        self._trained.take_over()
+        if self._trained.is_split:
+            self._trained.take_over()
         total_s = time.perf_counter() - started_s
 
         self._step = step

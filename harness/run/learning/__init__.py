@@ -23,7 +23,7 @@ from harness.run.learning.rewards import PolicyGradientLearner
 from harness.sampling.sampler import EngineSampler
 from harness.training.checkpoint import Checkpoint, load_checkpoint, load_trained_weights, trained_weights
 from harness.training.optimizer import with_tensors
-from harness.training.split import gather_into, scatter_into, weights_are_split, whole
+from harness.training.split import gather_into, scatter_into, whole
 
 
 class Trained:
@@ -40,16 +40,12 @@ class Trained:
         engine = make_engine(spec.rollout, start)
         self.sampler = EngineSampler(start, engine, spec.seed)
         self._policy = self._model = start.model
-        if spec.train.sharding == "fully" and Processes.here().size > 1:
+        self.is_split = spec.train.sharding == "fully" and Processes.here().size > 1
+        if self.is_split:
             self._model = copy.deepcopy(start.model)
         self.learner = make_learner(spec, replace(start, model=self._model), examples, engine)
         self._read: Checkpoint | None = None
         Processes.here().share(self)
-
-    def take_over(self) -> None:
-        """To be called after each step."""
-        if weights_are_split():
-            self._gather()
 
     @by_all
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -72,13 +68,14 @@ class Trained:
             self._begin()
         else:
             load_trained_weights(self._policy, checkpoint.weights)
-        if weights_are_split():
+        if self.is_split:
             scatter_into(self._model, self._policy)
         if not checkpoint.is_start:
             self.learner.restore(checkpoint.trainer, checkpoint.progress)
 
     @by_all
-    def _gather(self) -> None:
+    def take_over(self) -> None:
+        """Bring the model that draws up to date after a step, where weights are split."""
         gather_into(self._policy, self._model)
 
 

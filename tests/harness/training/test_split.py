@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch.multiprocessing.spawn import spawn
 
 from harness import processes
-from harness.processes import Processes
+from harness.processes import Processes, Share
 from harness.training.optimizer import TokenBudget
-from harness.training.split import Share
 from tests.harness.training.together import VARIANTS, Trained, free_port, in_two, run_here, spec_of
 
 STEPS = range(1, 4)

@@ -20,7 +20,7 @@ from harness.training.optimizer import DivergedError, with_tensors
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
-from harness.training.split import gather_into, scatter_into, weights_are_split, whole
+from harness.training.split import gather_into, scatter_into, whole
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import pair_batch
@@ -76,7 +76,7 @@ class Trained:
 
     @by_all
     def weights(self) -> dict[str, Tensor]:
-        if weights_are_split():
+        if Processes.here().split:
             gather_into(self.policy, self.model)
         return {name: weight.clone() for name, weight in self.policy.state_dict().items()}
 
@@ -88,7 +88,7 @@ class Trained:
     @by_all
     def restore(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
         self.policy.load_state_dict(weights)
-        if weights_are_split():
+        if Processes.here().split:
             scatter_into(self.model, self.policy)
         self.update.load_state_dict(state)
 
