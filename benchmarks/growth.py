@@ -3,8 +3,9 @@
     python benchmarks/growth.py --json --save
     python benchmarks/growth.py --cells 200 --steps 500 --verbs sync --mirror postgresql://user@host/database
 
-One cell of the demo is trained. Its records are repeated, with noise, into the cells of a plan, through the writers that
-training uses, so that every verb takes them for its own. Each verb then runs in a process of its own, start-up included.
+One cell of the demo is trained. Its records are repeated, with noise, into the cells of a plan, through the writers
+that training uses, so that every verb takes them for its own. Each verb then runs in a process of its own, start-up
+included.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from typing import Any
 from outcome import arguments, bounds, finish
 from pairs import note
 
-from evals.tasks import get_task
 from harness.plan import Plan, PlannedCell, make_plan
 from harness.records.files import append_jsonl, write_json
 from harness.run.evaluation import evaluation_document

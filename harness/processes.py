@@ -3,18 +3,24 @@
 The first process runs the cell: it picks prompts, grades, decides and writes the records. What takes all of them is a
 method marked `by_all`: when the first calls it, the others make the same call on the objects that they have made in the
 same order. All else happens once. A single process is the same with nobody else to tell.
+
+In a training step all know the whole batch, and each passes over its `Share` of the rows. Denominators are those of the
+whole step, so losses and gradients of the shares add up to those of one process, up to rounding. Weights may be split
+too, see `harness.training.split`.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,6 +40,9 @@ class Processes:
         self.rank, self.size = rank, size
         self._shared: list[object] = []
         self._calling = False
+        self.split: MutableMapping[Any, Any] = WeakKeyDictionary()
+        """Models of which each process holds a part -> what gathers their weights while it is called with a function,
+        which it calls."""
 
     @staticmethod
     def here() -> Processes:
@@ -104,9 +113,33 @@ class Processes:
             if index + 1 == len(tensors) or sum(map(torch.numel, waiting)) >= SUMMED_AT_ONCE:
                 flat = torch.cat([one.flatten() for one in waiting])
                 distributed.all_reduce(flat)
-                for one, summed in zip(waiting, flat.split([one.numel() for one in waiting]), strict=True):
+                parts = torch.split(flat, [one.numel() for one in waiting])
+                for one, summed in zip(waiting, parts, strict=True):
                     one.copy_(summed.view(one.shape))
                 waiting = []
+
+    def passing(self, model: object, work: Callable[[], T]) -> T:
+        """work(), which passes over a model; where its weights are split, all processes must do so."""
+        if model not in self.split:
+            return work()
+        root = self.split[model]
+        root.reshard()  # what was gathered before the optimiser moved the weights is stale
+        result: T = root(work)
+        return result
+
+    def clip_gradient(self, weights: Sequence[nn.Parameter], max_norm: float) -> float:
+        """Add up what the processes have found as the gradient of some weights, and scale it down to a norm. Returns
+        its norm before."""
+        from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        if not self.split:
+            self.sum_(gradients)
+            return float(clip_grad_norm_(weights, max_norm))
+        # FSDP2 has added them up.
+        norm = gathered(get_total_norm(gradients))
+        clip_grads_with_norm_(weights, max_norm, norm)
+        return float(norm)
 
     def sum(self, value: float) -> float:
         if self.size == 1:
@@ -153,8 +186,77 @@ def by_all(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Se
     """Marks a method that all processes of a cell run whenever the first does (see `Processes.share`). Its arguments
     travel by pickle."""
 
-    @functools.wraps(method)
-    def call(self: Self, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return Processes.here().call(method, self, args, kwargs)
 
+    functools.update_wrapper(call, method)
     return call
+
+
+def is_part(value: Tensor) -> bool:
+    """Whether this process holds a part of a tensor alone."""
+    return hasattr(value, "full_tensor")
+
+
+def gathered(value: Tensor) -> Tensor:
+    """A tensor of which each process may hold a part, whole. All must call it alike."""
+    whole: Tensor = value.full_tensor() if is_part(value) else value  # type: ignore[attr-defined]
+    return whole
+
+
+@dataclass(frozen=True)
+class Share:
+    """Some rows of a batch (int64 indices), and which of them each process computes."""
+
+    of_process: list[Tensor]
+
+    @classmethod
+    def of(cls, rows: Tensor, tokens: Tensor, divisible: bool = True) -> Share:
+        """Consecutive rows for each process, with about equally many tokens. tokens [N]: of all rows of the batch.
+        Not divisible: the first process computes all."""
+        size = Processes.here().size
+        if size == 1:
+            return cls([rows])
+        if not divisible:
+            return cls([rows, *[rows[:0]] * (size - 1)])
+        ends = tokens[rows].double().cumsum(0)
+        middles = ends - tokens[rows] / 2
+        process = (middles * size / ends[-1:]).long().clamp(max=size - 1)
+        return cls([rows[process == rank] for rank in range(size)])
+
+    @property
+    def own(self) -> Tensor:
+        """The rows of this process."""
+        return self.of_process[Processes.here().rank] if len(self.of_process) > 1 else self.of_process[0]
+
+    def micro_batches(self, split: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
+        """The own rows in micro-batches, as `split` makes them; then, where weights are split, as many of another
+        process as it has more."""
+        own = split(self.own)
+        if not Processes.here().split:
+            return own
+        longest = max(map(split, self.of_process), key=len)
+        return own + longest[len(own) :]
+
+    def has(self, micro: Tensor) -> bool:
+        """Whether a micro-batch is of own rows; another process counts the others."""
+        return len(self.of_process) == 1 or bool((self.own == micro[0]).any())
+
+    def counted(self, loss: Tensor, micro: Tensor) -> Tensor:
+        """The loss of a micro-batch, or 0 with a gradient of 0 where another process counts it."""
+        return loss if self.has(micro) else 0 * loss
+
+    def exchange_(self, *tensors: Tensor) -> None:
+        """Complete tensors [N, ...] on the host, in which each process has computed its own rows: with what the others
+        have computed."""
+        if len(self.of_process) == 1:
+            return
+        import torch
+
+        every = torch.cat(self.of_process)
+        others = torch.cat([rows for rank, rows in enumerate(self.of_process) if rank != Processes.here().rank])
+        for tensor in tensors:
+            tensor[others] = 0
+            part = tensor[every]
+            Processes.here().sum_([part])
+            tensor[every] = part

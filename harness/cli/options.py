@@ -165,7 +165,8 @@ class ChosenExecutor:
         when one is to be opened: all cells may be done."""
         from harness.executors.slots import fitting_slots
 
-        return max(1, len(fitting_slots(self.slots, {spec.train.device for spec in specs})))
+        specs = list(specs)
+        return max(1, len(fitting_slots(self._slots_of(specs), {spec.train.device for spec in specs})))
 
     def shortages(self, arms: Mapping[str, RunSpec], count: int) -> list[str]:
         """What to say of arms that may not fit into the memory of so many slots."""
@@ -182,14 +183,21 @@ class ChosenExecutor:
         from harness.executors.base import StallGuard
         from harness.executors.slots import choose_slots
 
+        specs = list(specs)
         devices = {spec.train.device for spec in specs}
         limit_s = _seconds("--stalled-after", self.stalled_after, _SHORTEST_STALL_S)
 
         def opened(count: int) -> Executor:
-            chosen = choose_slots(self.slots, devices, count)
+            chosen = choose_slots(self._slots_of(specs), devices, count)
             return StallGuard(self.kind.make(chosen, self.home, "harness.run.worker"), limit_s)
 
         return opened
+
+    def _slots_of(self, specs: Sequence[RunSpec]) -> list[Slot]:
+        """With as many GPUs, or cores, as the largest of the cells has processes."""
+        from harness.executors.slots import joined
+
+        return joined(self.slots, max((spec.train.processes for spec in specs), default=1))
 
 
 def _seconds(option: str, given: str, shortest_s: int) -> int:

@@ -13,6 +13,7 @@ from algorithms.kl import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
 from evals.grading import OWN
 from evals.tasks import GYM_TASKS, get_task
+from harness.config.engine import AUTO, ENGINES
 from harness.config.reward import reward_problems
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ def clashes(spec: RunSpec) -> Iterator[str]:
     """All problems of a spec whose sections are valid each by itself."""
     yield from _grader_problems(spec)
     yield from _rollout_problems(spec)
+    if spec.train.processes > 1:
+        yield from _process_problems(spec)
     if isinstance(spec.objective, Objective):
         yield from _policy_gradient_problems(spec, spec.objective)
     else:
@@ -94,6 +97,40 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"task.train={spec.task.train} has no grader, and rollouts are ranked by their reward: name one in the "
             "task's file if its problems have answers, train on another task, or learn from a set of pairs (a "
             "preference algorithm with pairs: {type: dataset, data: ...})"
+        )
+
+
+def _process_problems(spec: RunSpec) -> Iterator[str]:
+    train, objective = spec.train, spec.objective
+    together = f"train.processes={train.processes}"
+    if ":" in train.device:
+        yield (
+            f"{together} with train.device={train.device}: each process takes a GPU of its own. Set train.device to "
+            "cuda, or processes to 1"
+        )
+    if spec.rollout.engine != AUTO and ENGINES.find(spec.rollout.engine).holds_copy:
+        yield (
+            f"{together} with rollout.engine={spec.rollout.engine}: an engine with a copy of the weights is synced by "
+            "one process alone. Set rollout.engine to torch, or processes to 1"
+        )
+    if isinstance(objective, Objective) and objective.aggregation == "micro_token_mean":
+        yield (
+            f"{together} with objective.aggregation=micro_token_mean: what the objective is would depend on how rows "
+            "are split. Choose another aggregation, or set processes to 1"
+        )
+    if train.sharding == "rows":
+        return
+    fully = f"{together} and train.sharding=fully"
+    if spec.rollout.sampler != "policy":
+        yield (
+            f"{fully} with rollout.sampler={spec.rollout.sampler}: only the policy itself is gathered to draw from. "
+            "Set rollout.sampler to policy, or sharding to rows"
+        )
+    by_one = {"a cold start": spec.model.cold_start.type != "none", "a reward model": spec.reward.needs_reward_model}
+    for what in (what for what, is_made in by_one.items() if is_made):
+        yield (
+            f"{fully} with {what}, which one process trains by itself on one device: a model that must be split does "
+            f"not fit there. Leave {what} out, or set sharding to rows"
         )
 
 

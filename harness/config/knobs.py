@@ -70,6 +70,7 @@ def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
 
 _GOVERNORS = {
     "rollout.round_steps": "rollout.sampler",
+    "train.sharding": "train.processes",
     "pairs.type": "objective.link",
     "pairs.max_per_prompt": "pairs.pairing",
 }

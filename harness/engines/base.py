@@ -66,6 +66,32 @@ class Completions:
     truncated: Tensor
     cost: GenerationCost = GenerationCost()
 
+    @classmethod
+    def joined(cls, parts: Sequence[Completions]) -> Completions:
+        """What several processes have drawn at the same time, in this order."""
+        import torch
+        from torch.nn.functional import pad
+
+        longest = max(part.tokens.shape[1] for part in parts)
+
+        def cat(tensors: list[Tensor]) -> Tensor:
+            return torch.cat([pad(one, (0, longest - one.shape[1])) for one in tensors])
+
+        costs = [part.cost for part in parts]
+        return cls(
+            cat([part.tokens for part in parts]),
+            cat([part.logps for part in parts]),
+            torch.cat([part.lengths for part in parts]),
+            torch.cat([part.truncated for part in parts]),
+            GenerationCost(
+                max(cost.sync_s for cost in costs),
+                max(cost.prefill_s for cost in costs),
+                max(cost.decode_s for cost in costs),
+                sum(cost.slots for cost in costs),
+                sum(cost.occupied for cost in costs),
+            ),
+        )
+
 
 OnFinished = Callable[[int, list[int], bool], None]
 """on_finished(row, tokens, truncated), for a sample that has ended."""

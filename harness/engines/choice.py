@@ -1,4 +1,5 @@
-"""Makes the engine that a spec names, and lets any engine draw from a model with adapters."""
+"""Makes the engine that a spec names, lets any engine draw from a model with adapters, and lets the processes of a cell
+draw together."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from harness.config.engine import ENGINES, engine_on
 from harness.config.rollout import RolloutSpec
 from harness.engines.base import Completions, Engine, GenerationCost, OnFinished, SamplingParams
 from harness.errors import RefusedError
+from harness.processes import Processes, by_all
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +32,13 @@ def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: Pr
     model = language_model.model if sampler is None else sampler
     if has_adapters(model):
         merged = merged_copy(model)
-        return MergedEngine(merged, make_engine(rollout, language_model, merged.model))
+        engine: Engine = MergedEngine(merged, _engine_of(rollout, language_model, merged.model))
+    else:
+        engine = _engine_of(rollout, language_model, model)
+    return engine if Processes.here().size == 1 else SharedEngine(engine)
+
+
+def _engine_of(rollout: RolloutSpec, language_model: LanguageModel, model: PreTrainedModel) -> Engine:
     backend = ENGINES.find(engine_on(str(model.device), rollout.engine))
     if model.device.type not in backend.devices:
         raise RefusedError(
@@ -41,6 +49,41 @@ def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: Pr
         raise RefusedError(refusal)
     engine: Engine = backend.make(language_model, model, rollout)
     return engine
+
+
+class SharedEngine:
+    """Engine (see `harness.engines.base`) of a cell's processes, each of which draws for some of the prompts with an
+    engine of its own. The noise is the sample's, so who draws it changes rounding alone."""
+
+    def __init__(self, engine: Engine) -> None:
+        """engine: that of this process, over the same weights as those of the others."""
+        self._engine = engine
+        Processes.here().share(self)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        keys: Tensor,
+        params: SamplingParams,
+        on_finished: OnFinished | None = None,
+    ) -> Completions:
+        """on_finished is called once all are drawn."""
+        drawn = self._draw(prompts, keys, params)
+        if on_finished is not None:
+            ends = zip(drawn.tokens.tolist(), drawn.lengths.tolist(), drawn.truncated.tolist(), strict=True)
+            for row, (tokens, length, truncated) in enumerate(ends):
+                on_finished(row, tokens[:length], truncated)
+        return drawn
+
+    @by_all
+    def _draw(self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams) -> Completions:
+        processes = Processes.here()
+        first, end = (len(prompts) * rank // processes.size for rank in (processes.rank, processes.rank + 1))
+        # Without prompts there is nothing to draw, and without any at all the engine says what is wrong.
+        own = None
+        if first < end or not prompts:
+            own = self._engine.generate(prompts[first:end], keys[first:end], params)
+        return Completions.joined([part for part in processes.everyones(own) if part is not None])
 
 
 class MergedEngine:

@@ -91,6 +91,42 @@ def local_slots(given: str = "") -> list[Slot]:
     return [*gpus, *(Slot("cpu", "") for _ in range(os.cpu_count() or 1))]
 
 
+def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
+    """For the processes of a cell that this process runs: each with a GPU of its own where cells run on one, and with
+    torchrun's variables, by which they meet at a port of this machine. Raises RefusedError for too few GPUs."""
+    common = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    # This process keeps the store that they meet in.
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    kind: Device = "cpu" if device == "cpu" or (device == "auto" and not gpu_here()) else "cuda"
+    there = [Slot("cpu", "")] * count if kind == "cpu" else [slot for slot in local_slots() if slot.kind == kind]
+    if len(there) < count:
+        raise RefusedError(
+            f"train.processes is {count}, and each process takes a GPU, but this cell may use {len(there)}. Use --set "
+            f"train.processes={max(1, len(there))}, or fewer cells at once (--jobs)."
+        )
+    return [
+        replace(
+            slot,
+            name=f"process {rank} of the cell's {count}",
+            environment={**slot.environment, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank, slot in enumerate(there[:count])
+    ]
+
+
+def joined(there: Sequence[Slot], processes: int) -> list[Slot]:
+    """Slots for cells of so many processes, each of which takes a GPU, or a core: as many of one kind together."""
+    return [slot for kind in ("cuda", "cpu") for slot in _joined([s for s in there if s.kind == kind], processes)]
+
+
+def _joined(alike: Sequence[Slot], processes: int) -> Iterator[Slot]:
+    for start in range(0, len(alike) - processes + 1, processes):
+        group = alike[start : start + processes]
+        ids = [slot.environment[VISIBLE] for slot in group if VISIBLE in slot.environment]
+        environment = {**group[0].environment, **({VISIBLE: ",".join(ids)} if ids else {})}
+        yield replace(group[0], name=" and ".join(filter(None, (s.name for s in group))), environment=environment)
+
+
 def fitting_slots(there: Sequence[Slot], devices: Collection[str]) -> list[Slot]:
     """The slots for jobs whose `train.device` are these. Where any of them needs a GPU, all slots have one; `cuda:N` is
     the Nth, whichever job asks for it."""

@@ -40,7 +40,8 @@ EVALUATED_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """held_bytes: parts that are there throughout. phases_bytes: phase -> the parts that are there while it lasts.
+    """What a cell needs, or each of its processes. held_bytes: parts that are there throughout. phases_bytes: phase ->
+    the parts that are there while it lasts.
     engine_frac: share of the device's memory that the engine takes besides, or 0; frac_only_drawing: only while it
     draws."""
 
@@ -51,6 +52,7 @@ class MemoryEstimate:
     phases_bytes: Mapping[str, Mapping[str, int]]
     engine_frac: float
     frac_only_drawing: bool = False
+    processes: int = 1
 
     @property
     def peak_phase(self) -> str:
@@ -71,6 +73,7 @@ class MemoryEstimate:
         """For people and programs: sizes in GB (1e9 bytes)."""
         return {
             "device": self.device,
+            "processes": self.processes,
             "parameters": self.parameters,
             "trained_parameters": self.trained_parameters,
             "gb": self.total_bytes / 1e9,
@@ -80,8 +83,11 @@ class MemoryEstimate:
         }
 
     def needed_bytes(self, device_bytes: int) -> int:
-        """On a device with so much memory, the engine's share included."""
+        """On a device with so much memory, the engine's share included. Processes have a GPU each, and share a CPU's
+        memory."""
         share_bytes = round(self.engine_frac * device_bytes)
+        if self.device == "cpu":
+            return self.processes * self.total_bytes
         if not self.frac_only_drawing:
             return self.total_bytes + share_bytes
         drawing_bytes = sum((*self.held_bytes.values(), *self.phases_bytes["drawing"].values()))
@@ -104,16 +110,21 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     # A trunk of the critic's own is trained as the policy is: under adapters, only its adapters are.
     trains = spec.checkpoint is None
     trunks = 2 if trains and _critic_has_own_trunk(spec) else 1
+    processes = spec.train.processes if trains else 1
+    split = processes if spec.train.sharding == "fully" else 1
     held: dict[str, float] = {
         "process": PROCESS_BYTES[device],
         "weights": trunks * total * width,
         "copies": copies(spec, device) * shape.parameters * width,
     }
-    engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
+    engine_name = engine_on(device, spec.rollout.engine, processes)
+    engine = ENGINES.find(engine_name).memory(drawing_load(spec, shape, width, device))
     phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
     if trains:
         optimizer = optimizer_bytes(trunks * trained, width)
-        held |= {"gradients": FLOAT32_BYTES * trunks * trained, "optimizer": optimizer}
+        held |= {"gradients": FLOAT32_BYTES * trunks * trained / split, "optimizer": optimizer / split}
+        if split > 1:
+            held |= weights_when_split(spec, shape, trained, width, device)
         if spec.reward.needs_reward_model:
             held["reward_model"] = FLOAT32_BYTES * shape.parameters
         tokens = micro_batch_tokens(spec, shape)
@@ -121,10 +132,12 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
             "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
             "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
             "attention_mask": tokens * row_tokens(shape, longest_completion_tokens(spec)) * width,
+            "gathered_weights": gathered_bytes(shape, width) if split > 1 else 0,
         }
         if device == "cpu":  # a GPU's weights are saved from the host's memory
             saved = trained if isinstance(lora, Lora) else shape.saved_parameters
-            phases["saving a checkpoint"] = {"checkpoint": max(COPIES_IN_SAVING * saved * width, optimizer)}
+            gathered = optimizer if split > 1 else 0
+            phases["saving a checkpoint"] = {"checkpoint": gathered + max(COPIES_IN_SAVING * saved * width, optimizer)}
     return MemoryEstimate(
         device,
         shape.parameters,
@@ -133,6 +146,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         {phase: _whole(parts) for phase, parts in phases.items()},
         engine.device_frac,
         engine.frac_only_drawing,
+        processes,
     )
 
 
@@ -166,7 +180,8 @@ def in_words(memory: dict[str, Any] | None) -> str:
     engine = memory["vllm_memory_frac"]
     share = f" and {engine:.0%} of the GPU's memory for the engine" if engine else ""
     most = f"most while {memory['peak_phase']} ({listed})"
-    return f"about {memory['gb']:.1f} GB per cell on {memory['device']}{share}, {most}"
+    each = "per cell" if memory["processes"] == 1 else f"in each of a cell's {memory['processes']} processes"
+    return f"about {memory['gb']:.1f} GB {each} on {memory['device']}{share}, {most}"
 
 
 def optimizer_bytes(trained: int, width: int) -> int:
@@ -174,6 +189,30 @@ def optimizer_bytes(trained: int, width: int) -> int:
     (Rajbhandari et al., arXiv:1910.02054, section 3.1)."""
     masters = FLOAT32_BYTES if width < FLOAT32_BYTES else 0
     return trained * (2 * FLOAT32_BYTES + masters)
+
+
+def weights_when_split(spec: RunSpec, shape: ModelShape, trained: int, width: int, device: Device) -> dict[str, float]:
+    """What each process holds of weights under `train.sharding: fully`: whole the policy to draw from, on a CPU the
+    starting weights, and merged adapters; a part of the rest. Trained weights of less than float32 are there as the
+    optimiser's masters alone."""
+    merged = isinstance(spec.model.lora, Lora)
+    trunks = 2 if _critic_has_own_trunk(spec) else 1
+    frozen = shape.parameters if merged else 0
+    own = frozen + (trained if width == FLOAT32_BYTES else 0)
+    whole = (device == "cpu") + merged
+    references = (copies(spec, device) - whole) * shape.parameters
+    return {
+        "weights": (frozen + trained) * width,
+        "copies": whole * shape.parameters * width,
+        "split_weights": (trunks * own + references) * width / spec.train.processes,
+    }
+
+
+def gathered_bytes(shape: ModelShape, width: int) -> float:
+    """Where weights are split, a pass gathers two layers, of which one comes while the other is computed, and what is
+    in no layer; and it has their gradients, in float32 while they are added up."""
+    outside = shape.parameters - shape.layers * shape.layer_parameters
+    return (2 * shape.layer_parameters + outside) * width + (shape.layer_parameters + outside) * FLOAT32_BYTES
 
 
 def activation_bytes(shape: ModelShape, tokens: int, width: int, checkpointing: bool) -> float:

@@ -103,13 +103,18 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         """All of them; a head that is tied to the embeddings counts once."""
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied_head else 2)
+        return embeddings + self.layers * self.layer_parameters + self.hidden
+
+    @property
+    def layer_parameters(self) -> int:
+        """Those of one layer."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
         attention = 2 * d * a + 2 * d * kv
         attention += (a + 2 * kv if self.qkv_bias else 0) + (d if self.output_bias else 0)
         mlp = 3 * d * i + (2 * i + d if self.mlp_bias else 0)
         norms = self.layer_norms * d + (2 * self.head_size if self.qk_norm else 0)
-        embeddings = self.vocabulary * d * (1 if self.tied_head else 2)
-        return embeddings + self.layers * (attention + mlp + norms) + d
+        return attention + mlp + norms
 
     @property
     def saved_parameters(self) -> int:

@@ -21,8 +21,8 @@ import torch
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
-from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, weights_digest
+from harness.processes import Processes
 from harness.records import CellRecord
 from harness.records.cell import STARTS_FILE
 from harness.records.files import (
@@ -37,19 +37,17 @@ from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
-from harness.run.learning import make_learner
-from harness.run.learning.base import Examples
+from harness.run.learning import Trained
+from harness.run.learning.base import Examples, nothing
 from harness.run.loop import Interrupted, Stopping
 from harness.run.provenance import append_start
-from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
     Checkpoint,
     all_finite,
+    checkpoint_path,
     load_latest,
-    load_trained_weights,
     save_checkpoint,
-    trained_weights,
 )
 from harness.training.optimizer import DivergedError
 
@@ -90,15 +88,13 @@ class CellRun:
         self._remark = remark
         self._stopping = stopping or Stopping()
         self._require_lease: Callable[[], None] = lease.require if lease is not None else lambda: None
-        self._begin, self._examples = begin, examples
-        self._start = start = begin()
-        self._model = start.model
+        self._examples = examples
         self._log = CellLog(cell, 0 if lease is None else lease.epoch)
-        # One for both: an engine on a GPU keeps its cache from call to call.
-        engine = make_engine(spec.rollout, start)
-        self._learner = make_learner(spec, start, examples, engine)
+        self._trained = Trained(spec, begin, examples)
+        self._start, self._learner = self._trained.start, self._trained.learner
+        self._model = self._start.model
         self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
-        self._evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(start, engine, spec.seed))
+        self._evaluator = Evaluator(spec.eval, spec.seed, self._trained.sampler)
         self._step = 0
         self._saved_step = -1
         self._generated_tokens = 0
@@ -171,9 +167,15 @@ class CellRun:
         self._require_lease()
         begin_own_evaluation(self._cell, self._spec)
         self._log.cut_after(self._step)
-        self._log.started(self._step, {"model": self._start.account()} | self._examples.account)
+        self._log.started(self._step, self._account())
         if checkpoint is None:
             self._checkpoint()
+
+    def _account(self) -> dict[str, Any]:
+        """What this start's provenance says of the model, the examples and the processes."""
+        size, sharding = Processes.here().size, self._spec.train.sharding
+        together = {"processes": size} | ({"sharding": sharding} if size > 1 else {})
+        return {"model": self._start.account()} | self._examples.account | together
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
         """What keeps a whole checkpoint from being gone on from, in words."""
@@ -182,23 +184,18 @@ class CellRun:
         return self._cell.shortfall(checkpoint.records)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.is_start:
-            # The learner has learned nothing yet, or, after divergence, learns nothing any more.
-            self._begin()
-        else:
-            try:
-                load_trained_weights(self._model, checkpoint.weights)
-            except RuntimeError as error:
-                raise DamagedRecordError(
-                    f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
-                    "Restore it, or delete that folder: the next run then begins anew."
-                ) from None
-            self._learner.restore(checkpoint.trainer, checkpoint.progress)
+        try:
+            self._trained.restore(checkpoint, checkpoint_path(self._cell.checkpoints, checkpoint.step))
+        except RuntimeError as error:
+            raise DamagedRecordError(
+                f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
+                "Restore it, or delete that folder: the next run then begins anew."
+            ) from None
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:
-        weights = trained_weights(self._model)
+        weights, trainer = self._trained.state()
         if not all_finite(weights.values()):
             raise DivergedError("a weight is not finite")
         self._require_lease()
@@ -210,7 +207,7 @@ class CellRun:
                 self._step,
                 self._generated_tokens,
                 {} if is_start else weights,
-                {} if is_start else self._learner.trainer_state(),
+                {} if is_start else trainer,
                 self._learner.progress(),
                 self._cell.count(SAMPLES_FILE),
                 self._log.epoch,
@@ -231,12 +228,18 @@ class CellRun:
 
     def _train_step(self) -> None:
         with ExitStack() as update:
-            self._do_step(lambda: update.enter_context(self._stopping.held()))
+            if Processes.here().size > 1:  # the others could not go on from where one was stopped
+                update.enter_context(self._stopping.held())
+                self._do_step(nothing)
+            else:
+                self._do_step(lambda: update.enter_context(self._stopping.held()))
         self._tell("training")
 
     def _do_step(self, before_update: Callable[[], object]) -> None:
         step, started_s = self._step + 1, time.perf_counter()
         outcome = self._learner.step(step, self._done_frac(), before_update)
+        if self._trained.is_split:
+            self._trained.take_over()
         total_s = time.perf_counter() - started_s
         self._step = step
         self._generated_tokens += outcome.generated_tokens

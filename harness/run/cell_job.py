@@ -21,6 +21,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.start import StartingPoint
 from harness.plan.filing import under_evaluation
+from harness.processes import Processes
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import append_jsonl, is_disk_full, sweep_temporary, write_json
@@ -31,6 +32,7 @@ from harness.run.cell import CellRun, Progress
 from harness.run.checkpoint_cell import CheckpointCell
 from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import EarlierEvaluations, Evaluator, evaluation_document
+from harness.run.learning import Trained
 from harness.run.learning.base import Examples
 from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED, Interrupted, Stopping
 from harness.run.prompts import read_correct_counts, training_prompts
@@ -48,6 +50,7 @@ from harness.training.checkpoint import (
     load_trained_weights,
     step_of,
 )
+from harness.training.optimizer import DivergedError
 from harness.training.reward_model import RewardModel
 
 Row = dict[str, Any]
@@ -97,10 +100,10 @@ def run_cell(
                 lease.require()
                 cell.write_status("done", **checkpoint.outcome(), records=cell.count("evals.parquet"))
             elif cell.lacks == "training":
-                source = source_of_start(spec, home)
-                examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
-                begin = partial(starting_point.for_training, spec, source)
+                Processes.join()
+                examples, begin = _examples_and_begin(spec, home, starting_point)
                 CellRun(cell, spec, begin, examples, report, require_code, remark, lease, stopping).run()
+                Processes.here().dismiss()
             else:
                 found = registration_found(cell.path.parents[1])
                 append_start(cell.evaluation_folder / STARTS_FILE, found, cell.step)
@@ -118,6 +121,14 @@ def run_cell(
                 with suppress(OSError):
                     cell.write_status("interrupted", reason=DISK_FULL)
             raise
+
+
+def serve_cell(spec: RunSpec, home: Path, starting_point: StartingPoint) -> None:
+    """What the processes of a cell do besides the first: their share of what it does, until it is done."""
+    Processes.join()
+    examples, begin = _examples_and_begin(spec, home, starting_point)
+    Trained(spec, begin, examples)
+    Processes.here().serve(expected=DivergedError)
 
 
 def evaluate(
@@ -225,6 +236,15 @@ def load_as_it_is(spec: RunSpec, starting_point: StartingPoint, source: str | No
 
 def _load_as_it_is(spec: RunSpec, home: Path, starting_point: StartingPoint) -> LanguageModel:
     return load_as_it_is(spec, starting_point, None if spec.checkpoint_folder else source_of_start(spec, home))
+
+
+def _examples_and_begin(
+    spec: RunSpec, home: Path, starting_point: StartingPoint
+) -> tuple[Examples, Callable[[], LanguageModel]]:
+    """What a cell learns from, and what gives the model that it trains, as in `CellRun`."""
+    source = source_of_start(spec, home)
+    examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
+    return examples, partial(starting_point.for_training, spec, source)
 
 
 def _examples(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Examples:

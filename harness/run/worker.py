@@ -6,6 +6,9 @@ prints goes to stderr. Every few seconds an event is a sign of life, with `still
 SIGTERM ends the worker: a running cell leaves a checkpoint of its last step, if it can within `STOP_WITHIN_S`. It does
 so too when stdin closes, for then the parent is gone. `null` in the place of a job interrupts the running one in the
 same way, and the worker waits for the next.
+
+A cell of several processes (`train.processes`) is run by workers of this worker's, which have torchrun's variables in
+their environment: see `harness.processes`.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import json
+import math
 import os
 import queue
 import signal
@@ -30,12 +34,13 @@ from typing import TYPE_CHECKING, Any
 from harness import OUR_PACKAGES, plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
-from harness.executors.base import NAMED_AFTER_S, Job, JobState
-from harness.executors.local import STOP_WITHIN_S
+from harness.executors.base import NAMED_AFTER_S, Ended, Job, JobState
+from harness.executors.local import STOP_WITHIN_S, LocalPool
+from harness.executors.slots import slots_of_processes
 from harness.records import CellRecord
 from harness.records.files import DamagedRecordError, is_disk_full
 from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_in_turn
-from harness.run.loop import DISK_FULL, INTERRUPTED, CodeChangedError, Interrupted, Stopping
+from harness.run.loop import DISK_FULL, INTERRUPTED, POLL_S, CodeChangedError, Interrupted, Stopping
 from harness.run.stages import CELL
 
 if TYPE_CHECKING:
@@ -60,12 +65,16 @@ def run_job(
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
-    from harness.run.cell_job import run_cell
+    from harness.run.cell_job import run_cell, serve_cell
     from harness.run.stages import StageContext, find_stage
 
     path = home / job.path
     try:
-        if job.kind == CELL:
+        if job.kind == CELL and _needs_processes(job, home):
+            return run_in_processes(job, home, tell)
+        if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
+            serve_cell(job.spec, home, start)
+        elif job.kind == CELL:
             run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping)
         else:
             require_code(job)
@@ -93,6 +102,59 @@ def run_job(
             )
         raise
     return "done", None
+
+
+def _needs_processes(job: Job, home: Path) -> bool:
+    """Whether a cell is to be trained by several processes, of which this is none."""
+    several = job.spec.train.processes > 1 and not job.spec.checkpoint
+    return several and "RANK" not in os.environ and CellRecord.at(home / job.path).lacks == "training"
+
+
+def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
+    """Run a cell in processes of its own. It ends as its first process says, or as another that fails before; then all
+    are stopped."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    # This process holds the port for as long as the others need it.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    slots = slots_of_processes(job.spec.train.device, job.spec.train.processes, store.port)
+    pool = LocalPool(slots, home, "harness.run.worker")
+    jobs = [replace(job) for _ in slots]
+    first = jobs[0]
+    _Now.is_watched_elsewhere = True
+    try:
+        for one in jobs:
+            pool.start(one)
+        try:
+            ended = _first_to_end(pool, first, tell)
+        except Interrupted:
+            # The others must live until the first has stopped where it can be continued.
+            pool.cancel(first)
+            with suppress(TimeoutError):
+                _first_to_end(pool, first, tell, STOP_WITHIN_S)
+            raise
+    finally:
+        for one in jobs[1:]:
+            pool.kill(one)  # they wait for the first, and have nothing to save
+        pool.close()
+        _Now.is_watched_elsewhere = False
+    if ended.output:
+        with CellRecord.at(home / job.path).log.open("a", encoding="utf-8") as log:
+            log.write(ended.output)
+    return ended.state, ended.reason if ended.job is first else ended.reason_and_place
+
+
+def _first_to_end(pool: LocalPool, first: Job, tell: Tell, within_s: float = math.inf) -> Ended:
+    """How the first job ended, or another that did not succeed before. TimeoutError if neither has in this time."""
+    until_s = time.monotonic() + within_s
+    while time.monotonic() < until_s:
+        for event in pool.wait(POLL_S):
+            if isinstance(event, Ended):
+                if event.job is first or event.state != "done":
+                    return event
+            elif event.job is first:
+                tell(event.event)
+    raise TimeoutError
 
 
 def _make(stage: Stage, path: Path, context: StageContext) -> None:
@@ -139,6 +201,8 @@ class _Now:
     """How the running job is asked to stop; None while there is none."""
     log: Path | None = None
     """The log of the running cell."""
+    is_watched_elsewhere = False
+    """Whether another process does the job, whose signs of life are passed on."""
 
 
 def main() -> None:
@@ -239,6 +303,11 @@ def _watch(main_thread: int, tell: Tell) -> None:
     """
     place, moved_s, told_s, is_logged = None, time.monotonic(), 0.0, False
     while True:
+        if _Now.is_watched_elsewhere:
+            place = None
+            faulthandler.cancel_dump_traceback_later()
+            time.sleep(LOOK_EVERY_S)
+            continue
         now_s = time.monotonic()
         now, at = _whereabouts(sys._current_frames()[main_thread])
         if now != place:

@@ -30,6 +30,7 @@ from harness.records.files import (
     write_json,
 )
 from harness.training.optimizer import PACKED_ALIGNMENT_BYTES, with_tensors
+from harness.training.split import parts_of
 
 State = TypeVar("State")
 
@@ -89,7 +90,7 @@ def load_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Non
 
     RuntimeError if the weights are of another model.
     """
-    missing, unexpected = model.load_state_dict(weights, strict=False)
+    missing, unexpected = model.load_state_dict(parts_of(model, weights), strict=False)
     strangers = [*(set(missing) - _frozen(model)), *unexpected]
     if strangers:
         raise RuntimeError(f"the weights are of another model: {', '.join(sorted(strangers)[:3])}")
@@ -104,7 +105,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
     Those of earlier starts of the cell that lie beyond the new one are dropped too: their steps are made anew.
     """
-    final = folder / f"{_PREFIX}{checkpoint.step:06d}"
+    final = checkpoint_path(folder, checkpoint.step)
     folder.mkdir(parents=True, exist_ok=True)
     sweep_temporary(folder, older_than_s=0.0)
     # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
@@ -139,6 +140,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 def checkpoint_folders(folder: Path) -> list[Path]:
     """Checkpoints of a cell, oldest first. Anything else that lies there is passed over."""
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdecimal())
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies among those of its cell."""
+    return folder / f"{_PREFIX}{step:06d}"
 
 
 def step_of(path: Path) -> int:

@@ -23,7 +23,7 @@ from harness.config.run_spec import RunSpec, TrainSpec
 from harness.errors import RefusedError
 from harness.processes import Processes
 from harness.random_keys import permutation, random_key
-from harness.training.split import add_up_gradients, clip_gradient, is_master, part_like, weights_are_split, whole
+from harness.training.split import is_master, part_like
 
 ADAM_BETAS = (0.9, 0.999)
 
@@ -92,9 +92,8 @@ class ClippedAdamW:
         loss = Processes.here().sum(loss)
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss}")
-        for weights in self._groups.values():
-            add_up_gradients(weights)
-        norms = {name: clip_gradient(weights, self._train.max_grad_norm) for name, weights in self._groups.items()}
+        clip, most = Processes.here().clip_gradient, self._train.max_grad_norm
+        norms = {name: clip(weights, most) for name, weights in self._groups.items()}
         for name, norm in norms.items():
             if not math.isfinite(norm):
                 raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
@@ -107,11 +106,8 @@ class ClippedAdamW:
         return OptimizerStep(loss, norms)
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's state, and the masters in the order of the weights that have one: the same however many processes
-        hold them."""
-        state = self._adamw.state_dict() | {"masters": [master.detach() for master in self._every_master()]}
-        whole_state: dict[str, Any] = with_tensors(state, whole)
-        return whole_state
+        """AdamW's state, and the masters in the order of the weights that have one."""
+        return self._adamw.state_dict() | {"masters": [master.detach() for master in self._every_master()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there. The weights themselves, which are the masters rounded, are loaded elsewhere."""
@@ -367,7 +363,7 @@ class TokenBudget:
 
     def _lower(self, split: Callable[[int], list[Tensor]], count: int, reason: str) -> tuple[int, str]:
         """The next lower half of the budget that gives more micro-batches, and why it is needed."""
-        if weights_are_split():
+        if Processes.here().split:
             raise RefusedError(
                 f"out of memory with train.micro_batch_tokens={self.tokens} ({reason}), in the middle of a pass over "
                 "split weights, which the other processes cannot leave. Set a lower train.micro_batch_tokens."

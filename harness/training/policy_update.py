@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from algorithms import Coefficients, Loss, StepSize, TokenBatch, acts_without_advantage, policy_loss, select_tokens
 from harness.config.run_spec import RunSpec
-from harness.processes import Processes, by_all
+from harness.processes import Processes, Share, by_all
 from harness.random_keys import random_key
 from harness.training.batch import (
     Batch,
@@ -32,7 +32,7 @@ from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget,
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, measure_start, start_metrics
 from harness.training.sequences import Part, Scorer, Scores, score_hidden
-from harness.training.split import Share, split_for_training
+from harness.training.split import parts_of, split_for_training
 from harness.training.update_report import (
     GradientPasses,
     MicroLoss,
@@ -108,8 +108,8 @@ class PolicyUpdate:
         self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id, self._budget)
         self._reference = KlReference(objective.kl, self.model, self.initial)
         self._coefficients = ControlledCoefficients(objective)
-        trunk = None if self.critic is None else self.critic.trunk
-        split_for_training(self.spec.train, self.model, self.initial, self._reference.policy, trunk)
+        trunk, head = (None, None) if self.critic is None else (self.critic.trunk, self.critic.head)
+        split_for_training(self.spec.train, self.model, self.initial, self._reference.policy, trunk, head=head)
         groups = {"policy": self.model.parameters()}
         if self.critic is not None:
             groups["critic"] = self.critic.parameters()
@@ -128,7 +128,7 @@ class PolicyUpdate:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.critic is not None:
-            self.critic.load_state_dict(state["critic"])
+            self.critic.load_state_dict(parts_of(self.critic, state["critic"]))
         self._reference.load_state_dict(state["reference"])
         self._coefficients.load_state_dict(state["coefficients"])
         self._budget.load_state_dict(state["budget"])

@@ -22,13 +22,13 @@ from algorithms.preference import (
     preference_metric_names,
 )
 from harness.config.run_spec import RunSpec
-from harness.processes import Processes, by_all
+from harness.processes import Processes, Share, by_all
 from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches, summed
 from harness.training.pairs import PairBatch, zero_point
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, start_metrics
 from harness.training.sequences import Part, Scorer, Scores, Sequences, rows_to_measure, score_hidden
-from harness.training.split import Share, split_for_training
+from harness.training.split import split_for_training
 from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, everyones, step_metrics
 
 

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from harness.config.run_spec import RunSpec
+from harness.processes import Processes, Share
 from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches, on_device, to_host
 from harness.training.prefix_attention import (
     PrefixLayout,
@@ -28,7 +29,6 @@ from harness.training.prefix_attention import (
     shares_prompts,
     spread,
 )
-from harness.training.split import Share, passing
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_kl, token_scores
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Part:
     def hidden(self, model: PreTrainedModel) -> Tensor:
         """[n, T', D] the last hidden states that the completion tokens are predicted from, with their gradient. In
         padding they are meaningless, but finite. The model is one of those that the part was made for."""
-        return passing(model, lambda: self._hidden(model.get_decoder()))
+        return Processes.here().passing(model, lambda: self._hidden(model.get_decoder()))
 
     def _hidden(self, decoder: PreTrainedModel) -> Tensor:
         layout = self.layout
@@ -236,8 +236,8 @@ def score_completions(
 def passes(
     budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
 ) -> Share:
-    """Call work(some rows), without gradient, until this process's share of the rows (int64 indices) has passed, as many
-    at once as the budget allows. Returns who has computed what.
+    """Call work(some rows), without gradient, until this process's share of the rows (int64 indices) has passed, as
+    many at once as the budget allows. Returns who has computed what.
 
     If memory runs out, it is called for all rows again, so it must overwrite what it did. Raises as `TokenBudget.run`.
     """

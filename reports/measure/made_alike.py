@@ -1,4 +1,5 @@
-"""Whether the cells of a contrast were made alike: by the same versions and code, on the same kind of machine.
+"""Whether the cells of a contrast were made alike: by the same versions and code, on the same kind of machine, by as
+many processes.
 
 Another version or processor rounds in another way, so its cells differ as if they had another seed. Where that goes
 with the arm, the contrast measures both. Seeds that were added later under a new version do no harm as long as both
@@ -22,6 +23,8 @@ FIELDS = {
     "processor": "processor",
     "gpu": "GPU",
     "torch_threads": "threads",
+    "processes": "processes",
+    "sharding": "sharding",
 }
 """Fields of a start's provenance that can change numbers, besides `packages`, and what they are called."""
 _COMMIT_DIGITS = 10

@@ -1,14 +1,82 @@
-"""How a cell learns: what one training step does with the policy, by where its examples come from."""
+"""How a cell learns: what one training step does with the policy, by where its examples come from; and what each
+process of a cell has of it."""
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
 
 from harness.config.rollout import DatasetPairs, PolicyPairs
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine
+from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel
+from harness.processes import Processes, by_all
 from harness.run.learning.base import Examples, Learner
 from harness.run.learning.pairs import DatasetPairsLearner, PolicyPairsLearner
 from harness.run.learning.rewards import PolicyGradientLearner
+from harness.sampling.sampler import EngineSampler
+from harness.training.checkpoint import Checkpoint, load_checkpoint, load_trained_weights, trained_weights
+from harness.training.optimizer import with_tensors
+from harness.training.split import gather_into, scatter_into, whole
+
+
+class Trained:
+    """The policy of a cell, what trains it and what draws from it: the same in every process of the cell.
+
+    Where the weights are split, a copy is trained, and the model that draws takes over its weights after each step.
+    """
+
+    def __init__(self, spec: RunSpec, begin: Callable[[], LanguageModel], examples: Examples) -> None:
+        """begin: as in `harness.run.cell.CellRun`."""
+        self._begin = begin
+        self.start = start = begin()
+        """Its model has the policy's weights, whole."""
+        engine = make_engine(spec.rollout, start)
+        self.sampler = EngineSampler(start, engine, spec.seed)
+        self._policy = self._model = start.model
+        self.is_split = spec.train.sharding == "fully" and Processes.here().size > 1
+        if self.is_split:
+            self._model = copy.deepcopy(start.model)
+        self.learner = make_learner(spec, replace(start, model=self._model), examples, engine)
+        self._read: Checkpoint | None = None
+        Processes.here().share(self)
+
+    @by_all
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The trained weights and the trainer's state, as a checkpoint holds them: the same however many processes
+        there are, up to rounding. Whole in the first."""
+        trainer: dict[str, Any] = with_tensors(self.learner.trainer_state(), whole)
+        return trained_weights(self._policy), trainer
+
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Go on from a checkpoint, which lies at the path. RuntimeError if it is of another model."""
+        self._read = checkpoint
+        self._restore(path)
+
+    @by_all
+    def _restore(self, path: Path) -> None:
+        checkpoint = self._read or load_checkpoint(path)
+        self._read = None
+        if checkpoint.is_start:
+            # The learner has learned nothing yet, or, after divergence, learns nothing any more.
+            self._begin()
+        else:
+            load_trained_weights(self._policy, checkpoint.weights)
+        if self.is_split:
+            scatter_into(self._model, self._policy)
+        if not checkpoint.is_start:
+            self.learner.restore(checkpoint.trainer, checkpoint.progress)
+
+    @by_all
+    def take_over(self) -> None:
+        """Bring the model that draws up to date after a step, where weights are split."""
+        gather_into(self._policy, self._model)
 
 
 def make_learner(spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> Learner:

@@ -25,6 +25,7 @@ from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine, GenerationCost, SamplingParams
 from harness.engines.choice import make_engine
 from harness.models.language_model import LanguageModel, TokenCharacters
+from harness.processes import Processes, by_all
 from harness.random_keys import random_key
 from harness.rewards import Attempt, RewardContext, TotalReward
 from harness.rewards.parts.correct import true_verdict
@@ -273,6 +274,7 @@ class RolloutLearner(ABC):
         self._rollouts = Rollouts(spec, start, engine, examples.reward_model)
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
+        Processes.here().share(self)
 
     @abstractmethod
     def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:
@@ -280,8 +282,7 @@ class RolloutLearner(ABC):
         and for each completion more columns of rollouts/*.parquet."""
 
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
-        if self._round is not None:
-            self._round.begin(step, self._start.model)
+        self._begin_round(step)
         batch = self._rollouts.gather(step, done_frac, self._order, self._limit.tokens)
         before_update()
         update, chosen, columns = self._learn(batch, step)
@@ -307,6 +308,11 @@ class RolloutLearner(ABC):
             problems=list({problem.id: problem for problem in batch.problems}.values()),
             rollouts=[row | more for row, more in zip(rollout_rows(batch, step), columns, strict=True)],
         )
+
+    @by_all
+    def _begin_round(self, step: int) -> None:
+        if self._round is not None:
+            self._round.begin(step, self._start.model)
 
     def trainer_state(self) -> dict[str, Any]:
         round_start = {} if self._round is None else self._round.state_dict()

@@ -131,7 +131,7 @@ OTHER: dict[str, Any] = {
 # Have one allowed value so far, refuse others, or are excluded on purpose.
 FIXED = {
     *("model.cold_start.data", "rollout.vllm_memory_frac", "rollout.top_p", "rollout.top_k"),
-    "train.token_records_max_tokens",
+    *("train.token_records_max_tokens", "train.processes", "train.sharding"),
 }
 
 FILTER = {"task.filter": {"type": "pass_rate"}}
@@ -189,6 +189,7 @@ def test_another_share_of_the_gpu_gives_the_same_numbers() -> None:
     for hash_of in (training_hash, evaluation_hash, semantic_hash):
         assert hash_of(spec({"rollout.vllm_memory_frac": 0.7})) == hash_of(spec())
         assert hash_of(spec({"train.token_records_max_tokens": 0})) == hash_of(spec())
+        assert hash_of(spec({"train.processes": 4, "train.sharding": "fully"})) == hash_of(spec())
 
 
 def test_what_is_made_of_the_start_knows_the_engine_but_no_adapters() -> None:

@@ -23,8 +23,10 @@ from harness.executors.slots import (
     choose_slots,
     fitting_slots,
     gpu_here,
+    joined,
     local_slots,
     show_only,
+    slots_of_processes,
     visible_gpus,
 )
 from tests.harness.run.small import small_spec
@@ -159,6 +161,25 @@ def test_cells_take_the_kind_of_slot_that_they_need() -> None:
 def test_a_kind_of_slot_that_is_not_there_is_refused(there: list[Slot], device: str) -> None:
     with pytest.raises(RefusedError, match=rf"train.device is {device}, but the executor can run cells on \d GPUs"):
         choose_slots(there, {device}, 1)
+
+
+def test_a_cell_of_several_processes_takes_as_many_cards_or_cores() -> None:
+    pairs = joined([*GPUS, *CORES], 2)
+    assert [slot.kind for slot in pairs] == ["cuda", "cpu", "cpu"], "the third card is left over"
+    assert (pairs[0].environment[VISIBLE], pairs[0].name) == ("0,1", "GPU 0 and GPU 1")
+    assert joined([*GPUS, *CORES], 1) == [*GPUS, *CORES]
+
+
+def test_each_process_of_a_cell_sees_its_own_card(smi: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE, "0,2")
+    slots = slots_of_processes("cuda", 2, 2323)
+    assert [slot.environment[VISIBLE] for slot in slots] == ["0", "2"]
+    assert [slot.environment["RANK"] for slot in slots] == ["0", "1"]
+    with pytest.raises(
+        RefusedError, match=r"train\.processes is 3, and each process takes a GPU, but this cell may use 2"
+    ):
+        slots_of_processes("cuda", 3, 2323)
+    assert {slot.kind for slot in slots_of_processes("cpu", 3, 2323)} == {"cpu"}
 
 
 def test_a_process_shows_itself_the_card_that_it_names(smi: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,6 +228,20 @@ def test_a_checkpoint_that_is_evaluated_takes_weights_and_engine_only(lora: dict
     assert asks.trained_parameters == 0
 
 
+def test_what_processes_split_is_held_in_parts() -> None:
+    """Rows alone: each process holds all. Fully: a part of the optimiser, and the whole policy only to draw from."""
+    dtype: Any = {"model__dtype": "bfloat16"}
+    alone, rows = parts(**dtype), parts(**dtype, train__processes=4)
+    fully = estimated(**dtype, train__processes=4, train__sharding="fully")
+    assert rows == alone
+    assert fully.parts_bytes["optimizer"] == alone["optimizer"] / 4
+    assert fully.parts_bytes["gradients"] == alone["gradients"] / 4
+    assert fully.parts_bytes["weights"] == alone["weights"]
+    assert fully.parts_bytes["split_weights"] == alone["weights"] / 4, "the reference; masters are in the optimizer"
+    assert fully.needed_bytes(0) == 4 * fully.total_bytes
+    assert "GB in each of a cell's 4 processes on cpu" in in_words(fully.as_json())
+
+
 def test_in_words() -> None:
     estimate = MemoryEstimate(
         "cuda", 10, 10, {"weights": 1_000_000_000}, {"training": {"logits": 2_500_000_000, "activations": 7}}, 0.4

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
 import pyarrow.parquet
+import pytest
 import yaml
 
 from harness.cli import main

@@ -70,6 +70,7 @@ class FakeCells:
         self._cancelled.add(job)
         self.cancelled.append(Path(job.path).name)
 
+    def kill(self, job: Job) -> None: ...
     def close(self) -> None: ...
 
     def _do(self, job: Job) -> Iterator[Progress | Ended]:

@@ -14,9 +14,9 @@ from harness.training.reference import (
     RenewedCopy,
     frozen_copy,
     measure,
-    rows_to_measure,
     start_metrics,
 )
+from harness.training.sequences import rows_to_measure
 from tests.harness.training import rollouts
 
 

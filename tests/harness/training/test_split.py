@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import multiprocessing
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.multiprocessing.spawn import spawn
 
+from harness import processes
+from harness.processes import Processes, Share
+from harness.training.optimizer import TokenBudget
 from tests.harness.training.together import VARIANTS, Trained, free_port, in_two, run_here, spec_of
 
 STEPS = range(1, 4)
@@ -23,8 +29,9 @@ def all_variants(folder: Path) -> None:
                 torch.save(result, folder / f"{sharding} {variant}.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_train_like_one(tmp_path: Path) -> None:
-    multiprocessing.spawn(in_two, args=(free_port(), all_variants, tmp_path), nprocs=2)
+    spawn(in_two, args=(free_port(), all_variants, tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     for variant in VARIANTS:
         alone = run_here(Trained(spec_of(variant)), STEPS)
         for sharding, tolerance in TOLERANCE.items():
@@ -32,7 +39,58 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
             worst = max(
                 float((together["weights"][name] - weight).abs().max()) for name, weight in alone["weights"].items()
             )
-            print(variant, sharding, worst)
             assert worst <= tolerance, (variant, sharding)
             for name, value in alone["metrics"].items():
                 assert together["metrics"][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (variant, sharding, name)
+
+
+class InOne(Processes):
+    """One of several processes, whose collectives are done by hand."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self.summed: list[torch.Tensor] = []
+
+    def sum_(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.summed += [tensor.clone() for tensor in tensors]
+
+
+@given(
+    tokens=st.lists(st.integers(1, 400), min_size=1, max_size=40),
+    size=st.integers(1, 9),
+    seed=st.integers(0, 100),
+)
+def test_each_row_is_computed_once_and_the_work_is_even(tokens: list[int], size: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows = (torch.rand(len(tokens), generator=generator) < 0.8).nonzero()[:, 0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "_here", Processes(0, size))
+        share = Share.of(rows, torch.tensor(tokens))
+    assert torch.equal(torch.cat(share.of_process), rows)
+    work = [sum(tokens[row] for row in own.tolist()) for own in share.of_process]
+    assert max(work) <= sum(work) / size + max(tokens)
+
+
+def test_what_others_have_computed_is_taken_over_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are of nobody's share stay, and what an idle pass left of another's row does not count."""
+    rows, sent = torch.tensor([1, 2, 4]), []
+    for rank in range(2):
+        here = InOne(rank, 2)
+        monkeypatch.setattr(processes, "_here", here)
+        found = torch.tensor([9.0, 1, 2, 9, 4])
+        Share.of(rows, torch.ones(5)).exchange_(found)
+        assert found[[0, 3]].tolist() == [9, 9]
+        sent.append(here.summed[0])
+    assert torch.equal(sent[0] + sent[1], torch.tensor([1.0, 2, 4]))
+
+
+def test_memory_that_runs_out_in_one_process_lowers_the_budget_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two processes has room enough, and hears of the first."""
+    heard = iter([[(16, "card 0 is full"), None], [None, None]])
+    monkeypatch.setattr(processes, "_here", InOne(1, 2))
+    monkeypatch.setattr(InOne, "everyones", lambda self, value: next(heard), raising=False)
+    budget = TokenBudget(64)
+    tried: list[int] = []
+    budget.run(lambda tokens: [torch.arange(tokens)], lambda micros: tried.append(len(micros[0])))
+    assert tried == [64, 16]
+    assert budget.notes()[0].startswith("out of memory with 64 tokens per pass (card 0 is full): going on with 16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
 from harness.models.lora import add_adapters, reset_adapters
 from harness.processes import Processes, by_all
-from harness.training.optimizer import DivergedError
+from harness.training.optimizer import DivergedError, with_tensors
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
-from harness.training.split import load_whole, whole_weights
+from harness.training.split import gather_into, scatter_into, whole
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import pair_batch
@@ -28,7 +29,7 @@ Settings = dict[str, Any]
 
 COMMON: Settings = {
     "train.max_grad_norm": 0.5,
-    "train.learning_rate": 1e-3,
+    "train.learning_rate": 3e-4,
     "train.updates_per_rollout": 2,
     "train.micro_batch_tokens": 64,
 }
@@ -38,7 +39,7 @@ VARIANTS: dict[str, Settings] = {
     "ppo": {"algorithm": "ppo", "objective.critic.trunk": "own"},
     "kl in the loss": {"algorithm": "grpo", "objective.kl.where": "loss", "objective.kl.beta": 0.5},
     "dpo": {"algorithm": "dpo"},
-    "lora": {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 1e-2},
+    "lora": {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 1e-3},
 }
 
 
@@ -53,6 +54,9 @@ class Trained:
         if isinstance(self.spec.model.lora, Lora):
             self.model = add_adapters(self.model, self.spec.model.lora)
             reset_adapters(self.model, seed=0)
+        self.policy = self.model
+        if self.spec.train.sharding == "fully":
+            self.policy = copy.deepcopy(self.model)
         initial = frozen_copy(self.model)
         self.batch = rollouts.rollout(self.model)
         self.update: Any = (
@@ -72,16 +76,20 @@ class Trained:
 
     @by_all
     def weights(self) -> dict[str, Tensor]:
-        return {name: weight.clone() for name, weight in whole_weights(self.model).items()}
+        if Processes.here().split:
+            gather_into(self.policy, self.model)
+        return {name: weight.clone() for name, weight in self.policy.state_dict().items()}
 
     @by_all
     def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.update.state_dict()
+        state: dict[str, Any] = with_tensors(self.update.state_dict(), whole)
         return state
 
     @by_all
     def restore(self, weights: dict[str, Tensor], state: dict[str, Any]) -> None:
-        load_whole(self.model, weights)
+        self.policy.load_state_dict(weights)
+        if Processes.here().split:
+            scatter_into(self.model, self.policy)
         self.update.load_state_dict(state)
 
 

@@ -1,0 +1,99 @@
+"""A cell that several processes train: whole cells, through the worker that starts the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch import Tensor
+
+from harness.config.run_spec import RunSpec
+from harness.executors.base import Job
+from harness.models.start import StartingPoint
+from harness.records import CellRecord
+from harness.records.files import write_json
+from harness.run.loop import Interrupted
+from harness.run.worker import run_job
+from harness.training.checkpoint import checkpoint_folders
+from tests.harness.run.small import small_spec
+
+pytestmark = pytest.mark.slow
+
+CELL = "sweep/cells/arm-s0-0000000000"
+SETTINGS: dict[str, Any] = {"train.steps": 6, "train.checkpoint_every": 1, "train.learning_rate": 1e-4, "eval.every": 3}
+Event = dict[str, Any]
+
+
+def spec_of(processes: int = 1, sharding: str = "rows", **settings: Any) -> RunSpec:
+    named = {"train.processes": processes, "train.sharding": sharding}
+    return small_spec(SETTINGS | named | {key.replace("__", "."): value for key, value in settings.items()})
+
+
+def run(home: Path, spec: RunSpec, tell: Callable[[Event], None] = lambda event: None) -> tuple[str, str | None]:
+    cell = home / CELL
+    cell.mkdir(parents=True, exist_ok=True)
+    write_json(cell / "spec.json", spec.model_dump(mode="json"))
+    return run_job(Job("cell", CELL, spec), home, StartingPoint(), tell)
+
+
+def stop_at(step: int) -> Callable[[Event], None]:
+    def tell(event: Event) -> None:
+        if event.get("step") == step:
+            raise Interrupted
+
+    return tell
+
+
+def weights(home: Path) -> dict[str, Tensor]:
+    return load_file(checkpoint_folders((home / CELL) / "checkpoints")[-1] / "weights.safetensors")
+
+
+def processes_started_here() -> dict[int, int]:
+    """RANK -> pid."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            environment = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
+        except OSError:
+            continue
+        if parent == os.getpid() and "RANK" in environment:
+            found[int(environment["RANK"])] = int(folder.name)
+    return found
+
+
+def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    assert run(alone, spec_of()) == ("done", None)
+    with pytest.raises(Interrupted):
+        run(together, spec_of(2), stop_at(2))
+    assert processes_started_here() == {}
+    with pytest.raises(Interrupted):
+        run(together, spec_of(), stop_at(4))
+    assert run(together, spec_of(2, "fully")) == ("done", None)
+
+    cell, expected = CellRecord.at(together / CELL), CellRecord.at(alone / CELL)
+    starts = [(row["processes"], row.get("sharding")) for row in cell.read_starts()]
+    assert starts == [(2, "rows"), (1, None), (2, "fully")]
+    ended = weights(together)
+    assert max(float((ended[name] - weight).abs().max()) for name, weight in weights(alone).items()) < 5e-5
+    for row, other in zip(cell.read_steps(), expected.read_steps(), strict=True):
+        assert row["reward/mean"] == other["reward/mean"]
+        assert row["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
+    assert [row["metrics"] for row in cell.read_scores()] == [row["metrics"] for row in expected.read_scores()]
+
+
+def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:
+    def kill(event: Event) -> None:
+        if event.get("step") == 2 and 1 in (there := processes_started_here()):
+            os.kill(there[1], signal.SIGKILL)
+
+    state, reason = run(tmp_path, spec_of(2, train__steps=1000), kill)
+    assert state == "failed"
+    assert reason == "its worker process was killed by signal 9 (on process 1 of the cell's 2)"
+    assert processes_started_here() == {}
