@@ -47,7 +47,7 @@ def by_sampler(engine: str, language_model: LanguageModel, problems: int, max_ge
     """Through our adapter of lm-eval."""
     from evals.lm_eval_adapter import run_lm_eval
     from harness.config.rollout import RolloutSpec
-    from harness.engines.choice import make_engine
+    from harness.engines.base import make_engine
     from harness.sampling.sampler import EngineSampler
 
     rollout = RolloutSpec.model_validate({"engine": engine, "max_completion_tokens": max_gen_toks})

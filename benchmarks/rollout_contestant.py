@@ -71,13 +71,13 @@ def make_engine(engine: str, language_model: LanguageModel, new_tokens: int, sam
     import torch
 
     from harness.config.rollout import RolloutSpec
-    from harness.engines import choice
+    from harness.engines import base
     from harness.engines.base import SamplingParams
     from harness.random_keys import random_key
 
     encoded = [language_model.encode(prompt) for prompt in prompts()]
     rollout = RolloutSpec.model_validate({"engine": engine, "max_completion_tokens": new_tokens})
-    drawn_by = choice.make_engine(rollout, language_model)
+    drawn_by = base.make_engine(rollout, language_model)
 
     def draw(turn: int) -> int:
         keys = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from evals.errors import EvalError
 from evals.evaluate import SampleRow
-from evals.lm_eval_result import LmEvalResult, LmEvalRow
+from evals.lm_eval_adapter import LmEvalResult, LmEvalRow
 
 
 @dataclass(frozen=True)

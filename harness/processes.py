@@ -1,4 +1,6 @@
-"""The processes that train one cell together, through torch.distributed, started with torchrun's variables.
+"""What a process knows of itself and of those that train a cell with it.
+
+Processes that train one cell together speak through torch.distributed, and are started with torchrun's variables.
 
 The first process runs the cell: it picks prompts, grades, decides and writes the records. What takes all of them is a
 method marked `by_all`: when the first calls it, the others make the same call on the objects that they have made in the
@@ -13,13 +15,18 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, MutableMapping, Sequence
+import resource
+import sys
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
 T = TypeVar("T")
@@ -260,3 +267,74 @@ class Share:
             part = tensor[every]
             Processes.here().sum_([part])
             tensor[every] = part
+
+
+class Interrupted(BaseException):
+    """Asked to stop. Like KeyboardInterrupt not an Exception, so that no handler takes it for a failure."""
+
+
+class Stopping:
+    """How a running job is asked to stop, by a signal handler. It stops at once where that leaves it whole, and else as
+    soon as it is whole again."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.is_for_good = False
+        """Whether the worker is to end, and not only its job."""
+        self.is_whole = True
+        """False once what was held did not come to its end."""
+        self._is_held = False
+
+    def ask(self, for_good: bool = True) -> None:
+        """Raise Interrupted, once, or let `held` do so."""
+        asked_before, self.is_asked = self.is_asked, True
+        self.is_for_good |= for_good
+        if not self._is_held and not asked_before:
+            raise Interrupted
+
+    def insist(self) -> None:
+        """Raise Interrupted if what is held has not ended since."""
+        if self._is_held and self.is_asked:
+            self._is_held = False
+            raise Interrupted
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What must not be cut in two. Raises Interrupted at its end if that was asked for meanwhile."""
+        self._is_held, self.is_whole = True, False
+        try:
+            yield
+            self.is_whole = True
+        finally:
+            was_held, self._is_held = self._is_held, False
+            if was_held and self.is_asked:
+                raise Interrupted
+
+
+_MB = 1e6
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Begin to measure anew: a worker has had other cells before, and a process begins at its parent's peak."""
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    # Only Linux has it, and a container may forbid it: then the peak is the process's.
+    with suppress(OSError):
+        _CLEAR.write_text("5")  # proc_pid_clear_refs(5): resets the peak resident set size
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Since the last reset, in units of 10^6 bytes: of torch's allocator on CUDA, else of resident memory."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / _MB
+    if _STATUS.exists():
+        kibibytes = _STATUS.read_text().partition("VmHWM:")[2].split(maxsplit=1)[0]
+        return int(kibibytes) * 1024 / _MB
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / _MB

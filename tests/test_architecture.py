@@ -31,7 +31,7 @@ ROOMS_OF_REPORTS = (
     *("statistics", "laws", "formats", "processes", "measure"),
     *("drawing", "extras", "figures", "page", "samples", "search", "home"),
 )
-FLOOR = ("harness.errors", "harness.plugins")
+FLOOR = ("harness.errors", "harness.plugins", "harness.OUR_PACKAGES")
 
 
 def upwards(package: str, rooms: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -47,10 +47,13 @@ MAY_IMPORT = {
     "sweeps": (),
     "harness": (),
     "reports": (),
-    **{room: (*below, "algorithms", "evals", "sweeps") for room, below in upwards("harness", ROOMS_OF_HARNESS).items()},
+    **{
+        room: (*below, "algorithms", "evals", "sweeps", *FLOOR)
+        for room, below in upwards("harness", ROOMS_OF_HARNESS).items()
+    },
     **{room: (*below, "harness.records", *FLOOR) for room, below in upwards("reports", ROOMS_OF_REPORTS).items()},
     "harness.errors": (),
-    "harness.plugins": ("harness.OUR_PACKAGES", *FLOOR),
+    "harness.plugins": FLOOR,
     "harness.records": ("harness.records", "harness.errors"),
     "harness.cli": PACKAGES,
     "reports.statistics": ("reports.statistics",),

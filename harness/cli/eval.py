@@ -135,8 +135,7 @@ def eval_(
     Example: bench eval runs/std_norm/cells/no_std-s0-1f2e3d4c5b --tasks arithmetic --samples 16 --temperature 1
     """
     from harness.evaluate.asked import OWN_PRESET, Asked, Convention, own_spec
-    from harness.evaluate.lm_eval import LmEvaluation
-    from harness.evaluate.suite import Suite
+    from harness.evaluate.suite import LmEvaluation, Suite
     from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
     from harness.plan.subject import find_subject
 
@@ -301,7 +300,7 @@ def _lazy_sampler(subject: Subject, seed: int) -> Callable[[], EngineSampler]:
     @cache
     def make() -> EngineSampler:
         note(f"loading {subject.label}")
-        from harness.engines.choice import make_engine
+        from harness.engines.base import make_engine
         from harness.models.start import StartingPoint
         from harness.run.cell_job import load_as_it_is
         from harness.sampling.sampler import EngineSampler

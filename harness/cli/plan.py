@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.console import print_json, print_table, print_text
+from harness.cli.executor import ChosenExecutor, ExecutorOption
 from harness.cli.options import (
     ArmsOption,
-    ChosenExecutor,
     EvalSamplesOption,
-    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,

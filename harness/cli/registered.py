@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.console import note, print_json, print_text
+from harness.cli.executor import ChosenExecutor, ExecutorOption
 from harness.cli.options import (
     ArmsOption,
-    ChosenExecutor,
-    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,

@@ -14,21 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from harness.cli.console import note, print_json
+from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
 from harness.cli.options import (
-    STALLED_AFTER,
     SWEEP_ARGUMENT,
     ArmsOption,
-    ChosenExecutor,
     EvalSamplesOption,
-    ExecutorOption,
     HomeOption,
     JsonOption,
     OpenOption,
     ProfileOption,
     SeedsOption,
     SetOption,
-    StalledAfterOption,
-    WorkersOption,
     arm_names,
     command_line,
     home_folder,

@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.console import note, print_json, print_link, print_table, print_text
+from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
 from harness.cli.options import (
-    STALLED_AFTER,
-    ChosenExecutor,
-    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
     SeedsOption,
     SetOption,
-    StalledAfterOption,
     SweepArgument,
-    WorkersOption,
     command_line,
     home_of,
     numbers,

@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.console import note, print_json, print_text
+from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
 from harness.cli.options import (
-    STALLED_AFTER,
     ArmsOption,
-    ChosenExecutor,
     EvalSamplesOption,
-    ExecutorOption,
     HomeOption,
     JsonOption,
     ProfileOption,
     SeedsOption,
     SetOption,
-    StalledAfterOption,
     SweepArgument,
-    WorkersOption,
     arm_names,
     command_line,
     home_of,

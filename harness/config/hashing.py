@@ -28,7 +28,7 @@ from harness.errors import RefusedError
 from harness.plugins import Kind, UserModule
 from harness.records.files import read_json
 from harness.rewards.base import PARTS
-from harness.rewards.user_function import is_reference, source_digest
+from harness.rewards.total import is_reference, source_digest
 
 NUMERICS_VERSION = 4
 """Raised whenever the same spec gives other numbers than before; a golden five-step run guards it. 4: kernels of
@@ -253,15 +253,8 @@ def pass_rates_hash(spec: RunSpec) -> str:
 
 def pairs_hash(spec: RunSpec) -> str:
     """Names a set of pairs as tokens, with their log-probs under the starting weights where they are wanted."""
-    knobs = _chosen(
-        spec,
-        "model.",
-        "pairs.max_tokens",
-        "pairs.too_long",
-        "objective.reference",
-        "rollout.temperature",
-        "train.device",
-    )
+    of_pairs = ("pairs.max_tokens", "pairs.too_long", "objective.reference")
+    knobs = _chosen(spec, "model.", *of_pairs, "rollout.temperature", "train.device")
     refers_to = {"start": _start(spec), "pairs": _train_data(spec)}
     return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
@@ -389,9 +382,7 @@ def _references(spec: RunSpec) -> dict[str, Any]:
         "train": _train_data(spec),
         "eval": [_problems(name, "test") for name in spec.eval.tasks],
         "extraction_version": EXTRACTION_VERSION,
-        "templates": {
-            _template_name(name): template_version(name) for name in (spec.task.template, spec.eval.template)
-        },
+        "templates": {_template_name(one): template_version(one) for one in (spec.task.template, spec.eval.template)},
         "graders": {name: grader_version(name) for name in sorted(graders)},
         **({"metrics": own} if (own := metric_sources()) else {}),
     }

@@ -14,7 +14,7 @@ from harness.config.section import OF_TASK, GraderName, Section
 from harness.errors import RefusedError, UnknownNameError
 from harness.rewards import PARTS
 from harness.rewards.base import LISTED_BY, Part, RewardPart, nameable_parts
-from harness.rewards.user_function import is_reference
+from harness.rewards.total import is_reference
 
 
 class RewardSpec(Section):

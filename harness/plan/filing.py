@@ -136,17 +136,15 @@ class Change:
 
 def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
     """For the first missing cell of each arm, what has changed against the nearest finished cell in the folder: the one
-    with the fewest other knobs, where two are as near one of the same arm. Arms are left out of which only another seed
-    is missing, or which have nothing to compare with."""
+    with the fewest other knobs; where two are as near, one of the same arm or seed, else the newest. Arms are left out
+    of which only another seed is missing, or which have nothing to compare with."""
     finished = _finished_specs(cells) if missing else []
     found = []
     for cell in {cell.arm: cell for cell in reversed(missing)}.values():
         compared = [(record, _differing(spec, cell.spec)) for record, spec in finished]
         if not compared:
             continue
-        nearest, knobs = min(
-            compared, key=lambda one: (len(one[1]), one[0].arm != cell.arm, one[0].seed != cell.seed, one[0].path.name)
-        )
+        nearest, knobs = min(compared, key=lambda one: (len(one[1]), one[0].arm != cell.arm, one[0].seed != cell.seed))
         if knobs or nearest.seed == cell.seed:
             found.append(Change(cell, nearest, knobs))
     return found[::-1]

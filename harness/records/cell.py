@@ -14,14 +14,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.records.counted import Counted, count, shortfall, size_shortfall
-from harness.records.files import DamagedRecordError, read_jsonl, read_last_row, read_object, write_json
+from harness.records.files import (
+    PROBLEMS_FILE,
+    DamagedRecordError,
+    ProblemRow,
+    begins_s,
+    read_jsonl,
+    read_last_row,
+    read_object,
+    read_problems,
+    write_json,
+)
 from harness.records.lease import is_leased
-from harness.records.problems import PROBLEMS_FILE, ProblemRow, read_problems
 from harness.records.rollouts import read_rollouts, rollout_files
 from harness.records.scores import read_scores
 from harness.records.tables import read_columns, read_parquet
@@ -358,17 +366,6 @@ class CellRecord:
         """
         path = self.evals
         return read_parquet(path, columns, where) if path.exists() else None
-
-
-def begins_s(starts: Sequence[dict[str, Any]], path: Path) -> list[float]:
-    """When the starts in a starts.jsonl began, in Unix seconds; those of schema 1 do not say it and are left out.
-
-    Raises DamagedRecordError, naming the file, if a time is none.
-    """
-    try:
-        return [datetime.fromisoformat(start["time"]).timestamp() for start in starts if "time" in start]
-    except (TypeError, ValueError) as error:
-        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file.") from None
 
 
 def _status_in(folder: Path) -> dict[str, Any]:

@@ -349,6 +349,7 @@ def _rename_away(path: Path, dead: bytes, owner: str) -> None:
     with suppress(OSError):
         os.link(was, path)
     if not path.exists():
-        was.rename(path)
+        with suppress(FileNotFoundError):  # the next owner has swept it
+            was.rename(path)
     was.unlink(missing_ok=True)
     raise FileExistsError

@@ -6,40 +6,35 @@ cuts the rows that came after it.
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
 from harness.models.language_model import LanguageModel, weights_digest
-from harness.processes import Processes
+from harness.processes import Interrupted, Processes, Stopping, peak_memory_mb, reset_peak_memory
 from harness.records import CellRecord
 from harness.records.cell import STARTS_FILE
 from harness.records.files import (
+    PROBLEMS_FILE,
     DamagedRecordError,
+    ProblemsFile,
     append_jsonl,
     keep_jsonl,
     write_atomic,
 )
 from harness.records.lease import Lease
-from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples, nothing
-from harness.run.loop import Interrupted, Stopping
 from harness.run.provenance import append_start
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
@@ -380,28 +375,3 @@ class CellLog:
         """A line of log.txt."""
         with self.cell.log.open("a", encoding="utf-8") as handle:
             handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
-
-
-_MB = 1e6
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Begin to measure anew: a worker has had other cells before, and a process begins at its parent's peak."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        return
-    # Only Linux has it, and a container may forbid it: then the peak is the process's.
-    with suppress(OSError):
-        _CLEAR.write_text("5")  # proc_pid_clear_refs(5): resets the peak resident set size
-
-
-def peak_memory_mb(device: torch.device) -> float:
-    """Since the last reset, in units of 10^6 bytes: of torch's allocator on CUDA, else of resident memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / _MB
-    if _STATUS.exists():
-        kibibytes = _STATUS.read_text().partition("VmHWM:")[2].split(maxsplit=1)[0]
-        return int(kibibytes) * 1024 / _MB
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if sys.platform == "darwin" else 1024) / _MB

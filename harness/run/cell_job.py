@@ -16,17 +16,16 @@ from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import evaluation_hash
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
-from harness.engines.choice import make_engine
+from harness.engines.base import make_engine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.start import StartingPoint
 from harness.plan.filing import under_evaluation
-from harness.processes import Processes
+from harness.processes import Interrupted, Processes, Stopping
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, STARTS_FILE
-from harness.records.files import append_jsonl, is_disk_full, sweep_temporary, write_json
+from harness.records.files import PROBLEMS_FILE, ProblemsFile, append_jsonl, is_disk_full, sweep_temporary, write_json
 from harness.records.lease import hold_lease
-from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.registration import registration_found
 from harness.run.cell import CellRun, Progress
 from harness.run.checkpoint_cell import CheckpointCell
@@ -34,7 +33,7 @@ from harness.run.encoded_pairs import load_pairs
 from harness.run.evaluation import EarlierEvaluations, Evaluator, evaluation_document
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples
-from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED, Interrupted, Stopping
+from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED
 from harness.run.prompts import read_correct_counts, training_prompts
 from harness.run.provenance import append_start
 from harness.run.stages import inputs_of_cell, source_of_start

@@ -20,13 +20,13 @@ from evals.evaluate import SampleRow
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import conditions_of_model, digest
 from harness.config.run_spec import RunSpec, recorded_spec
-from harness.engines.choice import make_engine
+from harness.engines.base import make_engine
 from harness.models.language_model import LanguageModel
+from harness.processes import peak_memory_mb, reset_peak_memory
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, EVALUATIONS, STARTS_FILE, is_cell_directory_name
 from harness.records.files import append_jsonl, read_json, read_object
 from harness.records.registration import registration_found
-from harness.run.cell import peak_memory_mb, reset_peak_memory
 from harness.run.evaluation import EarlierEvaluations, begin_own_evaluation
 from harness.run.provenance import append_start
 from harness.sampling.conditions import Conditions

@@ -23,7 +23,7 @@ from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
-from harness.rewards.user_function import is_reference, load_function
+from harness.rewards.total import is_reference, load_function
 from harness.run.prompts import candidates, require_prompts, reward_model_prompts
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import weights_digest
 from harness.records.files import write_atomic
 from harness.run.prompts import places_of_step
-from harness.training.pairs import PairBatch
+from harness.training.preference_update import PairBatch
 from harness.training.sequences import Sequences
 
 

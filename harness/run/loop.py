@@ -25,48 +25,6 @@ INTERRUPTED = "interrupted; the next run continues it"
 STOPPING = "stopping: running cells write a checkpoint, which takes 10 s at most; Ctrl-C again ends them at once"
 
 
-class Interrupted(BaseException):
-    """Asked to stop. Like KeyboardInterrupt not an Exception, so that no handler takes it for a failure."""
-
-
-class Stopping:
-    """How a running job is asked to stop, by a signal handler. It stops at once where that leaves it whole, and else as
-    soon as it is whole again."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        self.is_for_good = False
-        """Whether the worker is to end, and not only its job."""
-        self.is_whole = True
-        """False once what was held did not come to its end."""
-        self._is_held = False
-
-    def ask(self, for_good: bool = True) -> None:
-        """Raise Interrupted, once, or let `held` do so."""
-        asked_before, self.is_asked = self.is_asked, True
-        self.is_for_good |= for_good
-        if not self._is_held and not asked_before:
-            raise Interrupted
-
-    def insist(self) -> None:
-        """Raise Interrupted if what is held has not ended since."""
-        if self._is_held and self.is_asked:
-            self._is_held = False
-            raise Interrupted
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """What must not be cut in two. Raises Interrupted at its end if that was asked for meanwhile."""
-        self._is_held, self.is_whole = True, False
-        try:
-            yield
-            self.is_whole = True
-        finally:
-            was_held, self._is_held = self._is_held, False
-            if was_held and self.is_asked:
-                raise Interrupted
-
-
 class StoppedError(BenchError):
     """The run stopped early, for a reason that would hit every other cell too."""
 

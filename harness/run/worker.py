@@ -37,10 +37,11 @@ from harness.errors import RefusedError
 from harness.executors.base import NAMED_AFTER_S, Ended, Job, JobState
 from harness.executors.local import STOP_WITHIN_S, LocalPool
 from harness.executors.slots import slots_of_processes
+from harness.processes import Interrupted, Stopping
 from harness.records import CellRecord
 from harness.records.files import DamagedRecordError, is_disk_full
 from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_in_turn
-from harness.run.loop import DISK_FULL, INTERRUPTED, POLL_S, CodeChangedError, Interrupted, Stopping
+from harness.run.loop import DISK_FULL, INTERRUPTED, POLL_S, CodeChangedError
 from harness.run.stages import CELL
 
 if TYPE_CHECKING:

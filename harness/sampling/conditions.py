@@ -18,7 +18,7 @@ from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
 from harness.errors import RefusedError
 from harness.random_keys import SEED_OF_ALL_CELLS, Stream
-from harness.records.problems import Split
+from harness.records.files import Split
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel

@@ -22,7 +22,9 @@ from harness.config.hashing import digest
 from harness.errors import RefusedError
 from harness.records.cell import STARTS_FILE
 from harness.records.files import (
+    PROBLEMS_FILE,
     DamagedRecordError,
+    ProblemsFile,
     append_jsonl,
     file_name,
     is_disk_full,
@@ -34,7 +36,6 @@ from harness.records.files import (
     write_json,
 )
 from harness.records.lease import LeaseTakenError, hold_lease
-from harness.records.problems import PROBLEMS_FILE, ProblemsFile
 from harness.records.tables import naming_damage
 from harness.sampling.conditions import Conditions
 from harness.sampling.scoring import Policy, choose

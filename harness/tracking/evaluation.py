@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.records.cell import STARTS_FILE, begins_s
-from harness.records.files import read_json, read_jsonl
-from harness.records.problems import PROBLEMS_FILE, read_problems
+from harness.records.cell import STARTS_FILE
+from harness.records.files import PROBLEMS_FILE, begins_s, read_json, read_jsonl, read_problems
 from harness.records.scores import lm_eval_files
 from harness.tracking.cell import commit_tag, first_samples
 from harness.tracking.client import connect, experiment_id, modified_ms, talking_to_mlflow

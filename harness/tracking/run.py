@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.records.problems import ProblemRow
+from harness.records.files import ProblemRow
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.formats import Table, interval, p_value, percent, points, signed_pp
-from reports.page.looks import p_note
+from reports.page.next_step import p_note
 
 Row = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
 from reports.page.document import Report
 from reports.page.effects import difference_pp
-from reports.page.looks import p_note
+from reports.page.next_step import p_note
 from reports.page.record_tables import cost_table, provenance_table, tuning_table
 from reports.page.verdict import metric_name
 from reports.statistics import MIN_RUNS_FOR_IMPROVEMENT

@@ -14,7 +14,7 @@ from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.measure.interactions import factorial_of
 from reports.measure.made_alike import Unlike, made_unlike
 from reports.page.document import Report
-from reports.page.looks import looks_taken
+from reports.page.next_step import looks_taken
 
 MOST_CORRELATIONS = 3
 """How many correlations are written out."""

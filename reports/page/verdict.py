@@ -11,8 +11,7 @@ from reports.measure.variance import PART_NAMES
 from reports.page.document import Report
 from reports.page.effects import effect_clause, effect_name, is_effect, verdict_word, within_sentences
 from reports.page.headline import ENDED, declared_rows
-from reports.page.looks import look_clause, look_sentence
-from reports.page.next_step import next_step_sentence
+from reports.page.next_step import look_clause, look_sentence, next_step_sentence
 from reports.statistics import MIN_PAIRS
 
 SIGNS = {

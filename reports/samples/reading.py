@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from harness.records.files import DamagedRecordError, read_object, typed_rows
-from harness.records.problems import ProblemRow
+from harness.records.files import DamagedRecordError, ProblemRow, read_object, typed_rows
 from harness.records.rollouts import spread
 from harness.records.scores import lm_eval_files
 from harness.records.tables import read_parquet

@@ -28,7 +28,6 @@ from reports.statistics.across_tasks import (
     interquartile_mean_over_tasks,
     probability_of_improvement,
 )
-from reports.statistics.clustered import cluster_values, clustered_error
 from reports.statistics.comparison import (
     Comparison,
     PairedComparison,
@@ -38,7 +37,15 @@ from reports.statistics.comparison import (
     compare_unpaired,
 )
 from reports.statistics.factorial import Effect, factorial_effects
-from reports.statistics.means import MIN_PAIRS, FloatArray, interquartile_mean, t_band, t_interval
+from reports.statistics.means import (
+    MIN_PAIRS,
+    FloatArray,
+    cluster_values,
+    clustered_error,
+    interquartile_mean,
+    t_band,
+    t_interval,
+)
 from reports.statistics.p_values import holm, sign_flip_p_value
 from reports.statistics.pass_curves import (
     CoverageWord,

@@ -1,4 +1,5 @@
-"""Means over training seeds: what scores must be, interquartile means, Student's t intervals.
+"""Means over training seeds: what scores must be, interquartile means, Student's t intervals, and standard errors of
+scores that come in clusters.
 
 Every function here and beside it checks its arrays and levels with the functions of this file.
 """
@@ -6,7 +7,7 @@ Every function here and beside it checks its arrays and levels with the function
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -88,3 +89,31 @@ def t_band(values: FloatArray, alpha: float = 0.05) -> tuple[FloatArray, FloatAr
     half_width = stdtrit(n - 1, 1 - alpha / 2) * values.std(axis=0, ddof=1) / math.sqrt(n)
     mean = values.mean(axis=0)
     return mean - half_width, mean + half_width
+
+
+def cluster_values(scores: Sequence[float] | FloatArray, clusters: Sequence[Hashable]) -> FloatArray:
+    """A value for each cluster [C], in the order in which clusters first come.
+
+    scores [n], clusters [n]: of each score. The values' mean is the mean of all scores, and their standard deviation
+    over sqrt(C) is the clustered standard error: whatever compares one value per replicate compares clusters so. Where
+    all clusters have the same size, a value is its cluster's mean; else the mean of all scores and what the cluster
+    adds to it. Of two arms with the same clusters, the difference of values is the value of the differences.
+
+    Raises ValueError for scores that are empty or not finite, and for another number of clusters than of scores.
+    """
+    values = finite_scores("scores", scores)
+    if len(clusters) != len(values):
+        raise ValueError(f"{len(values)} scores and {len(clusters)} clusters: give the cluster of each score")
+    place = {cluster: index for index, cluster in enumerate(dict.fromkeys(clusters))}
+    index = np.array([place[cluster] for cluster in clusters])
+    sizes, sums = np.bincount(index), np.bincount(index, weights=values)
+    if sizes.min() == sizes.max():
+        return np.asarray(sums / sizes[0], dtype=np.float64)
+    mean = values.mean()
+    return np.asarray(mean + (sums - sizes * mean) * len(sizes) / len(values), dtype=np.float64)
+
+
+def clustered_error(scores: Sequence[float] | FloatArray, clusters: Sequence[Hashable]) -> float:
+    """The clustered standard error of the mean of the scores; NaN for a single cluster. Raises as `cluster_values`."""
+    values = cluster_values(scores, clusters)
+    return math.nan if len(values) < 2 else float(values.std(ddof=1)) / math.sqrt(len(values))

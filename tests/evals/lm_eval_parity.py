@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 
 from evals.evaluate import Request, grade_sample
-from evals.lm_eval_result import LmEvalResult
+from evals.lm_eval_adapter import LmEvalResult
 from evals.tasks.base import Generated, Problem, Task
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.lm_eval_adapter import run_lm_eval
-from evals.lm_eval_result import LmEvalResult
+from evals.lm_eval_adapter import LmEvalResult, run_lm_eval
 from tests.evals.lm_eval_differences import BY_DESIGN, ONLY_LM_EVAL_ACCEPTS, ONLY_WE_ACCEPT
 from tests.evals.lm_eval_parity import IDENTICAL, Comparison, minerva_runs, skip_unless_it_runs, verdicts
 from tests.evals.scripted import Scripted, write_rows

@@ -62,8 +62,9 @@ class BatchShapes:
         """Columns of a batch's cache with so many in use, of which there will be `most`."""
         if self.bucketed:
             return bucket(most, LEAST_COLUMNS)
-        # Most completions end before their limit. Too few columns cost a copy of all that are in use.
-        return min(most, bucket(used + self.look_every_tokens, LEAST_COLUMNS))
+        # Most completions end before their limit. Too few columns cost a copy of all that are in use, so they double.
+        needed = used + self.look_every_tokens
+        return min(most, max(LEAST_COLUMNS, 1 << (needed - 1).bit_length()))
 
     def read_columns(self, used: int, columns: int) -> int:
         """How many of a batch's columns attention reads."""

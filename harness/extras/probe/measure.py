@@ -14,8 +14,7 @@ from torch import Tensor
 
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine
-from harness.engines.choice import make_engine
+from harness.engines.base import Engine, make_engine
 from harness.errors import RefusedError
 from harness.extras.probe.design import REFERENCE_PARTS, Design, Point
 from harness.extras.probe.gradients import TokenWeights, gradients, token_weights

@@ -194,7 +194,7 @@ def _tiny(place: Place, dtype: str = "float32") -> LanguageModel:
 def _engines(language_model: LanguageModel) -> dict[str, Engine]:
     """Each of ours that runs here, over the model."""
     from harness.config.rollout import RolloutSpec
-    from harness.engines.choice import make_engine
+    from harness.engines.base import make_engine
 
     names = ["torch", *(["vllm"] if find_spec("vllm") else [])]
     return {name: make_engine(RolloutSpec(engine=name, max_completion_tokens=40), language_model) for name in names}

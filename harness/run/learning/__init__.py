@@ -13,8 +13,7 @@ from torch import Tensor
 
 from harness.config.rollout import DatasetPairs, PolicyPairs
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine
-from harness.engines.choice import make_engine
+from harness.engines.base import Engine, make_engine
 from harness.models.language_model import LanguageModel
 from harness.processes import Processes, by_all
 from harness.run.learning.base import Examples, Learner

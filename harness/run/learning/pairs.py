@@ -21,8 +21,7 @@ from harness.run.encoded_pairs import EncodedPairs
 from harness.run.learning.base import Examples, Row, StepOutcome, nothing
 from harness.run.learning.rewards import RolloutLearner, require_copy
 from harness.training.batch import Batch
-from harness.training.pairs import PairBatch
-from harness.training.preference_update import PreferenceUpdate
+from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import frozen_copy
 from harness.training.sequences import Sequences
 from harness.training.update_report import UpdateReport

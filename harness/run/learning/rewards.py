@@ -22,8 +22,7 @@ from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine, GenerationCost, SamplingParams
-from harness.engines.choice import make_engine
+from harness.engines.base import Engine, GenerationCost, SamplingParams, make_engine
 from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.processes import Processes, by_all
 from harness.random_keys import random_key

@@ -40,7 +40,7 @@ class StageContext:
         return self.starting_point.get(self.spec, source_of_start(self.spec, self.home))
 
     def engine(self, start: LanguageModel) -> Engine:
-        from harness.engines.choice import make_engine
+        from harness.engines.base import make_engine
 
         return make_engine(self.spec.rollout, start)
 

@@ -13,7 +13,7 @@ import yaml
 from evals.choices import Continuation, Likelihood
 from evals.sampler import Draw, SamplingParams
 from evals.tasks import get_task
-from harness.engines.choice import make_engine
+from harness.engines.base import make_engine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records import CellRecord

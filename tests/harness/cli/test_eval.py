@@ -13,8 +13,7 @@ import pytest
 
 import harness.tracking as tracking
 from harness.records import CellRecord, cell_directory_name
-from harness.records.files import append_jsonl
-from harness.records.problems import read_problems
+from harness.records.files import append_jsonl, read_problems
 from tests.harness.cli.conftest import Bench
 
 pytestmark = pytest.mark.slow

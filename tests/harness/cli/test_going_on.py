@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli.options import ChosenExecutor, question_in
+from harness.cli.executor import ChosenExecutor
+from harness.cli.options import question_in
 from harness.cli.run import say_what_differs, say_whether_equal
 from harness.errors import RefusedError
 from harness.executors.slots import Slot
@@ -182,7 +183,7 @@ def test_a_plan_warns_where_cells_exceed_their_share_of_a_gpu(
 ) -> None:
     def warnings(gb: float, *words: str) -> list[str]:
         slots = [Slot("cuda", "GPU 0", round(gb * 1e9))]
-        monkeypatch.setattr("harness.cli.options.ChosenExecutor.slots", slots)
+        monkeypatch.setattr("harness.cli.executor.ChosenExecutor.slots", slots)
         options = [word for setting in AUTO for word in ("--set", setting)]
         plan = bench("plan", write_sweep_file(tmp_path), "--home", "home", "--json", *options).document
         return [one for one in plan["warnings"] if "may run out of memory" in one]

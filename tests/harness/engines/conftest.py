@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.config.rollout import RolloutSpec
-from harness.engines.base import Engine
-from harness.engines.choice import make_engine
+from harness.engines.base import Engine, make_engine
 from harness.engines.vllm import engine as vllm_engine
 from harness.extras.engine_contract import with_wide_heads
 from harness.models.language_model import LanguageModel, load_model

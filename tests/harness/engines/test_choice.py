@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 from harness.config.model import Lora
 from harness.config.rollout import RolloutSpec
-from harness.engines.base import SamplingParams
-from harness.engines.choice import make_engine
+from harness.engines.base import SamplingParams, make_engine
 from harness.engines.torch.engine import TorchEngine
 from harness.engines.vllm import engine as vllm_engine
 from harness.errors import RefusedError

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from harness.config.rollout import RolloutSpec
-from harness.engines.base import Completions, Engine, SamplingParams
-from harness.engines.choice import make_engine
+from harness.engines.base import Completions, Engine, SamplingParams, make_engine
 from harness.extras.engine_contract import (
     PARAMS,
     PROBLEMS,

@@ -19,12 +19,12 @@ from harness.records.files import (
     keep_jsonl,
     read_json,
     read_jsonl,
+    read_problems,
     typed_rows,
     write_atomic,
     write_folder,
     write_json,
 )
-from harness.records.problems import read_problems
 
 
 def test_json_comes_back(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from harness import plugins
 from harness.errors import RefusedError
-from harness.rewards.user_function import is_reference, load_function, source_digest
+from harness.rewards.total import is_reference, load_function, source_digest
 from tests.harness.rewards.attempts import attempt, context, rewarded, same
 
 Write = Callable[[str], str]

@@ -113,7 +113,7 @@ def contents(cell: CellRecord) -> dict[str, Any]:
 
 
 def rollout_rows(cell: CellRecord) -> list[dict[str, Any]]:
-    """Of all files together: each holds as many steps as there were between two checkpoints."""
+    """Those of all files together: each holds as many steps as there were between two checkpoints."""
     return [row for path in cell.rollout_files() for row in pyarrow.parquet.read_table(path).to_pylist()]
 
 

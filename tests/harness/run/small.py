@@ -8,10 +8,10 @@ from typing import Any
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
 from harness.models.start import StartingPoint
+from harness.processes import Stopping
 from harness.records import CellRecord
 from harness.run.cell import CellRun, Progress
 from harness.run.learning.base import Examples
-from harness.run.loop import Stopping
 from harness.run.prompts import training_prompts
 
 SETTINGS: dict[str, Any] = {

@@ -86,7 +86,7 @@ def without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(slots: Sequence[Slot], home: Path, worker_module: str) -> AllHere:
         return AllHere(home)
 
-    monkeypatch.setattr("harness.cli.options.ChosenExecutor.kind", replace(LOCAL, make=make))
+    monkeypatch.setattr("harness.cli.executor.ChosenExecutor.kind", replace(LOCAL, make=make))
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
 
 

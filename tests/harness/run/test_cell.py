@@ -14,12 +14,13 @@ import torch
 
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
-from harness.records import CellRecord, problems
+from harness.processes import Interrupted, Stopping
+from harness.records import CellRecord
+from harness.records import files as record_files
 from harness.records.files import append_jsonl
 from harness.run import cell as cell_log
 from harness.run import cell as cell_module
 from harness.run.learning.rewards import Rollouts
-from harness.run.loop import Interrupted, Stopping
 from harness.sampling import store as sample_store
 from harness.sampling.sampler import EngineSampler
 from harness.training import checkpoint
@@ -155,7 +156,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn:
 
         monkeypatch.setattr(module, name, write)
 
-    for module in (cell_log, problems, sample_store):
+    for module in (cell_log, record_files, sample_store):
         counted(module, "append_jsonl")
     for module in (cell_log, sample_store):
         counted(module, "write_atomic")

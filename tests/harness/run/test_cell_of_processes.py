@@ -15,9 +15,9 @@ from torch import Tensor
 from harness.config.run_spec import RunSpec
 from harness.executors.base import Job
 from harness.models.start import StartingPoint
+from harness.processes import Interrupted
 from harness.records import CellRecord
 from harness.records.files import write_json
-from harness.run.loop import Interrupted
 from harness.run.worker import run_job
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run.small import small_spec

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from harness.run.cell import peak_memory_mb, reset_peak_memory
+from harness.processes import peak_memory_mb, reset_peak_memory
 
 CPU = torch.device("cpu")
 

@@ -22,12 +22,13 @@ from harness.executors.base import Ended, Job
 from harness.models.language_model import LanguageModel, load_model, weights_digest
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
+from harness.processes import Interrupted
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE
 from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
 from harness.run.cell import CellLog, CellRun
-from harness.run.loop import Interrupted, record_end
+from harness.run.loop import record_end
 from harness.run.prompts import candidates
 from harness.run.question import make_cells
 from harness.run.stages import StageContext, find_stage, lease_folder, result_path, stages_of_cell

@@ -7,8 +7,7 @@ import torch
 
 from evals.sampler import Draw, SamplingParams
 from harness.config.rollout import RolloutSpec
-from harness.engines.base import Engine
-from harness.engines.choice import make_engine
+from harness.engines.base import Engine, make_engine
 from harness.models.language_model import LanguageModel, load_model
 from harness.random_keys import random_key
 from harness.sampling.sampler import EngineSampler

@@ -139,7 +139,7 @@ class Recording(FakeCells):
             self.slots, self.home = len(slots), home
             return self
 
-        monkeypatch.setattr("harness.cli.options.ChosenExecutor.kind", replace(LOCAL, make=make))
+        monkeypatch.setattr("harness.cli.executor.ChosenExecutor.kind", replace(LOCAL, make=make))
         monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
 
 

@@ -6,7 +6,7 @@ import pyarrow
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.records.problems import ProblemRow
+from harness.records.files import ProblemRow
 from harness.tracking.question import apart, description
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,

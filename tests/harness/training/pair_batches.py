@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.training.pairs import PairBatch
+from harness.training.preference_update import PairBatch
 from harness.training.sequences import Sequences
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from harness.training.pairs import PairBatch, unrelated, zero_point
+from harness.training.preference_update import PairBatch, unrelated, zero_point
 from harness.training.sequences import Scorer, Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts

@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 from algorithms import PreferenceObjective
 from harness.config.run_spec import RunSpec
 from harness.training.optimizer import DivergedError, mini_batches
-from harness.training.pairs import PairBatch
-from harness.training.preference_update import PreferenceUpdate
+from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import frozen_copy
 from harness.training.sequences import exact_kl, score_completions
 from harness.training.update_report import UpdateReport

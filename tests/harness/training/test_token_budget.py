@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 
 from harness.errors import RefusedError
 from harness.training.optimizer import TokenBudget
-from harness.training.pairs import PairBatch
 from harness.training.policy_update import PolicyUpdate
-from harness.training.preference_update import PreferenceUpdate
+from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import frozen_copy, measure
 from harness.training.sequences import Scorer, Scores, score_completions
 from harness.training.update_report import UpdateReport

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.problems import ProblemsFile
+from harness.records.files import ProblemsFile
 from reports.page.templating import TEMPLATES
 from reports.samples import write_sweep_samples
 from tests.reports.page.browser import measure, run_chromium

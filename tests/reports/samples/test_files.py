@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.records.files import DamagedRecordError, write_json
-from harness.records.problems import ProblemsFile
+from harness.records.files import DamagedRecordError, ProblemsFile, write_json
 from reports import samples
 from reports.samples import Extent, Share, share, write_evaluation_samples, write_lm_eval_samples, write_sweep_samples
 from reports.samples.reading import read_samples

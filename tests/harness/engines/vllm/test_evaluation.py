@@ -8,7 +8,7 @@ import pytest
 
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
-from harness.engines.choice import make_engine
+from harness.engines.base import make_engine
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from harness.config.rollout import RolloutSpec
-from harness.engines.choice import make_engine
+from harness.engines.base import make_engine
 from harness.engines.vllm import VLLM, sleeps_between_calls
 from harness.engines.vllm import engine as vllm_engine
 from harness.engines.vllm.engine import VllmEngine

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from harness.config.run_spec import RunSpec
-from harness.engines.choice import make_engine
+from harness.engines.base import make_engine
 from harness.models.language_model import load_model
 from harness.records import CellRecord
 from harness.run.cell import CellRun
@@ -20,8 +20,7 @@ from harness.run.learning import make_learner
 from harness.run.learning import pairs as learning_pairs
 from harness.run.learning.base import Examples, Learner
 from harness.run.prompts import training_prompts
-from harness.training.pairs import PairBatch
-from harness.training.preference_update import PreferenceUpdate
+from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.sequences import Sequences, exact_kl
 from harness.training.update_report import UpdateReport
 from tests.harness.run.small import ignore_progress, run_cell, small_spec
