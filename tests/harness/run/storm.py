@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,8 @@ from harness.records.files import read_last_row
 from tests.harness.run import bench
 
 Who = Literal["parent", "worker", "both"]
+Moment = tuple[str, str]
+"""What a process is at: the phase, and the name of a cell's folder or of a stage, if it has one."""
 OF_PARENT = ("start", "report")
 """What the parent is at while its workers have nothing to do: it plans and writes the question, or the report."""
 OF_WORKERS = ("stages", "resume", "training", "checkpoint", "evaluation", "compaction")
@@ -31,6 +33,8 @@ OF_WORKERS = ("stages", "resume", "training", "checkpoint", "evaluation", "compa
 Evaluation: the last one. Compaction: evals.parquet is there, and evals.jsonl too."""
 LATEST_S = {"start": 3.0, "stages": 0.05, "resume": 0.05, "training": 0.3, "evaluation": 0.05, "report": 1.5}
 """A blow comes at most so late in its phase, and at once in others. Too late, it waits for the next time."""
+BRIEF = ("checkpoint", "compaction")
+"""Phases of milliseconds, which a look could miss: who comes near is stopped for each look."""
 LOOK_EVERY_S = 0.001
 MOST_RUNS = 8
 """So many may come to their end before a blow has struck, or after the storm before all is done."""
@@ -40,12 +44,27 @@ ENDS_WITHIN_S = 15.0
 
 @dataclass(frozen=True)
 class Blow:
-    """phase: when; None: at any time. after_s: since the phase was seen, or since the run began."""
+    """phase: when; None: at any time. after_s: since the phase was seen, or since the run began. arm: of the cell that
+    is to be in this phase; None: any."""
 
     phase: str | None
     who: Who
     after_s: float = 0.0
     how: signal.Signals = signal.SIGKILL
+    arm: str | None = None
+
+    def is_for(self, moment: Moment) -> bool:
+        phase, place = moment
+        return self.phase in (None, phase) and (self.arm is None or place.startswith(f"{self.arm}-s"))
+
+
+@dataclass(frozen=True)
+class Landed:
+    """A blow that struck, what it hit, and when: since the storm began."""
+
+    blow: Blow
+    hit: list[Moment]
+    at_s: float
 
 
 def forecast(
@@ -53,9 +72,11 @@ def forecast(
     middle: Sequence[str | None],
     first: Sequence[str] = ("start", "stages"),
     last: Sequence[str] = ("report",),
+    arms: Sequence[str] = (),
 ) -> list[Blow]:
     """Kills at random of a parent, of a worker or of all processes, in these phases, those of `middle` in any order;
-    and among them a signal by which people and schedulers end a parent."""
+    and among them a signal by which people and schedulers end a parent. arms: whom those of `middle` that have a phase
+    strike, one after another."""
     dice = random.Random(seed)
     whose: list[Who] = []
 
@@ -67,10 +88,12 @@ def forecast(
             who = whose.pop()
         return Blow(phase, who, dice.uniform(2, 8) if phase is None else dice.uniform(0, LATEST_S.get(phase, 0)))
 
-    blows = [*map(at, middle)]
     soft = dice.choice((signal.SIGINT, signal.SIGTERM))
-    blows.append(Blow("training", "parent", dice.uniform(0, LATEST_S["training"]), soft))
+    blows = [*map(at, middle), Blow("training", "parent", dice.uniform(0, LATEST_S["training"]), soft)]
     dice.shuffle(blows)
+    for arm in arms:
+        place = next(n for n, blow in enumerate(blows) if blow.phase and not blow.arm and blow.how == signal.SIGKILL)
+        blows[place] = replace(blows[place], arm=arm)
     return [*map(at, first), *blows, *map(at, last)]
 
 
@@ -80,8 +103,8 @@ class Storm:
 
     begin: Callable[[], subprocess.Popen[str]]
     home: Path
-    landed: list[tuple[Blow, list[tuple[str, str]]]] = field(default_factory=list)
-    """Each blow, with what it hit: (phase, name of the cell or stage)."""
+    landed: list[Landed] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
     _run: Run | None = None
     _sessions: list[int] = field(default_factory=list)
 
@@ -100,30 +123,33 @@ class Storm:
     def _await(self, blow: Blow) -> None:
         for _ in range(MOST_RUNS):
             run = self._run = self._run or self._begun()
-            since_s: float | None = run.began_s if blow.phase is None else None
+            since_s: float | None = None
             while run.process.poll() is None:
                 moments = run.moments(self.home)
-                targets = [pid for pid, moment in moments.items() if blow.phase in (None, moment[0])]
+                targets = [pid for pid, moment in moments.items() if blow.phase in BRIEF or blow.is_for(moment)]
                 if blow.who == "worker":
                     targets = [pid for pid in targets if pid != run.process.pid]
-                if not targets:
-                    since_s = run.began_s if blow.phase is None else None
-                else:
-                    since_s = since_s or time.monotonic()
-                    if time.monotonic() - since_s >= blow.after_s and self._strikes(run, blow, targets):
-                        return
+                now_s = time.monotonic()
+                since_s = since_s or now_s if targets else None
+                due_s = (run.began_s if blow.phase is None else since_s or now_s) + blow.after_s
+                if targets and now_s >= due_s and self._strikes(run, blow, targets):
+                    return
                 time.sleep(LOOK_EVERY_S)
             self._end()
         raise AssertionError(f"{MOST_RUNS} runs have ended before {blow} could strike; until then\n{self.table()}")
 
     def _strikes(self, run: Run, blow: Blow, targets: Sequence[int]) -> bool:
-        with stopped(targets[:1] if blow.who == "worker" else bench.processes_of(run.process.pid)) as there:
+        with stopped(targets if blow.who == "worker" else run.alive()) as there:
             moments = run.moments(self.home)
-            hit = [moments[pid] for pid in there if pid in moments]
-            if not hit or (blow.phase is not None and blow.phase not in (phase for phase, _ in hit)):
+            aimed_at = [pid for pid in there if pid in moments and blow.is_for(moments[pid])]
+            if not aimed_at:
                 return False
-            self.landed.append((blow, hit))
-            victims = {"parent": [run.process.pid], "worker": there, "both": there}[blow.who]
+            victims, hit = [run.process.pid], [moments[pid] for pid in there if pid in moments]
+            if blow.who == "worker":
+                victims, hit = aimed_at[:1], [moments[aimed_at[0]]]
+            elif blow.who == "both":
+                victims = bench.processes_of(run.process.pid)
+            self.landed.append(Landed(blow, hit, time.monotonic() - self.began_s))
             for pid in victims:
                 os.kill(pid, blow.how)
         if blow.who != "worker":
@@ -144,6 +170,7 @@ class Storm:
         expected = {None: (0, 1), signal.SIGKILL: (-9,), signal.SIGINT: (130,), signal.SIGTERM: (143,)}[blow]
         assert code in expected, f"{code}: {stderr}"
         if blow not in (None, signal.SIGKILL):
+            assert "the same command continues" in stderr
             assert not bench.processes_of(run.process.pid), "what a parent that ends leaves to nobody"
         if code == 1:  # what others still had, they leave by then
             self._await_orphans()
@@ -154,17 +181,21 @@ class Storm:
 
     @property
     def kills(self) -> int:
-        return sum(blow.how == signal.SIGKILL for blow, _ in self.landed)
+        return sum(one.blow.how == signal.SIGKILL for one in self.landed)
 
     @property
     def phases_hit(self) -> Counter[str]:
-        return Counter(phase for _, hit in self.landed for phase in {phase for phase, _ in hit})
+        return Counter(phase for one in self.landed for phase in {phase for phase, _ in one.hit})
+
+    @property
+    def places_hit(self) -> set[str]:
+        return {place for one in self.landed for _, place in one.hit}
 
     def table(self) -> str:
         lines = [
-            f"{number:3} {blow.how.name:7} {blow.who:6} "
-            + ", ".join(f"{phase} of {place}" if place else phase for phase, place in hit)
-            for number, (blow, hit) in enumerate(self.landed, start=1)
+            f"{one.at_s:6.1f} s  {one.blow.how.name:7} {one.blow.who:6} "
+            + ", ".join(" of ".join(filter(None, moment)) for moment in one.hit)
+            for one in self.landed
         ]
         counts = ", ".join(f"{phase} {self.phases_hit[phase]}" for phase in (*OF_PARENT, *OF_WORKERS))
         return "\n".join([*lines, f"{self.kills} kills in {len(self._sessions)} runs; {counts}"])
@@ -180,12 +211,16 @@ class Run:
     _alive: Collection[int] = ()
     _looked_s: float = 0.0
 
-    def moments(self, home: Path) -> dict[int, tuple[str, str]]:
-        """What its processes are at: the phase, and the name of a cell or stage. That of the parent counts only while
-        no worker is at anything."""
+    def alive(self) -> Collection[int]:
+        """Its processes, looked for now and then."""
         if time.monotonic() - self._looked_s > 0.1:
             self._alive, self._looked_s = bench.processes_of(self.process.pid), time.monotonic()
-        found = {pid: moment for pid, moment in moments_of_leases(home) if pid in self._alive}
+        return self._alive
+
+    def moments(self, home: Path) -> dict[int, Moment]:
+        """What its processes are at; the parent is at something only while no worker is."""
+        alive = self.alive()
+        found = {pid: moment for pid, moment in moments_of_leases(home) if pid in alive}
         self._has_worked |= bool(found)
         if not found and is_any_report_written(home):
             found[self.process.pid] = "report", ""
@@ -194,7 +229,7 @@ class Run:
         return found
 
 
-def moments_of_leases(home: Path) -> Iterator[tuple[int, tuple[str, str]]]:
+def moments_of_leases(home: Path) -> Iterator[tuple[int, Moment]]:
     """What each process that holds a lease is at."""
     for path in home.glob("cache/leases/*/lease.json"):
         if (owner := owner_of(path)) is not None:
