@@ -75,7 +75,7 @@ def forecast(
     arms: Sequence[str] = (),
 ) -> list[Blow]:
     """Kills at random of a parent, of a worker or of all processes, in these phases, those of `middle` in any order;
-    and among them a signal by which people and schedulers end a parent. arms: whom those of `middle` that have a phase
+    and among them the signals by which people and schedulers end a parent. arms: whom those of `middle` that have a phase
     strike, one after another."""
     dice = random.Random(seed)
     whose: list[Who] = []
@@ -88,8 +88,9 @@ def forecast(
             who = whose.pop()
         return Blow(phase, who, dice.uniform(2, 8) if phase is None else dice.uniform(0, LATEST_S.get(phase, 0)))
 
-    soft = dice.choice((signal.SIGINT, signal.SIGTERM))
-    blows = [*map(at, middle), Blow("training", "parent", dice.uniform(0, LATEST_S["training"]), soft)]
+    blows = [*map(at, middle)]
+    for how in (signal.SIGINT, signal.SIGTERM):
+        blows.append(Blow("training", "parent", dice.uniform(0, LATEST_S["training"]), how))
     dice.shuffle(blows)
     for arm in arms:
         place = next(n for n, blow in enumerate(blows) if blow.phase and not blow.arm and blow.how == signal.SIGKILL)
