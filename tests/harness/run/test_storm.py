@@ -171,7 +171,7 @@ def test_a_search_comes_through_ten_kills(tmp_path: Path) -> None:
 def is_at_work(home: Path, run: subprocess.Popen[str]) -> bool:
     """Whether a worker of the run has a cell."""
     alive = bench.processes_of(run.pid)
-    return any(pid in alive and phase in OF_WORKERS[1:] for pid, (phase, _) in moments_of_leases(home))
+    return any(pid in alive and moment.phase in OF_WORKERS[1:] for pid, moment in moments_of_leases(home))
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_two_homes_share_a_cache_and_what_one_of_them_leaves_when_killed(
         (tmp_path / "cache").mkdir(exist_ok=True)
         (home / "cache").symlink_to(tmp_path / "cache")
     one, other = (bench.start(sweep, home, program=WITHOUT_MIRROR) for home in homes)
-    bench.wait_until(lambda: any(phase == "stages" for _, (phase, _) in moments_of_leases(tmp_path)))
+    bench.wait_until(lambda: any(moment.phase == "stages" for _, moment in moments_of_leases(tmp_path)))
     bench.kill_all(one)
     bench.end(one)
     assert bench.end(other)[0] == 0
