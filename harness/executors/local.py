@@ -32,6 +32,7 @@ class _Worker:
     slot: Slot
     process: subprocess.Popen[str]
     stderr: IO[str]
+    leads_group: bool
     job: Job | None = None
     model: str | None = None
 
@@ -43,7 +44,10 @@ class _Worker:
             self.process.stdin.flush()
 
     def end(self) -> None:
-        """Kill it, and what it started: it leads a process group of its own."""
+        """Kill it, and what it started where it leads a process group of its own."""
+        if not self.leads_group:
+            self.process.kill()
+            return
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -55,8 +59,10 @@ class LocalPool:
     they have loaded serves the next jobs.
     """
 
-    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str) -> None:
+    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str, end_with_us: bool = False) -> None:
+        """end_with_us: leave them in the process group of this process, so that who kills that kills them too."""
         self.slots = len(slots)
+        self._end_with_us = end_with_us
         self._empty = list(slots)
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
@@ -143,9 +149,9 @@ class LocalPool:
             text=True,
             encoding="utf-8",
             env={**os.environ, **slot.environment},
-            process_group=0,
+            process_group=None if self._end_with_us else 0,
         )
-        worker = _Worker(slot, process, stderr)
+        worker = _Worker(slot, process, stderr, leads_group=not self._end_with_us)
         self._workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
 
