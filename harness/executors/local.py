@@ -142,7 +142,7 @@ class LocalPool:
             stderr=stderr,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **slot.environment},
+            env=slot.worker_environment(),
             process_group=0,
         )
         worker = _Worker(slot, process, stderr)
