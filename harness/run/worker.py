@@ -76,7 +76,7 @@ def run_job(
         if job.kind == CELL and _needs_processes(job, home):
             return run_in_processes(job, home, tell)
         if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
-            serve_cell(job.spec, home, start)
+            serve_cell(job.spec, home, start, stopping)
         elif job.kind == CELL:
             run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping)
         else:
@@ -136,8 +136,9 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
         try:
             ended = _first_to_end(pool, first, tell)
         except Interrupted:
-            # The others must live until the first has stopped where it can be continued.
-            pool.cancel(first)
+            # They must live until the first has stopped where it can be continued.
+            for one in jobs:
+                pool.cancel(one)
             with suppress(TimeoutError):
                 _first_to_end(pool, first, tell, STOP_WITHIN_S - END_WITHIN_S)
             raise
