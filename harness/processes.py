@@ -40,6 +40,70 @@ SUMMED_AT_ONCE = 2**25
 """Numbers of one all-reduce: enough to be fast, and little beside the gradients themselves."""
 
 
+class Interrupted(BaseException):
+    """Asked to stop. Like KeyboardInterrupt not an Exception, so that no handler takes it for a failure."""
+
+
+class Stopping:
+    """How a running job is asked to stop, by a signal handler. It stops at once where that leaves it whole, and else as
+    soon as it is whole again."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.is_for_good = False
+        """Whether the worker is to end, and not only its job."""
+        self.is_whole = True
+        """False once what was held did not come to its end."""
+        self._is_held = False
+
+    def ask(self, for_good: bool = True) -> None:
+        """Raise Interrupted, once, or let `held` do so."""
+        asked_before, self.is_asked = self.is_asked, True
+        self.is_for_good |= for_good
+        if not self._is_held and not asked_before:
+            raise Interrupted
+
+    def insist(self) -> None:
+        """Raise Interrupted if what is held has not ended since."""
+        if self._is_held and self.is_asked:
+            self._is_held = False
+            raise Interrupted
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """What must not be cut in two. Raises Interrupted at its end if that was asked for meanwhile."""
+        self._is_held, self.is_whole = True, False
+        try:
+            yield
+            self.is_whole = True
+        finally:
+            was_held, self._is_held = self._is_held, False
+            if was_held and self.is_asked:
+                raise Interrupted
+
+    @contextmanager
+    def delayed(self) -> Iterator[None]:
+        """As `held`, but what is cut all the same leaves the job as it was before."""
+        was_held, self._is_held = self._is_held, True
+        try:
+            yield
+        finally:
+            self._is_held = was_held
+        if self.is_asked and not was_held:
+            raise Interrupted
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within what is delayed: here Interrupted is raised at once after all."""
+        was_held, self._is_held = self._is_held, False
+        try:
+            if self.is_asked:
+                raise Interrupted
+            yield
+        finally:
+            self._is_held = was_held
+
+
 class Processes:
     """A group of processes, seen from one of them. rank: its number, from 0; size: how many there are."""
 
@@ -47,6 +111,8 @@ class Processes:
         self.rank, self.size = rank, size
         self._shared: list[object] = []
         self._calling = False
+        self.stopping = Stopping()
+        """How what they do together is asked to stop: each process by itself, and all of them about when one is."""
         self.split: MutableMapping[Any, Any] = WeakKeyDictionary()
         """Models of which each process holds a part -> what gathers their weights while it is called with a function,
         which it calls."""
@@ -57,9 +123,9 @@ class Processes:
         return _here
 
     @classmethod
-    def join(cls) -> Processes:
+    def join(cls, stopping: Stopping | None = None) -> Processes:
         """Meet the others that torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) name; alone without
-        them. Waits until all are there."""
+        them. Waits until all are there. stopping: how this process is asked to stop."""
         global _here
         if "RANK" in os.environ and _here.size == 1:
             import torch
@@ -68,6 +134,7 @@ class Processes:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             distributed.init_process_group(backend, timeout=LONGEST_WAIT)
             _here = cls(distributed.get_rank(), distributed.get_world_size())
+        _here.stopping = stopping or Stopping()
         return _here
 
     @property
@@ -80,14 +147,13 @@ class Processes:
             self._shared.append(thing)
 
     def serve(self, expected: type[Exception]) -> None:
-        """Make the calls of the first process until it is done. expected: what a call raises in all processes alike;
-        the first decides what becomes of it."""
-        while (call := self._told(None)) is not None:
-            number, name, args, kwargs = call
-            try:
-                getattr(self._shared[number], name)(*args, **kwargs)
-            except expected:
-                continue
+        """Make the calls of the first process until it is done. expected: what a call, besides Interrupted, raises in
+        all processes alike; the first decides what becomes of it."""
+        with suppress(Interrupted), self.stopping.delayed():  # the first says when it is over
+            while (call := self._told(None)) is not None:
+                number, name, args, kwargs = call
+                with suppress(expected, Interrupted):
+                    getattr(self._shared[number], name)(*args, **kwargs)
 
     def dismiss(self) -> None:
         """Said by the first process: there is nothing more to do."""
@@ -99,12 +165,25 @@ class Processes:
         if self.size == 1 or not self.is_first or self._calling:
             return method(thing, *args, **kwargs)
         number = next(index for index, shared in enumerate(self._shared) if shared is thing)
-        self._told([(number, method.__name__, args, kwargs)])
-        self._calling = True
-        try:
-            return method(thing, *args, **kwargs)
-        finally:
-            self._calling = False
+        # The others could not go on from where one was stopped.
+        with self.stopping.delayed():
+            self._told([(number, method.__name__, args, kwargs)])
+            self._calling = True
+            try:
+                return method(thing, *args, **kwargs)
+            finally:
+                self._calling = False
+
+    def interruptible(self, work: Callable[[], T]) -> list[T]:
+        """What work() gives in each process, by rank. If one is asked to stop meanwhile, it stops at once, and
+        Interrupted is raised in all."""
+        mine: list[T] = []
+        with suppress(Interrupted), self.stopping.at_once():
+            mine.append(work())
+        every = self.everyones(mine)
+        if not all(every):
+            raise Interrupted
+        return [one for (one,) in every]
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors of one dtype and device, shaped alike in all processes, by their sums over the processes: the
@@ -267,48 +346,6 @@ class Share:
             part = tensor[every]
             Processes.here().sum_([part])
             tensor[every] = part
-
-
-class Interrupted(BaseException):
-    """Asked to stop. Like KeyboardInterrupt not an Exception, so that no handler takes it for a failure."""
-
-
-class Stopping:
-    """How a running job is asked to stop, by a signal handler. It stops at once where that leaves it whole, and else as
-    soon as it is whole again."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        self.is_for_good = False
-        """Whether the worker is to end, and not only its job."""
-        self.is_whole = True
-        """False once what was held did not come to its end."""
-        self._is_held = False
-
-    def ask(self, for_good: bool = True) -> None:
-        """Raise Interrupted, once, or let `held` do so."""
-        asked_before, self.is_asked = self.is_asked, True
-        self.is_for_good |= for_good
-        if not self._is_held and not asked_before:
-            raise Interrupted
-
-    def insist(self) -> None:
-        """Raise Interrupted if what is held has not ended since."""
-        if self._is_held and self.is_asked:
-            self._is_held = False
-            raise Interrupted
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """What must not be cut in two. Raises Interrupted at its end if that was asked for meanwhile."""
-        self._is_held, self.is_whole = True, False
-        try:
-            yield
-            self.is_whole = True
-        finally:
-            was_held, self._is_held = self._is_held, False
-            if was_held and self.is_asked:
-                raise Interrupted
 
 
 _MB = 1e6

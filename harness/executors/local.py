@@ -148,7 +148,7 @@ class LocalPool:
             stderr=stderr,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **slot.environment},
+            env=slot.worker_environment(),
             process_group=None if self._end_with_us else 0,
         )
         worker = _Worker(slot, process, stderr, leads_group=not self._end_with_us)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -30,8 +31,11 @@ ONE_THREAD = {
 }
 """In the environment of every slot."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 SHARE = "BENCH_GPU_SHARE"
 """The share of its GPU's memory that a process may take; all of it where the variable is not set."""
+_OF_A_GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _AGENT_STORE)
+"""What torchrun, and a Kubernetes job for it, tell a process of the group that it belongs to."""
 DRIVER, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 _SMI_S = 30.0
 _MIB = 2**20
@@ -47,7 +51,8 @@ class Slot:
     """Where one job runs at a time.
 
     name: for messages; none for a core of this machine. memory_bytes: of its GPU, all of it; None where unknown, and on
-    a CPU. environment: what a process needs besides its own to see this slot alone. share: of the GPU.
+    a CPU. environment: what a process needs besides its own to see this slot alone. share: of the GPU. machine: which
+    of several it is on. processes: how many train a cell there together, each on a GPU or core of its own.
     """
 
     kind: Device
@@ -55,6 +60,14 @@ class Slot:
     memory_bytes: int | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ONE_THREAD))
     share: float = 1.0
+    machine: str = ""
+    processes: int = 1
+
+    def worker_environment(self) -> dict[str, str]:
+        """That of a worker process in this slot: of this process's own all but the group that it may belong to, since
+        only a slot makes a worker one of a cell's processes."""
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_GROUP}
+        return {**inherited, **self.environment}
 
     def shared(self, among: int) -> Slot:
         """One of so many equal shares of it."""
@@ -94,29 +107,32 @@ def local_slots(given: str = "") -> list[Slot]:
 def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
     """For the processes of a cell that this process runs: each with a GPU of its own where cells run on one, and with
     torchrun's variables, by which they meet at a port of this machine. Raises RefusedError for too few GPUs."""
-    common = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    # This process keeps the store that they meet in.
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    # This process keeps the store that they meet in. Without LOCAL_RANK each takes the first GPU: it sees no other.
+    common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _AGENT_STORE: "True"}
     kind: Device = "cpu" if device == "cpu" or (device == "auto" and not gpu_here()) else "cuda"
     there = [Slot("cpu", "")] * count if kind == "cpu" else [slot for slot in local_slots() if slot.kind == kind]
     if len(there) < count:
         raise RefusedError(
             f"train.processes is {count}, and each process takes a GPU, but this cell may use {len(there)}. Use --set "
-            f"train.processes={max(1, len(there))}, or fewer cells at once (--jobs)."
+            f"train.processes={max(1, len(there))}, or fewer cells at once (--workers)."
         )
     return [
         replace(
             slot,
             name=f"process {rank} of the cell's {count}",
-            environment={**slot.environment, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            environment={**slot.environment, **common, "RANK": str(rank)},
         )
         for rank, slot in enumerate(there[:count])
     ]
 
 
 def joined(there: Sequence[Slot], processes: int) -> list[Slot]:
-    """Slots for cells of so many processes, each of which takes a GPU, or a core: as many of one kind together."""
-    return [slot for kind in ("cuda", "cpu") for slot in _joined([s for s in there if s.kind == kind], processes)]
+    """Slots for cells of so many processes, each of which takes a GPU, or a core: as many of one kind together, on one
+    machine."""
+    alike: dict[tuple[Device, str], list[Slot]] = {}
+    for slot in there:
+        alike.setdefault((slot.kind, slot.machine), []).append(slot)
+    return [slot for group in alike.values() for slot in _joined(group, processes)]
 
 
 def _joined(alike: Sequence[Slot], processes: int) -> Iterator[Slot]:
@@ -124,7 +140,8 @@ def _joined(alike: Sequence[Slot], processes: int) -> Iterator[Slot]:
         group = alike[start : start + processes]
         ids = [slot.environment[VISIBLE] for slot in group if VISIBLE in slot.environment]
         environment = {**group[0].environment, **({VISIBLE: ",".join(ids)} if ids else {})}
-        yield replace(group[0], name=" and ".join(filter(None, (s.name for s in group))), environment=environment)
+        name = " and ".join(filter(None, (slot.name for slot in group)))
+        yield replace(group[0], name=name, environment=environment, processes=processes)
 
 
 def fitting_slots(there: Sequence[Slot], devices: Collection[str]) -> list[Slot]:
@@ -136,12 +153,20 @@ def fitting_slots(there: Sequence[Slot], devices: Collection[str]) -> list[Slot]
     return [of_kind[number] for number in numbers if number < len(of_kind)] if numbers else of_kind
 
 
-def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int) -> list[Slot]:
-    """The slots for so many jobs at once; each GPU has one job before any has two, which then have a share of it each.
+def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int, processes: int = 1) -> list[Slot]:
+    """The slots for `count` jobs at once, of so many processes each; each GPU has one job before any has two, which
+    then have a share of it each.
 
     Raises RefusedError where no slot fits.
     """
-    fitting = fitting_slots(there, devices)
+    fitting = fitting_slots(joined(there, processes), devices)
+    if not fitting and (alone := fitting_slots(there, devices)):
+        most = max(Counter(slot.machine for slot in alone).values())
+        what = "GPU" if alone[0].kind == "cuda" else "core"
+        raise RefusedError(
+            f"train.processes is {processes}, and each process takes a {what} of one machine, but none has more than "
+            f"{most}. Use --set train.processes={most}."
+        )
     if not fitting:
         gpus = sum(slot.kind == "cuda" for slot in there)
         raise RefusedError(

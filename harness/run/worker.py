@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 Tell = Callable[[dict[str, Any]], None]
 UPDATE_WITHIN_S = 6.0
 """So long may an update last once the worker is asked to stop."""
+END_WITHIN_S = 1.0
+"""So long the processes of a cell may take to end once they are killed."""
 LOOK_EVERY_S, BEAT_S, SILENT_AFTER_S = 1.0, 5.0, 9.0
 _OUR_FOLDERS = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in OUR_PACKAGES)
 _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
@@ -74,7 +76,7 @@ def run_job(
         if job.kind == CELL and _needs_processes(job, home):
             return run_in_processes(job, home, tell)
         if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
-            serve_cell(job.spec, home, start)
+            serve_cell(job.spec, home, start, stopping)
         elif job.kind == CELL:
             run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping)
         else:
@@ -108,7 +110,12 @@ def run_job(
 def _needs_processes(job: Job, home: Path) -> bool:
     """Whether a cell is to be trained by several processes, of which this is none."""
     several = job.spec.train.processes > 1 and not job.spec.checkpoint
-    return several and "RANK" not in os.environ and CellRecord.at(home / job.path).lacks == "training"
+    return several and not _is_one_of_several() and CellRecord.at(home / job.path).lacks == "training"
+
+
+def _is_one_of_several() -> bool:
+    """Whether this worker is one of the processes that train a cell together."""
+    return "RANK" in os.environ
 
 
 def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
@@ -129,14 +136,15 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
         try:
             ended = _first_to_end(pool, first, tell)
         except Interrupted:
-            # The others must live until the first has stopped where it can be continued.
-            pool.cancel(first)
+            # They must live until the first has stopped where it can be continued.
+            for one in jobs:
+                pool.cancel(one)
             with suppress(TimeoutError):
-                _first_to_end(pool, first, tell, STOP_WITHIN_S)
+                _first_to_end(pool, first, tell, STOP_WITHIN_S - END_WITHIN_S)
             raise
     finally:
-        for one in jobs[1:]:
-            pool.kill(one)  # they wait for the first, and have nothing to save
+        for one in jobs:
+            pool.kill(one)  # the others wait for the first, and have nothing to save
         pool.close()
         _Now.is_watched_elsewhere = False
     if ended.output:
@@ -271,6 +279,8 @@ def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
             os.kill(os.getpid(), signal.SIGUSR1)
         else:
             jobs.put(document)
+    if _is_one_of_several():
+        os.killpg(0, signal.SIGKILL)  # whoever was to end them all was killed
     jobs.put(None)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(STOP_WITHIN_S)
