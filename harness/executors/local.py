@@ -1,4 +1,5 @@
-"""Worker processes on this machine. A worker that dies takes only its job with it."""
+"""Worker processes on this machine. A worker that dies takes only its job with it; that of one that was killed is worth
+another attempt."""
 
 from __future__ import annotations
 
@@ -130,7 +131,9 @@ class LocalPool:
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]
-        return Ended(job, "failed", f"its worker process {how}{': ' + last if last else ''}", output, worker.slot.name)
+        reason = f"its worker process {how}{': ' + last if last else ''}"
+        # Nothing does that to itself: somebody killed it, or the system did, whose memory may have been full of others.
+        return Ended(job, "failed", reason, output, worker.slot.name, again=code == -signal.SIGKILL)
 
     def _remove(self, worker: _Worker) -> None:
         worker.end()
