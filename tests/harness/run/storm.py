@@ -75,8 +75,8 @@ def forecast(
     arms: Sequence[str] = (),
 ) -> list[Blow]:
     """Kills at random of a parent, of a worker or of all processes, in these phases, those of `middle` in any order;
-    and among them the signals by which people and schedulers end a parent. arms: whom those of `middle` that have a phase
-    strike, one after another."""
+    and among them the signals by which people and schedulers end a parent. arms: whom those of `middle` that have a
+    phase strike, one after another."""
     dice = random.Random(seed)
     whose: list[Who] = []
 
