@@ -73,6 +73,7 @@ def stopped_in_a_draw(folder: Path) -> None:
         return
     with pytest.raises(Interrupted):
         counting.draws.generate([[1], [2]], torch.zeros(2, 1), None)  # type: ignore[arg-type]
+    here.stopping.ask()  # the second time, as to all of them; a checkpoint is written nevertheless
     (folder / "ranks.json").write_text(json.dumps(counting.ranks()))
     here.dismiss()
 
