@@ -6,6 +6,7 @@ in the records: an executor needs to know nothing of what a job does.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -135,17 +136,29 @@ class Executor(Protocol):
 
 NAMED_AFTER_S = 60.0
 """The place where a job stands still is named after this time, or after half of that for which it may."""
+COUNTED_AT_ONCE_S = 10.0
+"""What counts, at most, of the time between two looks at a job."""
+_NOWHERE = "a place that is not known: it gave no sign of life"
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+_OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
 
 
 @dataclass(eq=False)
 class StallGuard:
     """An executor whose jobs do not hang for ever: one that stands still for `stalled_after_s` is ended, and started
-    once more; after the second time it is failed. Signs of life end here."""
+    once more; after the second time it is failed. Signs of life end here.
+
+    Time in which this process did not run itself does not count: after Ctrl-Z, or where a scheduler suspends a job with
+    all its processes, the workers have not been heard, but do not hang.
+    """
 
     executor: Executor
     stalled_after_s: float
+    _awake_s: float = 0.0
+    """The time that counts."""
+    _looked_s: float = field(default_factory=lambda: time.monotonic())
     _moved_s: dict[Job, float] = field(default_factory=dict)
-    """When each running job moved on last, by the monotonic clock."""
+    """When each running job moved on last, in the time that counts."""
     _at: dict[Job, str] = field(default_factory=dict)
     """Where it was when it was heard last, of those that stand still and were named."""
     _ended: set[Job] = field(default_factory=set)
@@ -156,13 +169,14 @@ class StallGuard:
         return self.executor.slots
 
     def start(self, job: Job) -> None:
-        self._moved_s[job] = time.monotonic()
+        self._moved_s[job] = self._now_s()
         self.executor.start(job)
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         happened = [told for event in self.executor.wait(timeout_s) for told in self._heard(event)]
+        now_s = self._now_s()
         for job, moved_s in self._moved_s.items():
-            if time.monotonic() - moved_s >= self.stalled_after_s and job not in self._ended:
+            if now_s - moved_s >= self.stalled_after_s and job not in self._ended:
                 self._ended.add(job)
                 self.executor.kill(job)
         return happened
@@ -176,18 +190,24 @@ class StallGuard:
     def close(self) -> None:
         self.executor.close()
 
+    def _now_s(self) -> float:
+        now_s = time.monotonic()
+        self._awake_s += min(now_s - self._looked_s, COUNTED_AT_ONCE_S)
+        self._looked_s = now_s
+        return self._awake_s
+
     def _heard(self, event: Progress | Ended) -> Iterator[Progress | Ended]:
         job = event.job
         if isinstance(event, Ended):
             yield self._end_of(event)
         elif "still_s" not in event.event:
-            self._moved_s[job] = time.monotonic()
+            self._moved_s[job] = self._now_s()
             yield event
         else:
             yield from self._sign_of_life(job, **event.event)
 
     def _sign_of_life(self, job: Job, still_s: float, at: str) -> Iterator[Progress]:
-        self._moved_s[job] = max(self._moved_s[job], time.monotonic() - still_s)
+        self._moved_s[job] = max(self._moved_s[job], self._now_s() - still_s)
         if still_s < min(NAMED_AFTER_S, self.stalled_after_s / 2):
             self._at.pop(job, None)
             return
@@ -201,7 +221,7 @@ class StallGuard:
     def _end_of(self, ended: Ended) -> Ended:
         job = ended.job
         was_ended = job in self._ended and ended.state == "failed"
-        place = self._at.pop(job, "a place that is not known, as it gave no sign of life")
+        place = self._at.pop(job, None) or _last_place(ended.output) or _NOWHERE
         self._ended.discard(job)
         del self._moved_s[job]
         if not was_ended:
@@ -213,6 +233,17 @@ class StallGuard:
         return replace(
             ended, reason=f"{stood}, and did so again when it was started once more; it was in {place}", again=False
         )
+
+
+def _last_place(output: str) -> str | None:
+    """Where a process was that faulthandler has looked at, from what it printed: native code, such as that of regular
+    expressions, lets no other thread tell. Its main thread is the last; of that the innermost function that is neither
+    Python's own nor an installed package's, in words. None if nothing was printed."""
+    _, timeout, stacks = output.rpartition("Timeout (")
+    frames = [*_FRAME.finditer(stacks.rpartition("(most recent call first)")[2])] if timeout else []
+    ours = (frame for frame in frames if not _OF_OTHERS.search(frame["file"]))
+    frame = next(ours, frames[0] if frames else None)
+    return None if frame is None else f"{frame['function']} of {frame['file']}, line {frame['line']}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Worker processes on this machine. A worker that dies takes only its job with it."""
+"""Worker processes on this machine. A worker that dies takes only its job with it; that of one that was killed is worth
+another attempt."""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ class _Worker:
     slot: Slot
     process: subprocess.Popen[str]
     stderr: IO[str]
+    leads_group: bool
     job: Job | None = None
     model: str | None = None
 
@@ -43,7 +45,10 @@ class _Worker:
             self.process.stdin.flush()
 
     def end(self) -> None:
-        """Kill it, and what it started: it leads a process group of its own."""
+        """Kill it, and what it started where it leads a process group of its own."""
+        if not self.leads_group:
+            self.process.kill()
+            return
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -55,8 +60,10 @@ class LocalPool:
     they have loaded serves the next jobs.
     """
 
-    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str) -> None:
+    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str, end_with_us: bool = False) -> None:
+        """end_with_us: leave them in the process group of this process, so that who kills that kills them too."""
         self.slots = len(slots)
+        self._end_with_us = end_with_us
         self._empty = list(slots)
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
@@ -124,7 +131,9 @@ class LocalPool:
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]
-        return Ended(job, "failed", f"its worker process {how}{': ' + last if last else ''}", output, worker.slot.name)
+        reason = f"its worker process {how}{': ' + last if last else ''}"
+        # Nothing does that to itself: somebody killed it, or the system did, whose memory may have been full of others.
+        return Ended(job, "failed", reason, output, worker.slot.name, again=code == -signal.SIGKILL)
 
     def _remove(self, worker: _Worker) -> None:
         worker.end()
@@ -143,9 +152,9 @@ class LocalPool:
             text=True,
             encoding="utf-8",
             env=slot.worker_environment(),
-            process_group=0,
+            process_group=None if self._end_with_us else 0,
         )
-        worker = _Worker(slot, process, stderr)
+        worker = _Worker(slot, process, stderr, leads_group=not self._end_with_us)
         self._workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from harness import OUR_PACKAGES, plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
-from harness.executors.base import NAMED_AFTER_S, Ended, Job, JobState
+from harness.executors.base import COUNTED_AT_ONCE_S, NAMED_AFTER_S, Ended, Job, JobState
 from harness.executors.local import STOP_WITHIN_S, LocalPool
 from harness.executors.slots import slots_of_processes
 from harness.processes import Interrupted, Stopping
@@ -53,7 +53,7 @@ UPDATE_WITHIN_S = 6.0
 """So long may an update last once the worker is asked to stop."""
 END_WITHIN_S = 1.0
 """So long the processes of a cell may take to end once they are killed."""
-LOOK_EVERY_S, BEAT_S = 1.0, 5.0
+LOOK_EVERY_S, BEAT_S, SILENT_AFTER_S = 1.0, 5.0, 9.0
 _OUR_FOLDERS = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in OUR_PACKAGES)
 _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
@@ -126,7 +126,7 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
     # This process holds the port for as long as the others need it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     slots = slots_of_processes(job.spec.train.device, job.spec.train.processes, store.port)
-    pool = LocalPool(slots, home, "harness.run.worker")
+    pool = LocalPool(slots, home, "harness.run.worker", end_with_us=True)
     jobs = [replace(job) for _ in slots]
     first = jobs[0]
     _Now.is_watched_elsewhere = True
@@ -220,7 +220,8 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # Ctrl-C on a terminal reaches the whole process group; the parent decides what it means for the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
+    # A scheduler may tell all processes of a cell; the first one decides when the others have been waited for.
+    signal.signal(signal.SIGTERM, _stop if int(os.environ.get("RANK", 0)) == 0 else signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, _cancel)
 
     def tell(event: dict[str, Any]) -> None:
@@ -312,18 +313,20 @@ def _watch(main_thread: int, tell: Tell) -> None:
     It stands still while each look finds all functions of its stack at the same instruction. Of the user's functions
     only the outermost counts, as one that waits for a server may look busy: a call of it is one step.
     """
-    place, moved_s, told_s, is_logged = None, time.monotonic(), 0.0, False
+    place, still_s, told_s, is_logged = None, 0.0, 0.0, False
+    looked_s = time.monotonic()
     while True:
         if _Now.is_watched_elsewhere:
             place = None
             faulthandler.cancel_dump_traceback_later()
             time.sleep(LOOK_EVERY_S)
             continue
-        now_s = time.monotonic()
+        now_s, log = time.monotonic(), _Now.log
+        # All of this process may have been stopped for hours.
+        still_s, looked_s = still_s + min(now_s - looked_s, COUNTED_AT_ONCE_S), now_s
         now, at = _whereabouts(sys._current_frames()[main_thread])
         if now != place:
-            place, moved_s, is_logged = now, now_s, False
-        still_s, log = now_s - moved_s, _Now.log
+            place, still_s, is_logged = now, 0.0, False
         if still_s >= NAMED_AFTER_S and log is not None and not is_logged:
             is_logged = True
             stack = "".join(traceback.format_stack(sys._current_frames()[main_thread]))
@@ -333,7 +336,7 @@ def _watch(main_thread: int, tell: Tell) -> None:
             told_s = now_s
             tell({"event": "progress", "still_s": still_s, "at": at})
             # If this thread cannot run either, as native code does not let go, the stack goes to stderr.
-            faulthandler.dump_traceback_later(NAMED_AFTER_S)
+            faulthandler.dump_traceback_later(SILENT_AFTER_S)
         time.sleep(LOOK_EVERY_S)
 
 
