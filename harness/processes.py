@@ -47,6 +47,9 @@ class Processes:
         self.rank, self.size = rank, size
         self._shared: list[object] = []
         self._calling = False
+        self._are_left = False
+        """Whether the first process broke off a call, in which the others wait for it. It goes on alone, as far as that
+        takes to save what it has."""
         self.split: MutableMapping[Any, Any] = WeakKeyDictionary()
         """Models of which each process holds a part -> what gathers their weights while it is called with a function,
         which it calls."""
@@ -98,11 +101,18 @@ class Processes:
         """Make a call in all processes; returns what it gives here."""
         if self.size == 1 or not self.is_first or self._calling:
             return method(thing, *args, **kwargs)
+        if self._are_left:
+            if self.split:  # what the others hold cannot be had any more
+                raise Interrupted
+            return method(thing, *args, **kwargs)
         number = next(index for index, shared in enumerate(self._shared) if shared is thing)
-        self._told([(number, method.__name__, args, kwargs)])
         self._calling = True
         try:
+            self._told([(number, method.__name__, args, kwargs)])
             return method(thing, *args, **kwargs)
+        except Interrupted:
+            self._are_left = True
+            raise
         finally:
             self._calling = False
 

@@ -223,7 +223,7 @@ class CellRun:
 
     def _train_step(self) -> None:
         with ExitStack() as update:
-            if Processes.here().size > 1:  # the others could not go on from where one was stopped
+            if self._trained.is_split:  # once the others are left where they are, their weights cannot be had
                 update.enter_context(self._stopping.held())
                 self._do_step(nothing)
             else:
