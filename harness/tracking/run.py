@@ -62,8 +62,8 @@ class MirroredRun:
         info, data = run.info, run.data
         return cls(client, info.run_id, info.start_time, info.status, dict(data.tags), dict(data.metrics))
 
-    def log_points(self, points: Sequence[Point]) -> None:
-        """Add points to the curves: of a server in as many requests as MLflow's client deems right (1000 points each).
+    def log_points(self, points: Iterable[Point]) -> int:
+        """Add points to the curves, and return how many there were: of a server in as many requests as MLflow's client deems right (1000 points each).
 
         MLflow recognises a point that is sent a second time (its answer was lost, we were killed) by its value, step
         and time, all of which are read from the records.
@@ -73,6 +73,7 @@ class MirroredRun:
         rows = [(point.key, point.value, point.at_ms or self.start_ms, point.step) for point in points]
         if not add_metrics(self.client, self.run_id, rows):
             self.client.log_batch(self.run_id, metrics=[Metric(*row) for row in rows])
+        return len(rows)
 
     def log_values(self, values: Mapping[str, Any], at_ms: int | None) -> int:
         """Make these the last values of metrics without steps; returns how many had another one, or none."""
