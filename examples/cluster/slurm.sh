@@ -3,8 +3,8 @@
 #
 #   SWEEP=std_norm BENCH_HOME=/shared/runs sbatch --array=0-7 examples/cluster/slurm.sh
 #
-# A task ends when other live tasks run all the remaining cells. Afterwards, run `bench run std_norm` on any machine that
-# mounts the folder: it writes the report. Adapt the #SBATCH lines to your cluster: partition, account, GPUs.
+# A task ends when other live tasks run all the remaining cells. Afterwards, run `bench run std_norm` on any machine
+# that mounts the folder: it writes the report. Adapt the #SBATCH lines to your cluster: partition, account, GPUs.
 #
 # Tested: this script, as two tasks on one machine that act as two hosts, with a shell loop instead of sbatch and
 # scontrol. One task was killed; the other received SIGTERM and was requeued. Not tested: the #SBATCH lines, since no

@@ -138,7 +138,7 @@ def test_cells_of_a_repeated_run_that_differ_are_named(
             append_jsonl(cell.path / "starts.jsonl", [start])
             cell.write_status("done", digest=f"{cell.arm}{home.name if cell.arm == 'without' else ''}")
     say_whether_equal(then / "mine", now / "mine")
-    assert f"weights: 1 of 2 cells end with those of {then}/mine; without-s0 differ" in capsys.readouterr().err
+    assert f"weights: 1 of 2 cells end with the same as in {then}/mine; without-s0 differ" in capsys.readouterr().err
     say_what_differs(then / "mine", make_plan(str(then / "mine")))
     said = capsys.readouterr().err
     assert "python was 2.7, is 3." in said and "the hash of" not in said

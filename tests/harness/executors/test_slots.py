@@ -131,6 +131,8 @@ def test_an_nvidia_smi_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(slots, "_SMI_S", 0.1)
     with pytest.raises(RefusedError, match=r"nvidia-smi -L has not answered.*CUDA_VISIBLE_DEVICES="):
         local_slots()
+    monkeypatch.setenv(VISIBLE, "")
+    assert {slot.kind for slot in local_slots()} == {"cpu"}, "the remedy works"
 
 
 GPUS = [Slot("cuda", f"GPU {n}", environment={VISIBLE: str(n)}) for n in range(3)]

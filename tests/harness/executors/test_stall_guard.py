@@ -68,7 +68,7 @@ class Listening:
 def guarded(
     monkeypatch: pytest.MonkeyPatch, *script: tuple[float, dict[str, object] | str]
 ) -> tuple[Scripted, Listening]:
-    """Run a job that may stand still for 100 s."""
+    """Run a job that may make no progress for 100 s."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     executor, seen = Scripted(clock, *script), Listening()
@@ -81,26 +81,27 @@ def still(seconds: float) -> dict[str, object]:
     return {"still_s": seconds, "at": AT}
 
 
-def test_signs_of_life_and_progress_keep_a_job_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_and_progress_keep_a_job_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     executor, seen = guarded(
         monkeypatch, (99, still(0)), (99, still(5)), (94, {"phase": "training"}), (99, ""), (0, still(1)), (50, "done")
     )
     assert executor.killed == []
     assert [ended.state for ended in seen.ends] == ["done"]
-    assert seen.told == [{"phase": "training"}], "signs of life are not passed on"
+    assert seen.told == [{"phase": "training"}], "heartbeats are not passed on"
 
 
-def test_a_job_that_stands_still_is_named_ended_and_started_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_progress_is_named_killed_and_restarted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     executor, seen = guarded(
         monkeypatch, (40, still(40)), (15, still(55)), (20, still(75)), (25, still(100)), (10, still(0)), (1, "done")
     )
     assert len(executor.started) == 2 and len(executor.killed) == 1
     assert [(ended.state, ended.reason) for ended in seen.ends] == [("done", None)]
     named, again = (str(event["remark"]) for event in seen.told)
-    assert named.startswith("arm-s0-0123456789 has stood still for 55 s, since ") and named.endswith(f", in {AT}")
+    assert named.startswith("arm-s0-0123456789 has made no progress for 55 s (since ")
+    assert named.endswith(f"); it is in {AT}")
     assert again == (
-        "arm-s0-0123456789: it stood still for 100 s (--stalled-after), in slow of /mine/rewards.py, line 12; "
-        "it is started again"
+        "arm-s0-0123456789: it made no progress for 100 s (--stalled-after); it was in slow of /mine/rewards.py, "
+        "line 12; restarting it"
     )
 
 
@@ -110,10 +111,10 @@ def test_after_the_second_time_it_is_failed(monkeypatch: pytest.MonkeyPatch) -> 
     (ended,) = seen.ends
     assert ended.state == "failed"
     assert ended.reason == (
-        "it stood still for 100 s (--stalled-after), and did so again when it was started once more; it was in "
-        "slow of /mine/rewards.py, line 12"
+        "it made no progress for 100 s (--stalled-after), again after a restart; it was in slow of /mine/rewards.py, "
+        "line 12"
     )
-    assert "a place that is not known, as it gave no sign of life" in str(seen.told[0]["remark"])
+    assert "its position is unknown, because it sent no heartbeat" in str(seen.told[0]["remark"])
 
 
 def test_a_job_that_ends_in_time_after_all_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
