@@ -81,7 +81,7 @@ class Processes:
             self._shared.append(thing)
 
     def serve(self, expected: type[Exception]) -> None:
-        """Repeat the calls of rank 0 until it is done. expected: an exception that a call raises in all processes alike;
+        """Repeat the calls of rank 0 until it is done. expected: an exception that a call raises in all processes;
         rank 0 handles it."""
         while (call := self._told(None)) is not None:
             number, name, args, kwargs = call
