@@ -79,8 +79,8 @@ class SearchRun:
                 run_jobs(executor, _Trials(self, self._owner, self.workers, observer))
         if self.trials is None and self._is_used_up(self.study.trials()):
             observer.remark(
-                f"the last {IDLE_TRIALS} trials used nothing of the budget, as settings that were tried before or "
-                "cannot be tried: the search ends"
+                f"the search ends: the last {IDLE_TRIALS} trials used none of the budget, because their settings were "
+                "tried before or cannot be tried"
             )
         if running := self.study.running():
             observer.remark(self._owned_elsewhere(running))
@@ -91,13 +91,13 @@ class SearchRun:
         if self.storage_url is None:
             return what
         return (
-            f"{what}, or whose worker is not yet known to be dead: {STALE_AFTER_S:.0f} s after its last sign of life "
-            "the same command continues it"
+            f"{what}, or whose worker may be dead: run the same command {STALE_AFTER_S:.0f} s after the worker's last "
+            "heartbeat, and it continues the trial"
         )
 
     @contextmanager
     def _worker_lease(self) -> Iterator[None]:
-        """Hold a lease in the search's folder, by which others know whose trials are worked on."""
+        """Hold a lease in the search's folder, which tells other workers whose trials are running."""
         lease = self.folder / WORKERS / self._owner
         lease.mkdir(parents=True)
         with hold_lease(lease):

@@ -113,8 +113,8 @@ def test_what_is_not_known_to_be_dead_is_named_at_the_end(tmp_path: Path, monkey
     found, _ = search(path, 3, observer=observer, storage_url=url)
     assert [trial["state"] for trial in found["trials"]] == ["complete", "running", "complete"]
     (said,) = observer.remarks
-    assert said.startswith("not ended yet: trial 1, which another worker is training, or whose worker is not yet known")
-    assert "120 s after its last sign of life the same command continues it" in said
+    assert said.startswith("not ended yet: trial 1, which another worker is training, or whose worker may be dead")
+    assert "120 s after the worker's last heartbeat, and it continues the trial" in said
 
 
 def test_a_trial_in_the_hands_of_another_worker_of_this_folder_is_named_at_the_end(
