@@ -1,8 +1,8 @@
 """The checks of `bench selftest`: how they run, and the checks of engines.
 
 A check is a function with `@check` at the top level of a module here. It runs in a process of its own: if it crashes
-the device, runs out of memory or hangs, only this check fails. All checks together have `TOTAL_S`; a check that would begin
-later is not run.
+the device, runs out of memory or hangs, only this check fails. All checks together have `TOTAL_S`; a check that would
+begin later is not run.
 """
 
 from __future__ import annotations

@@ -191,7 +191,8 @@ def kill_and_resume(place: Place) -> Finding:
 
 @check("two cells side by side")
 def side_by_side(place: Place) -> Finding:
-    """The same cell runs in two processes at once, then alone: on a CPU only the time may differ, on CUDA also the rounding."""
+    """The same cell runs in two processes at once, then alone: on a CPU only the time may differ, on CUDA also the
+    rounding."""
     spec = _spec(place, {})
     one, other, alone = (_new_cell(place, name, spec) for name in ("one", "other", "alone"))
     with _workers(place, 2) as workers:
