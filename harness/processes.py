@@ -40,6 +40,70 @@ SUMMED_AT_ONCE = 2**25
 """Elements per all-reduce: enough to be fast, and little memory compared with the gradients."""
 
 
+class Interrupted(BaseException):
+    """The job was asked to stop. Like KeyboardInterrupt no Exception, so that no handler takes it for a failure."""
+
+
+class Stopping:
+    """How a signal handler asks a running job to stop. The job stops at once, except inside `held`: there it stops at
+    the end of the block, when its state is consistent again."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.is_for_good = False
+        """Whether the worker must end too, and not only its job."""
+        self.is_whole = True
+        """False during a `held` block, and after one that did not reach its end."""
+        self._is_held = False
+
+    def ask(self, for_good: bool = True) -> None:
+        """Raise Interrupted, once; inside `held`, at its end."""
+        asked_before, self.is_asked = self.is_asked, True
+        self.is_for_good |= for_good
+        if not self._is_held and not asked_before:
+            raise Interrupted
+
+    def insist(self) -> None:
+        """Raise Interrupted now if `held` has not ended since `ask`."""
+        if self._is_held and self.is_asked:
+            self._is_held = False
+            raise Interrupted
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A block that must not be cut in two. Raises Interrupted at its end if a stop was asked for meanwhile."""
+        self._is_held, self.is_whole = True, False
+        try:
+            yield
+            self.is_whole = True
+        finally:
+            was_held, self._is_held = self._is_held, False
+            if was_held and self.is_asked:
+                raise Interrupted
+
+    @contextmanager
+    def delayed(self) -> Iterator[None]:
+        """As `held`, but if `insist` cuts the block, the job's state is as it was before."""
+        was_held, self._is_held = self._is_held, True
+        try:
+            yield
+        finally:
+            self._is_held = was_held
+        if self.is_asked and not was_held:
+            raise Interrupted
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """A part of a `delayed` block in which Interrupted is raised at once."""
+        was_held, self._is_held = self._is_held, False
+        try:
+            if self.is_asked:
+                raise Interrupted
+            yield
+        finally:
+            self._is_held = was_held
+
+
 class Processes:
     """A process group, seen from one of its processes. rank: from 0. size: the world size."""
 
@@ -47,6 +111,8 @@ class Processes:
         self.rank, self.size = rank, size
         self._shared: list[object] = []
         self._calling = False
+        self.stopping = Stopping()
+        """How this process is asked to stop work of all processes, which are asked at about the same time."""
         self.split: MutableMapping[Any, Any] = WeakKeyDictionary()
         """Models whose weights are split -> their FSDP2 root. Called with a function, it gathers the weights and calls
         the function."""
@@ -57,9 +123,10 @@ class Processes:
         return _here
 
     @classmethod
-    def join(cls) -> Processes:
+    def join(cls, stopping: Stopping | None = None) -> Processes:
         """Join the group that torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) describe, and wait
-        until all ranks have joined. Without them, the group stays of size 1."""
+        until all ranks have joined. Without them, the group stays of size 1. stopping: how this process is asked to
+        stop."""
         global _here
         if "RANK" in os.environ and _here.size == 1:
             import torch
@@ -68,6 +135,7 @@ class Processes:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             distributed.init_process_group(backend, timeout=LONGEST_WAIT)
             _here = cls(distributed.get_rank(), distributed.get_world_size())
+        _here.stopping = stopping or Stopping()
         return _here
 
     @property
@@ -81,14 +149,13 @@ class Processes:
             self._shared.append(thing)
 
     def serve(self, expected: type[Exception]) -> None:
-        """Repeat the calls of rank 0 until it is done. expected: an exception that a call raises in all processes;
-        rank 0 handles it."""
-        while (call := self._told(None)) is not None:
-            number, name, args, kwargs = call
-            try:
-                getattr(self._shared[number], name)(*args, **kwargs)
-            except expected:
-                continue
+        """Repeat the calls of rank 0 until it is done. expected: an exception, besides Interrupted, that a call raises
+        in all processes; rank 0 handles it."""
+        with suppress(Interrupted), self.stopping.delayed():  # rank 0 ends the loop
+            while (call := self._told(None)) is not None:
+                number, name, args, kwargs = call
+                with suppress(expected, Interrupted):
+                    getattr(self._shared[number], name)(*args, **kwargs)
 
     def dismiss(self) -> None:
         """Called by rank 0: tell the others that there are no more calls."""
@@ -100,12 +167,25 @@ class Processes:
         if self.size == 1 or not self.is_first or self._calling:
             return method(thing, *args, **kwargs)
         number = next(index for index, shared in enumerate(self._shared) if shared is thing)
-        self._told([(number, method.__name__, args, kwargs)])
-        self._calling = True
-        try:
-            return method(thing, *args, **kwargs)
-        finally:
-            self._calling = False
+        # If one process stopped in the middle, the others could not continue.
+        with self.stopping.delayed():
+            self._told([(number, method.__name__, args, kwargs)])
+            self._calling = True
+            try:
+                return method(thing, *args, **kwargs)
+            finally:
+                self._calling = False
+
+    def interruptible(self, work: Callable[[], T]) -> list[T]:
+        """Call work() in each process; returns the results by rank. If a process is asked to stop meanwhile, it stops
+        at once, and Interrupted is raised in all processes."""
+        mine: list[T] = []
+        with suppress(Interrupted), self.stopping.at_once():
+            mine.append(work())
+        every = self.everyones(mine)
+        if not all(every):
+            raise Interrupted
+        return [one for (one,) in every]
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
         """Replace tensors by their sums over the processes, with the same bits in each. They must share one dtype and
@@ -267,48 +347,6 @@ class Share:
             part = tensor[every]
             Processes.here().sum_([part])
             tensor[every] = part
-
-
-class Interrupted(BaseException):
-    """The job was asked to stop. Like KeyboardInterrupt no Exception, so that no handler takes it for a failure."""
-
-
-class Stopping:
-    """How a signal handler asks a running job to stop. The job stops at once, except inside `held`: there it stops at
-    the end of the block, when its state is consistent again."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        self.is_for_good = False
-        """Whether the worker must end too, and not only its job."""
-        self.is_whole = True
-        """False during a `held` block, and after one that did not reach its end."""
-        self._is_held = False
-
-    def ask(self, for_good: bool = True) -> None:
-        """Raise Interrupted, once; inside `held`, at its end."""
-        asked_before, self.is_asked = self.is_asked, True
-        self.is_for_good |= for_good
-        if not self._is_held and not asked_before:
-            raise Interrupted
-
-    def insist(self) -> None:
-        """Raise Interrupted now if `held` has not ended since `ask`."""
-        if self._is_held and self.is_asked:
-            self._is_held = False
-            raise Interrupted
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """A block that must not be cut in two. Raises Interrupted at its end if a stop was asked for meanwhile."""
-        self._is_held, self.is_whole = True, False
-        try:
-            yield
-            self.is_whole = True
-        finally:
-            was_held, self._is_held = self._is_held, False
-            if was_held and self.is_asked:
-                raise Interrupted
 
 
 _MB = 1e6

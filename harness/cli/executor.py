@@ -78,19 +78,20 @@ class ChosenExecutor:
     def at_once(self, specs: Iterable[RunSpec]) -> int:
         """How many cells of these specs run at once if --workers is not given; at least 1. A missing slot is an error
         only when the executor is opened, since all cells may be done."""
-        from harness.executors.slots import fitting_slots
+        from harness.executors.slots import fitting_slots, joined
 
         specs = list(specs)
-        return max(1, len(fitting_slots(self._slots_of(specs), {spec.train.device for spec in specs})))
+        together = joined(self.slots, _processes_of(specs))
+        return max(1, len(fitting_slots(together, {spec.train.device for spec in specs})))
 
     def shortages(self, arms: Mapping[str, RunSpec], count: int) -> list[str]:
         """Warnings about arms that may not fit into the memory of `count` slots."""
-        from harness.executors.slots import choose_slots, fitting_slots
+        from harness.executors.slots import choose_slots, fitting_slots, joined
         from harness.plan.memory import shortages
 
-        devices = {spec.train.device for spec in arms.values()}
-        chosen = choose_slots(self.slots, devices, count) if fitting_slots(self.slots, devices) else []
-        return shortages(arms, chosen)
+        devices, processes = {spec.train.device for spec in arms.values()}, _processes_of(arms.values())
+        is_any = bool(fitting_slots(joined(self.slots, processes), devices))
+        return shortages(arms, choose_slots(self.slots, devices, count, processes) if is_any else [])
 
     def opener(self, specs: Iterable[RunSpec]) -> Callable[[int], Executor]:
         """A function that opens the executor with slots for a number of simultaneous jobs of these specs. RefusedError
@@ -103,16 +104,15 @@ class ChosenExecutor:
         limit_s = _seconds("--stalled-after", self.stalled_after, _SHORTEST_STALL_S)
 
         def opened(count: int) -> Executor:
-            chosen = choose_slots(self._slots_of(specs), devices, count)
+            chosen = choose_slots(self.slots, devices, count, _processes_of(specs))
             return StallGuard(self.kind.make(chosen, self.home, "harness.run.worker"), limit_s)
 
         return opened
 
-    def _slots_of(self, specs: Sequence[RunSpec]) -> list[Slot]:
-        """Slots with one GPU, or core, for each process of the largest cell."""
-        from harness.executors.slots import joined
 
-        return joined(self.slots, max((spec.train.processes for spec in specs), default=1))
+def _processes_of(specs: Iterable[RunSpec]) -> int:
+    """A slot has as many GPUs, or cores, as the largest of the cells has processes."""
+    return max((spec.train.processes for spec in specs), default=1)
 
 
 def _seconds(option: str, given: str, shortest_s: int) -> int:

@@ -161,7 +161,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
         note("writing the report")
         records = whole.stand()
         sweep, document = reading_around_damage(whole, written)
-        warn_of_damage(sweep)
+        warn_of_damage(sweep.cells)
         record_look(sweep, document)
         if reflection_words is None and sweep is whole:
             (folder / "report" / _STAND).write_text(_stand(records, folder / "report"))

@@ -13,7 +13,6 @@ from algorithms.kl import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
 from evals.grading import OWN
 from evals.tasks import GYM_TASKS, get_task
-from harness.config.engine import AUTO, ENGINES
 from harness.config.reward import reward_problems
 
 if TYPE_CHECKING:
@@ -107,11 +106,6 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
         yield (
             f"{together} with train.device={train.device}: each process takes a GPU of its own. Set train.device to "
             "cuda, or processes to 1"
-        )
-    if spec.rollout.engine != AUTO and ENGINES.find(spec.rollout.engine).holds_copy:
-        yield (
-            f"{together} with rollout.engine={spec.rollout.engine}: an engine with a copy of the weights is synced by "
-            "one process alone. Set rollout.engine to torch, or processes to 1"
         )
     if isinstance(objective, Objective) and objective.aggregation == "micro_token_mean":
         yield (

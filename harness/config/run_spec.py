@@ -190,7 +190,7 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
 def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
     device = device_kind(spec.train.device, on_gpu)
-    engine = engine_on(device, spec.rollout.engine, spec.train.processes)
+    engine = engine_on(device, spec.rollout.engine)
     return spec.model_copy(
         update={
             "train": spec.train.model_copy(update={"device": device}),

@@ -6,6 +6,7 @@ results are in the records, so an executor need not know what a job does.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,17 +137,28 @@ class Executor(Protocol):
 
 NAMED_AFTER_S = 60.0
 """After this time without progress, or half of `stalled_after_s` if that is less, the user is told where a job is."""
+COUNTED_AT_ONCE_S = 10.0
+"""The most that the time between two looks at a job may count."""
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+_OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
 
 
 @dataclass(eq=False)
 class StallGuard:
     """Wraps an executor so that no job hangs for ever. A job without progress for `stalled_after_s` is killed and
-    restarted once; the second time, it fails. Heartbeats are consumed here."""
+    restarted once; the second time, it fails. Heartbeats are consumed here.
+
+    Time in which this process itself was suspended does not count, as after Ctrl-Z, or when a scheduler suspends all
+    processes of a job: the workers were silent then, but did not hang.
+    """
 
     executor: Executor
     stalled_after_s: float
+    _awake_s: float = 0.0
+    """The time that counts, up to now."""
+    _looked_s: float = field(default_factory=lambda: time.monotonic())
     _moved_s: dict[Job, float] = field(default_factory=dict)
-    """When each running job last made progress, by the monotonic clock."""
+    """When each running job last made progress, in the time that counts."""
     _at: dict[Job, str] = field(default_factory=dict)
     """The last known position of each job that was reported as making no progress."""
     _ended: set[Job] = field(default_factory=set)
@@ -157,13 +169,14 @@ class StallGuard:
         return self.executor.slots
 
     def start(self, job: Job) -> None:
-        self._moved_s[job] = time.monotonic()
+        self._moved_s[job] = self._now_s()
         self.executor.start(job)
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         happened = [told for event in self.executor.wait(timeout_s) for told in self._heard(event)]
+        now_s = self._now_s()
         for job, moved_s in self._moved_s.items():
-            if time.monotonic() - moved_s >= self.stalled_after_s and job not in self._ended:
+            if now_s - moved_s >= self.stalled_after_s and job not in self._ended:
                 self._ended.add(job)
                 self.executor.kill(job)
         return happened
@@ -177,18 +190,24 @@ class StallGuard:
     def close(self) -> None:
         self.executor.close()
 
+    def _now_s(self) -> float:
+        now_s = time.monotonic()
+        self._awake_s += min(now_s - self._looked_s, COUNTED_AT_ONCE_S)
+        self._looked_s = now_s
+        return self._awake_s
+
     def _heard(self, event: Progress | Ended) -> Iterator[Progress | Ended]:
         job = event.job
         if isinstance(event, Ended):
             yield self._end_of(event)
         elif "still_s" not in event.event:
-            self._moved_s[job] = time.monotonic()
+            self._moved_s[job] = self._now_s()
             yield event
         else:
             yield from self._sign_of_life(job, **event.event)
 
     def _sign_of_life(self, job: Job, still_s: float, at: str) -> Iterator[Progress]:
-        self._moved_s[job] = max(self._moved_s[job], time.monotonic() - still_s)
+        self._moved_s[job] = max(self._moved_s[job], self._now_s() - still_s)
         if still_s < min(NAMED_AFTER_S, self.stalled_after_s / 2):
             self._at.pop(job, None)
             return
@@ -203,7 +222,7 @@ class StallGuard:
     def _end_of(self, ended: Ended) -> Ended:
         job = ended.job
         was_ended = job in self._ended and ended.state == "failed"
-        at = self._at.pop(job, None)
+        at = self._at.pop(job, None) or _last_place(ended.output)
         self._ended.discard(job)
         del self._moved_s[job]
         if not was_ended:
@@ -214,6 +233,17 @@ class StallGuard:
             self._again.add(job)
             return replace(ended, reason=f"{stalled}; {where}", again=True)
         return replace(ended, reason=f"{stalled}, again after a restart; {where}", again=False)
+
+
+def _last_place(output: str) -> str | None:
+    """A process's position in words, from a stack that faulthandler printed; None without one. Native code, such as
+    that of regular expressions, may hold the GIL, so that no thread can send a heartbeat. The main thread is printed
+    last; its position is the innermost function outside of Python's library and installed packages."""
+    _, timeout, stacks = output.rpartition("Timeout (")
+    frames = [*_FRAME.finditer(stacks.rpartition("(most recent call first)")[2])] if timeout else []
+    ours = (frame for frame in frames if not _OF_OTHERS.search(frame["file"]))
+    frame = next(ours, frames[0] if frames else None)
+    return None if frame is None else f"{frame['function']} of {frame['file']}, line {frame['line']}"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Worker processes on this machine. A worker that dies takes only its job with it."""
+"""Worker processes on this machine. If a worker dies, only its job ends; if it was killed, the job is retried."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class _Worker:
     slot: Slot
     process: subprocess.Popen[str]
     stderr: IO[str]
+    leads_group: bool
     job: Job | None = None
     model: str | None = None
 
@@ -43,7 +44,10 @@ class _Worker:
             self.process.stdin.flush()
 
     def end(self) -> None:
-        """Kill it and every process that it started: it leads its own process group."""
+        """Kill it; if it leads its own process group, with every process that it started."""
+        if not self.leads_group:
+            self.process.kill()
+            return
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -55,8 +59,10 @@ class LocalPool:
     reuse the models that they have loaded.
     """
 
-    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str) -> None:
+    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str, end_with_us: bool = False) -> None:
+        """end_with_us: keep the workers in this process's group, so that a signal to the group reaches them too."""
         self.slots = len(slots)
+        self._end_with_us = end_with_us
         self._empty = list(slots)
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
@@ -124,7 +130,9 @@ class LocalPool:
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]
-        return Ended(job, "failed", f"its worker process {how}{': ' + last if last else ''}", output, worker.slot.name)
+        reason = f"its worker process {how}{': ' + last if last else ''}"
+        # SIGKILL comes from outside: from a user, or from the system when other processes had filled the memory.
+        return Ended(job, "failed", reason, output, worker.slot.name, again=code == -signal.SIGKILL)
 
     def _remove(self, worker: _Worker) -> None:
         worker.end()
@@ -142,10 +150,10 @@ class LocalPool:
             stderr=stderr,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **slot.environment},
-            process_group=0,
+            env=slot.worker_environment(),
+            process_group=None if self._end_with_us else 0,
         )
-        worker = _Worker(slot, process, stderr)
+        worker = _Worker(slot, process, stderr, leads_group=not self._end_with_us)
         self._workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
 

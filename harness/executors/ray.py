@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import plugins
+from harness.config.engine import Device
 from harness.config.hashing import NUMERICS_VERSION, user_code
 from harness.errors import BenchError, RefusedError
 from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_place
@@ -151,8 +152,7 @@ class RayPool:
     def _place(self, slot: Slot) -> _Place:
         import ray
 
-        share = math.floor(slot.share * 1e4) / 1e4  # Ray counts in ten-thousandths
-        takes = {"num_cpus": share, "num_gpus": share if slot.kind == "cuda" else 0}
+        takes = _resources(slot)
         remote = ray.remote(max_restarts=0, max_task_retries=0, **takes)(SlotActor)
         actor = remote.remote(slot, str(self._home), self._token, self._worker_module)
         return _Place(slot, actor, actor.about.remote())
@@ -285,6 +285,16 @@ class RayPool:
         return None
 
 
+def _resources(slot: Slot) -> dict[str, float]:
+    """The resources that an actor requests from Ray. Raises RefusedError for a request that Ray cannot meet."""
+    if slot.processes > 1 and slot.share < 1:
+        raise RefusedError(
+            f"train.processes is {slot.processes}, and with Ray such cells cannot share GPUs. Use fewer --workers."
+        )
+    units = slot.processes * math.floor(slot.share * 1e4) / 1e4  # Ray counts in ten-thousandths
+    return {"num_cpus": units, "num_gpus": units if slot.kind == "cuda" else 0}
+
+
 def _introduce(place: _Place, about: dict[str, Any]) -> None:
     if about["numerics"] != NUMERICS_VERSION:
         raise BenchError(
@@ -368,10 +378,15 @@ def _cluster_slots(address: str) -> list[Slot]:
     _connect(address)
     import ray
 
-    machines = [(node["NodeManagerHostname"], node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    kinds: tuple[tuple[Device, str, str], ...] = (("cuda", "a GPU of {}", "GPU"), ("cpu", "{}", "CPU"))
+    machines = [
+        (node["NodeManagerHostname"], node["NodeID"], node["Resources"]) for node in ray.nodes() if node["Alive"]
+    ]
     return [
-        *(Slot("cuda", f"a GPU of {host}") for host, has in machines for _ in range(int(has.get("GPU", 0)))),
-        *(Slot("cpu", host) for host, has in machines for _ in range(int(has.get("CPU", 0)))),
+        Slot(kind, name.format(host), machine=node)
+        for kind, name, resource in kinds
+        for host, node, has in machines
+        for _ in range(int(has.get(resource, 0)))
     ]
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -30,8 +31,11 @@ ONE_THREAD = {
 }
 """In the environment of every slot."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 SHARE = "BENCH_GPU_SHARE"
 """The share of its GPU's memory that a process may take; all of it where the variable is not set."""
+_OF_A_GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _AGENT_STORE)
+"""Variables with which torchrun, or a Kubernetes job, describes a process group to its members."""
 DRIVER, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 _SMI_S = 30.0
 _MIB = 2**20
@@ -48,6 +52,8 @@ class Slot:
 
     name: for messages; empty for a core of this machine. memory_bytes: all the memory of its GPU; None if unknown, and
     on a CPU. environment: variables to add so that a process sees only this slot. share: the fraction of the GPU.
+    machine: the id of its machine, if there are several. processes: how many train a cell in this slot, each on its
+    own GPU or core.
     """
 
     kind: Device
@@ -55,6 +61,14 @@ class Slot:
     memory_bytes: int | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ONE_THREAD))
     share: float = 1.0
+    machine: str = ""
+    processes: int = 1
+
+    def worker_environment(self) -> dict[str, str]:
+        """The environment of a worker process in this slot. It omits the process group that this process may belong
+        to: only a slot makes a worker one of a cell's processes."""
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_GROUP}
+        return {**inherited, **self.environment}
 
     def shared(self, among: int) -> Slot:
         """One of `among` equal shares of the slot."""
@@ -94,9 +108,8 @@ def local_slots(given: str = "") -> list[Slot]:
 def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
     """Slots for the processes of one cell, each with its own GPU if cells run on GPUs. torchrun's environment variables
     let them meet at a port of this machine. Raises RefusedError if there are too few GPUs."""
-    common = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    # This process holds the store of the rendezvous.
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    # This process holds the store of the rendezvous. LOCAL_RANK is not set, because each process sees only one GPU.
+    common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _AGENT_STORE: "True"}
     kind: Device = "cpu" if device == "cpu" or (device == "auto" and not gpu_here()) else "cuda"
     there = [Slot("cpu", "")] * count if kind == "cpu" else [slot for slot in local_slots() if slot.kind == kind]
     if len(there) < count:
@@ -108,15 +121,18 @@ def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
         replace(
             slot,
             name=f"process {rank} of the cell's {count}",
-            environment={**slot.environment, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            environment={**slot.environment, **common, "RANK": str(rank)},
         )
         for rank, slot in enumerate(there[:count])
     ]
 
 
 def joined(there: Sequence[Slot], processes: int) -> list[Slot]:
-    """Slots for cells of several processes: each joins `processes` GPUs, or cores."""
-    return [slot for kind in ("cuda", "cpu") for slot in _joined([s for s in there if s.kind == kind], processes)]
+    """Slots for cells of several processes: each joins `processes` GPUs, or cores, of one machine."""
+    alike: dict[tuple[Device, str], list[Slot]] = {}
+    for slot in there:
+        alike.setdefault((slot.kind, slot.machine), []).append(slot)
+    return [slot for group in alike.values() for slot in _joined(group, processes)]
 
 
 def _joined(alike: Sequence[Slot], processes: int) -> Iterator[Slot]:
@@ -124,7 +140,8 @@ def _joined(alike: Sequence[Slot], processes: int) -> Iterator[Slot]:
         group = alike[start : start + processes]
         ids = [slot.environment[VISIBLE] for slot in group if VISIBLE in slot.environment]
         environment = {**group[0].environment, **({VISIBLE: ",".join(ids)} if ids else {})}
-        yield replace(group[0], name=" and ".join(filter(None, (s.name for s in group))), environment=environment)
+        name = " and ".join(filter(None, (slot.name for slot in group)))
+        yield replace(group[0], name=name, environment=environment, processes=processes)
 
 
 def fitting_slots(there: Sequence[Slot], devices: Collection[str]) -> list[Slot]:
@@ -136,12 +153,20 @@ def fitting_slots(there: Sequence[Slot], devices: Collection[str]) -> list[Slot]
     return [of_kind[number] for number in numbers if number < len(of_kind)] if numbers else of_kind
 
 
-def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int) -> list[Slot]:
-    """The slots for `count` jobs at once. Every GPU gets one job before any gets two; jobs on one GPU share it equally.
+def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int, processes: int = 1) -> list[Slot]:
+    """The slots for `count` jobs at once, of `processes` processes each. Every GPU gets one job before any gets two;
+    jobs on one GPU share it equally.
 
     Raises RefusedError if no slot fits.
     """
-    fitting = fitting_slots(there, devices)
+    fitting = fitting_slots(joined(there, processes), devices)
+    if not fitting and (alone := fitting_slots(there, devices)):
+        most = max(Counter(slot.machine for slot in alone).values())
+        what = "GPU" if alone[0].kind == "cuda" else "core"
+        raise RefusedError(
+            f"train.processes is {processes}, and each process takes a {what}, all on one machine, but no machine has "
+            f"more than {most}. Use --set train.processes={most}."
+        )
     if not fitting:
         gpus = sum(slot.kind == "cuda" for slot in there)
         raise RefusedError(

@@ -117,8 +117,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         "weights": trunks * total * width,
         "copies": copies(spec, device) * shape.parameters * width,
     }
-    engine_name = engine_on(device, spec.rollout.engine, processes)
-    engine = ENGINES.find(engine_name).memory(drawing_load(spec, shape, width, device))
+    engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
     phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
     if trains:
         optimizer = optimizer_bytes(trunks * trained, width)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from harness.records.counted import Counted, count, shortfall, size_shortfall
+from harness.records.counted import Counted, count, is_counted, shortfall, size_shortfall
 from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
@@ -132,6 +132,10 @@ class CellRecord:
         of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
         return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
 
+    def is_named_in(self, error: DamagedRecordError) -> bool:
+        """Whether it is what the error is about, and that was not known."""
+        return self.fault is None and f"{self.path}/" in str(error)
+
     def require_readable(self) -> None:
         """Raise DamagedRecordError if its state is unknown, or it is done and lacks some of what it counted."""
         for folder in (self.path, self.evaluation_folder):
@@ -147,8 +151,7 @@ class CellRecord:
                     raise DamagedRecordError(_with_remedy(fault, folder))
 
     def count(self, *also: str) -> Counted:
-        """How much there is, on the disk, of its files of rows (of its evaluation's, if that is not its own), of its
-        rollouts and of the files named: what is written next stands on it."""
+        """How much is on the disk of its rollouts, of the files named, and of those of rows (its evaluation's)."""
         return count(self.evaluation_folder, [*_COUNTED, *also])
 
     def shortfall(self, counted: Counted) -> str | None:
@@ -217,8 +220,7 @@ class CellRecord:
             return int(status.get("generated_tokens", 0))
         path = self.path / "steps.jsonl"
         row = read_last_row(path)
-        n_tokens = 0 if row is None else row.get("generated_tokens")
-        if not isinstance(n_tokens, int):
+        if not isinstance(n_tokens := 0 if row is None else row.get("generated_tokens"), int):
             raise DamagedRecordError(f"{path}, last row: lacks generated_tokens. Restore the file.")
         return n_tokens
 
@@ -364,8 +366,7 @@ class CellRecord:
         columns: to read, those of them that were recorded; all by default. where: which rows to keep. Raises
         DamagedRecordError.
         """
-        path = self.evals
-        return read_parquet(path, columns, where) if path.exists() else None
+        return read_parquet(self.evals, columns, where) if self.evals.exists() else None
 
 
 def _status_in(folder: Path) -> dict[str, Any]:
@@ -384,6 +385,8 @@ def _checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
     wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
     if status.get("state") not in get_args(CellState):
         wrong.insert(0, "state")
+    if "records" not in wrong and not is_counted(status.get("records", {})):
+        wrong.append("records")
     if wrong:
         fault = f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there)"
         return {}, _with_remedy(fault, folder)

@@ -34,7 +34,7 @@ from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
 from harness.run.learning import Trained
-from harness.run.learning.base import Examples, nothing
+from harness.run.learning.base import Examples
 from harness.run.provenance import append_start
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
@@ -223,11 +223,7 @@ class CellRun:
 
     def _train_step(self) -> None:
         with ExitStack() as update:
-            if Processes.here().size > 1:  # the others could not go on from where one was stopped
-                update.enter_context(self._stopping.held())
-                self._do_step(nothing)
-            else:
-                self._do_step(lambda: update.enter_context(self._stopping.held()))
+            self._do_step(lambda: update.enter_context(self._stopping.held()))
         self._tell("training")
 
     def _do_step(self, before_update: Callable[[], object]) -> None:

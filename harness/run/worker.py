@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from harness import OUR_PACKAGES, plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
-from harness.executors.base import NAMED_AFTER_S, Ended, Job, JobState
+from harness.executors.base import COUNTED_AT_ONCE_S, NAMED_AFTER_S, Ended, Job, JobState
 from harness.executors.local import STOP_WITHIN_S, LocalPool
 from harness.executors.slots import slots_of_processes
 from harness.processes import Interrupted, Stopping
@@ -52,7 +52,9 @@ if TYPE_CHECKING:
 Tell = Callable[[dict[str, Any]], None]
 UPDATE_WITHIN_S = 6.0
 """How long an update may go on after the worker was asked to stop."""
-LOOK_EVERY_S, BEAT_S = 1.0, 5.0
+END_WITHIN_S = 1.0
+"""How long the processes of a cell may take to end after they are killed."""
+LOOK_EVERY_S, BEAT_S, SILENT_AFTER_S = 1.0, 5.0, 9.0
 _OUR_FOLDERS = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in OUR_PACKAGES)
 _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
@@ -75,7 +77,7 @@ def run_job(
         if job.kind == CELL and _needs_processes(job, home):
             return run_in_processes(job, home, tell)
         if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
-            serve_cell(job.spec, home, start)
+            serve_cell(job.spec, home, start, stopping)
         elif job.kind == CELL:
             run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping)
         else:
@@ -109,7 +111,12 @@ def run_job(
 def _needs_processes(job: Job, home: Path) -> bool:
     """Whether a cell must be trained by several processes and this process is not one of them."""
     several = job.spec.train.processes > 1 and not job.spec.checkpoint
-    return several and "RANK" not in os.environ and CellRecord.at(home / job.path).lacks == "training"
+    return several and not _is_one_of_several() and CellRecord.at(home / job.path).lacks == "training"
+
+
+def _is_one_of_several() -> bool:
+    """Whether this worker is one of the processes that train a cell together."""
+    return "RANK" in os.environ
 
 
 def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
@@ -120,7 +127,7 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
     # This process keeps the port of the rendezvous open while the others need it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     slots = slots_of_processes(job.spec.train.device, job.spec.train.processes, store.port)
-    pool = LocalPool(slots, home, "harness.run.worker")
+    pool = LocalPool(slots, home, "harness.run.worker", end_with_us=True)
     jobs = [replace(job) for _ in slots]
     first = jobs[0]
     _Now.is_watched_elsewhere = True
@@ -130,14 +137,15 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
         try:
             ended = _first_to_end(pool, first, tell)
         except Interrupted:
-            # The other ranks must live until rank 0 has written its checkpoint.
-            pool.cancel(first)
+            # They must live until rank 0 has written its checkpoint.
+            for one in jobs:
+                pool.cancel(one)
             with suppress(TimeoutError):
-                _first_to_end(pool, first, tell, STOP_WITHIN_S)
+                _first_to_end(pool, first, tell, STOP_WITHIN_S - END_WITHIN_S)
             raise
     finally:
-        for one in jobs[1:]:
-            pool.kill(one)  # they only wait for rank 0, and have nothing to save
+        for one in jobs:
+            pool.kill(one)  # the others only wait for rank 0, and have nothing to save
         pool.close()
         _Now.is_watched_elsewhere = False
     if ended.output:
@@ -213,7 +221,8 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     # Ctrl-C in a terminal reaches the whole process group; the parent decides what happens to the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
+    # A scheduler may send SIGTERM to all processes of a cell; only rank 0 acts on it, and the others follow it.
+    signal.signal(signal.SIGTERM, _stop if int(os.environ.get("RANK", 0)) == 0 else signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, _cancel)
 
     def tell(event: dict[str, Any]) -> None:
@@ -271,6 +280,8 @@ def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
             os.kill(os.getpid(), signal.SIGUSR1)
         else:
             jobs.put(document)
+    if _is_one_of_several():
+        os.killpg(0, signal.SIGKILL)  # their parent, which should end them all, was killed
     jobs.put(None)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(STOP_WITHIN_S)
@@ -304,18 +315,20 @@ def _watch(main_thread: int, tell: Tell) -> None:
     function of the user's code nothing is compared, because code that waits for a server may look busy: a call of that
     function counts as one step.
     """
-    place, moved_s, told_s, is_logged = None, time.monotonic(), 0.0, False
+    place, still_s, told_s, is_logged = None, 0.0, 0.0, False
+    looked_s = time.monotonic()
     while True:
         if _Now.is_watched_elsewhere:
             place = None
             faulthandler.cancel_dump_traceback_later()
             time.sleep(LOOK_EVERY_S)
             continue
-        now_s = time.monotonic()
+        now_s, log = time.monotonic(), _Now.log
+        # This process may have been suspended for hours.
+        still_s, looked_s = still_s + min(now_s - looked_s, COUNTED_AT_ONCE_S), now_s
         now, at = _whereabouts(sys._current_frames()[main_thread])
         if now != place:
-            place, moved_s, is_logged = now, now_s, False
-        still_s, log = now_s - moved_s, _Now.log
+            place, still_s, is_logged = now, 0.0, False
         if still_s >= NAMED_AFTER_S and log is not None and not is_logged:
             is_logged = True
             stack = "".join(traceback.format_stack(sys._current_frames()[main_thread]))
@@ -325,7 +338,7 @@ def _watch(main_thread: int, tell: Tell) -> None:
             told_s = now_s
             tell({"event": "progress", "still_s": still_s, "at": at})
             # If native code holds the GIL, this thread cannot run either: then the stack goes to stderr.
-            faulthandler.dump_traceback_later(NAMED_AFTER_S)
+            faulthandler.dump_traceback_later(SILENT_AFTER_S)
         time.sleep(LOOK_EVERY_S)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, recorded_spec
+from harness.executors.slots import Slot
 from harness.extras.selftest.checks import Finding, Place, check
 from harness.plan.memory import estimate_memory
 from harness.records import CellRecord, cell_directory_name
@@ -63,7 +64,13 @@ class _Worker:
     def __init__(self, home: Path) -> None:
         command = [sys.executable, "-P", "-m", "harness.run.worker", str(home)]
         self._home = home
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=Slot("cpu", "").worker_environment(),  # on a GPU too, that of the check shows it
+        )
 
     def start(self, cell: CellRecord) -> None:
         from harness.run.sweep import cell_job

@@ -225,6 +225,14 @@ def test_a_machine_with_other_numerics_is_refused() -> None:
         ray_executor._introduce(place, {"host": "node7", "numerics": 1})
 
 
+def test_a_cell_of_several_processes_asks_for_whole_gpus_on_one_node() -> None:
+    pair = Slot("cuda", "", processes=2)
+    assert ray_executor._resources(pair) == {"num_cpus": 2, "num_gpus": 2}
+    assert ray_executor._resources(Slot("cuda", "").shared(3)) == {"num_cpus": 0.3333, "num_gpus": 0.3333}
+    with pytest.raises(RefusedError, match=r"train\.processes is 2, and with Ray such cells cannot share GPUs"):
+        ray_executor._resources(pair.shared(2))
+
+
 def test_a_parcel_holds_a_folder_without_its_lease_and_what_is_unfinished(tmp_path: Path) -> None:
     folder = tmp_path / "cell"
     for name in ("steps.jsonl", "checkpoints/step-1/weights", "lease.json", ".status.json.1.tmp"):

@@ -13,13 +13,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from harness.config.run_spec import RunSpec
-from harness.executors.base import Job
+from harness.executors.base import Job, Progress
+from harness.executors.local import LocalPool
+from harness.executors.slots import Slot
 from harness.models.start import StartingPoint
 from harness.processes import Interrupted
 from harness.records import CellRecord
 from harness.records.files import write_json
 from harness.run.worker import run_job
 from harness.training.checkpoint import checkpoint_folders
+from tests.harness.run import bench
 from tests.harness.run.small import small_spec
 
 pytestmark = pytest.mark.slow
@@ -34,11 +37,15 @@ def spec_of(processes: int = 1, sharding: str = "rows", **settings: Any) -> RunS
     return small_spec(SETTINGS | named | {key.replace("__", "."): value for key, value in settings.items()})
 
 
-def run(home: Path, spec: RunSpec, tell: Callable[[Event], None] = lambda event: None) -> tuple[str, str | None]:
+def prepared(home: Path, spec: RunSpec) -> Job:
     cell = home / CELL
     cell.mkdir(parents=True, exist_ok=True)
     write_json(cell / "spec.json", spec.model_dump(mode="json"))
-    return run_job(Job("cell", CELL, spec), home, StartingPoint(), tell)
+    return Job("cell", CELL, spec)
+
+
+def run(home: Path, spec: RunSpec, tell: Callable[[Event], None] = lambda event: None) -> tuple[str, str | None]:
+    return run_job(prepared(home, spec), home, StartingPoint(), tell)
 
 
 def stop_at(step: int) -> Callable[[Event], None]:
@@ -53,16 +60,16 @@ def weights(home: Path) -> dict[str, Tensor]:
     return load_file(checkpoint_folders((home / CELL) / "checkpoints")[-1] / "weights.safetensors")
 
 
-def processes_started_here() -> dict[int, int]:
-    """RANK -> pid."""
+def processes_of(home: Path) -> dict[int, int]:
+    """RANK -> pid of the workers of a home that are one of several."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_text().split("\0")
             environment = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
         except OSError:
             continue
-        if parent == os.getpid() and "RANK" in environment:
+        if str(home) in command and "RANK" in environment:
             found[int(environment["RANK"])] = int(folder.name)
     return found
 
@@ -72,7 +79,7 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert run(alone, spec_of()) == ("done", None)
     with pytest.raises(Interrupted):
         run(together, spec_of(2), stop_at(2))
-    assert processes_started_here() == {}
+    assert processes_of(together) == {}
     with pytest.raises(Interrupted):
         run(together, spec_of(), stop_at(4))
     assert run(together, spec_of(2, "fully")) == ("done", None)
@@ -90,10 +97,27 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
 
 def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:
     def kill(event: Event) -> None:
-        if event.get("step") == 2 and 1 in (there := processes_started_here()):
+        if event.get("step") == 2 and 1 in (there := processes_of(tmp_path)):
             os.kill(there[1], signal.SIGKILL)
 
     state, reason = run(tmp_path, spec_of(2, train__steps=1000), kill)
     assert state == "failed"
     assert reason == "its worker process was killed by signal 9 (on process 1 of the cell's 2)"
-    assert processes_started_here() == {}
+    assert processes_of(tmp_path) == {}
+
+
+def test_they_end_with_the_worker_that_runs_the_cell(tmp_path: Path) -> None:
+    """As after Ctrl-C twice: nobody else knows of them, and one that lives on holds the cell."""
+    pool = LocalPool([Slot("cpu", "")], tmp_path, "harness.run.worker")
+    spec = spec_of(2, train__steps=1000)
+    job = prepared(tmp_path, spec)
+    try:
+        pool.start(job)
+        bench.wait_until(
+            lambda: any(event.event.get("step") == 2 for event in pool.wait(1) if isinstance(event, Progress))
+        )
+        assert processes_of(tmp_path).keys() == {0, 1}
+        pool.kill(job)
+        bench.wait_until(lambda: processes_of(tmp_path) == {}, patience_s=4)
+    finally:
+        pool.close()
