@@ -101,7 +101,7 @@ def run(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train and evaluate the missing cells of a sweep, write the report, and print the verdict.
+    """Train and evaluate a sweep's missing cells; print the verdict. It also writes the report.
 
     The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
     sweep that has run continues it: it trains more --seeds, and draws more --eval-samples from the last checkpoints.

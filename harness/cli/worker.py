@@ -51,11 +51,11 @@ def worker(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run the free cells of a sweep until none is left; share it with workers elsewhere.
+    """Run the free cells of a sweep, beside workers on other machines.
 
-    Use it with job arrays, Kubernetes or ssh: start it on as many machines as you like, with the same arguments and the
-    same --home on a shared disk. There is no head node and no open port; a lease file keeps each cell to one worker.
-    When all cells are done, `bench run` writes the report.
+    A worker takes one free cell after another. Use it with job arrays, Kubernetes or ssh: start it on as many machines
+    as you like, with the same arguments and the same --home on a shared disk. There is no head node and no open port; a
+    lease file keeps each cell to one worker. When all cells are done, `bench run` writes the report.
 
     A worker ends when other live workers run all the remaining cells; with --wait, when these have ended too. If a
     worker dies, another one takes over its cells within about two minutes.
