@@ -190,4 +190,4 @@ def test_a_plan_warns_where_cells_exceed_their_share_of_a_gpu(
 
     assert warnings(80) == []
     (warned,) = warnings(0.5)
-    assert "the smallest slot has 0.5 GB of a GPU" in warned
+    assert "the smallest slot has 0.5 GB of GPU memory" in warned
