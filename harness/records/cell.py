@@ -143,7 +143,7 @@ class CellRecord:
         return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
 
     def is_named_in(self, error: DamagedRecordError) -> bool:
-        """Whether it is what the error is about, and that was not known."""
+        """Whether the error is about this cell, which was not known to be damaged."""
         return self.fault is None and f"{self.path}/" in str(error)
 
     def require_readable(self) -> None:
