@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
@@ -55,19 +55,25 @@ class Stopping:
         self.is_whole = True
         """False during a `held` block, and after one that did not reach its end."""
         self._is_held = False
+        self._is_stopped = False
+        """Whether Interrupted was raised: what follows it, as a checkpoint, is not stopped again."""
+
+    def stop(self) -> NoReturn:
+        self._is_stopped = True
+        raise Interrupted
 
     def ask(self, for_good: bool = True) -> None:
         """Raise Interrupted, once; inside `held`, at its end."""
-        asked_before, self.is_asked = self.is_asked, True
+        self.is_asked = True
         self.is_for_good |= for_good
-        if not self._is_held and not asked_before:
-            raise Interrupted
+        if not self._is_held and not self._is_stopped:
+            self.stop()
 
     def insist(self) -> None:
         """Raise Interrupted now if `held` has not ended since `ask`."""
         if self._is_held and self.is_asked:
             self._is_held = False
-            raise Interrupted
+            self.stop()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -79,7 +85,7 @@ class Stopping:
         finally:
             was_held, self._is_held = self._is_held, False
             if was_held and self.is_asked:
-                raise Interrupted
+                self.stop()
 
     @contextmanager
     def delayed(self) -> Iterator[None]:
@@ -89,8 +95,8 @@ class Stopping:
             yield
         finally:
             self._is_held = was_held
-        if self.is_asked and not was_held:
-            raise Interrupted
+        if self.is_asked and not (was_held or self._is_stopped):
+            self.stop()
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -98,7 +104,7 @@ class Stopping:
         was_held, self._is_held = self._is_held, False
         try:
             if self.is_asked:
-                raise Interrupted
+                self.stop()
             yield
         finally:
             self._is_held = was_held
@@ -184,7 +190,7 @@ class Processes:
             mine.append(work())
         every = self.everyones(mine)
         if not all(every):
-            raise Interrupted
+            self.stopping.stop()
         return [one for (one,) in every]
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:

@@ -156,7 +156,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
                 raise RefusedError(f"{error}.") from None
             return sweep, document
 
-        whole = read_sweep(folder)
+        whole = read_sweep(folder).as_it_stands
         require_any_done(whole, "nothing to report")
         note("writing the report")
         records = whole.stand()

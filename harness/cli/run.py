@@ -62,7 +62,7 @@ RetryFailedOption = Annotated[
 class InterruptedByUserError(BenchError):
     """Ctrl-C."""
 
-    exit_code = 130
+    exit_code = 128 + signal.SIGINT
 
 
 class TerminatedError(BenchError):

@@ -12,8 +12,8 @@ evals.parquet and problems.jsonl.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -62,10 +62,12 @@ def is_cell_directory_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time.
+    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time,
+    unless it is `as_it_stands`.
 
     evaluation: which one its samples, scores and state are read from: the name of a folder under `evaluations`, or
-    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it.
+    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it. seen: its status
+    as it was read once.
     """
 
     path: Path
@@ -74,6 +76,7 @@ class CellRecord:
     hash: str
     evaluation: str | None = None
     fault: str | None = None
+    seen: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def at(cls, path: Path) -> CellRecord:
@@ -86,7 +89,12 @@ class CellRecord:
     @property
     def own(self) -> CellRecord:
         """The same cell under the evaluation that it was run with."""
-        return replace(self, evaluation=None)
+        return self if self.evaluation is None else replace(self, evaluation=None, seen=None)
+
+    @property
+    def as_it_stands(self) -> CellRecord:
+        """The same, for a reader of many things in it, who asks again and again for its state: that of now."""
+        return replace(self, seen=self.read_status())
 
     @property
     def evaluation_folder(self) -> Path:
@@ -118,6 +126,8 @@ class CellRecord:
 
         Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
+        if self.seen is not None and self.fault is None:
+            return {**self.seen}
         status = self._written_status()
         if self.fault is not None:
             return status | {"state": "damaged", "reason": self.fault}

@@ -81,7 +81,7 @@ class KillingOnce(Quiet):
 
     def progress(self, name: str, event: Any) -> None:
         is_busy = all(place.job is not None for place in self.pools[0]._places)
-        if is_busy and event["step"] >= 4 and self.nodes.second is not None:
+        if is_busy and event.get("step", 0) >= 4 and self.nodes.second is not None:
             self.nodes.kill_second()
 
     def remark(self, sentence: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from harness.config.run_spec import RunSpec
-from harness.executors.base import Job, Progress
+from harness.executors.base import Ended, Job, Progress
 from harness.executors.local import LocalPool
 from harness.executors.slots import Slot
 from harness.models.start import StartingPoint
 from harness.processes import Interrupted
 from harness.records import CellRecord
 from harness.records.files import write_json
+from harness.records.lease import is_leased
 from harness.run.worker import run_job
 from harness.training.checkpoint import checkpoint_folders
-from tests.harness.run import bench
 from tests.harness.run.small import small_spec
 
 pytestmark = pytest.mark.slow
@@ -37,15 +38,11 @@ def spec_of(processes: int = 1, sharding: str = "rows", **settings: Any) -> RunS
     return small_spec(SETTINGS | named | {key.replace("__", "."): value for key, value in settings.items()})
 
 
-def prepared(home: Path, spec: RunSpec) -> Job:
+def run(home: Path, spec: RunSpec, tell: Callable[[Event], None] = lambda event: None) -> tuple[str, str | None]:
     cell = home / CELL
     cell.mkdir(parents=True, exist_ok=True)
     write_json(cell / "spec.json", spec.model_dump(mode="json"))
-    return Job("cell", CELL, spec)
-
-
-def run(home: Path, spec: RunSpec, tell: Callable[[Event], None] = lambda event: None) -> tuple[str, str | None]:
-    return run_job(prepared(home, spec), home, StartingPoint(), tell)
+    return run_job(Job("cell", CELL, spec), home, StartingPoint(), tell)
 
 
 def stop_at(step: int) -> Callable[[Event], None]:
@@ -95,6 +92,28 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert [row["metrics"] for row in cell.read_scores()] == [row["metrics"] for row in expected.read_scores()]
 
 
+def test_one_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+    """Its cell is free at once, for it is to be started once more."""
+    spec, folder = spec_of(2, train__steps=1000), tmp_path / CELL
+    folder.mkdir(parents=True)
+    write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    pool, job = LocalPool([Slot("cpu", "")], tmp_path, "harness.run.worker"), Job("cell", CELL, spec)
+    try:
+        pool.start(job)
+        while not any(isinstance(one, Progress) and one.event.get("step") == 2 for one in pool.wait(1.0)):
+            pass
+        assert len(processes_of(tmp_path)) == 2
+        pool.kill(job)
+        while not any(isinstance(one, Ended) for one in pool.wait(1.0)):
+            pass
+        began_s = time.monotonic()
+        while is_leased(folder):  # the last of them takes a moment to go
+            assert time.monotonic() - began_s < 2
+            time.sleep(0.01)
+    finally:
+        pool.close()
+
+
 def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:
     def kill(event: Event) -> None:
         if event.get("step") == 2 and 1 in (there := processes_of(tmp_path)):
@@ -104,20 +123,3 @@ def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:
     assert state == "failed"
     assert reason == "its worker process was killed by signal 9 (on process 1 of the cell's 2)"
     assert processes_of(tmp_path) == {}
-
-
-def test_they_end_with_the_worker_that_runs_the_cell(tmp_path: Path) -> None:
-    """As after Ctrl-C twice: nobody else knows of them, and one that lives on holds the cell."""
-    pool = LocalPool([Slot("cpu", "")], tmp_path, "harness.run.worker")
-    spec = spec_of(2, train__steps=1000)
-    job = prepared(tmp_path, spec)
-    try:
-        pool.start(job)
-        bench.wait_until(
-            lambda: any(event.event.get("step") == 2 for event in pool.wait(1) if isinstance(event, Progress))
-        )
-        assert processes_of(tmp_path).keys() == {0, 1}
-        pool.kill(job)
-        bench.wait_until(lambda: processes_of(tmp_path) == {}, patience_s=4)
-    finally:
-        pool.close()

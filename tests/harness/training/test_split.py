@@ -14,6 +14,7 @@ from torch.multiprocessing.spawn import spawn
 from harness import processes
 from harness.engines.base import SharedEngine
 from harness.processes import Interrupted, Processes, Share, by_all
+from harness.training import update_report
 from harness.training.optimizer import DivergedError, TokenBudget
 from tests.harness.training.together import VARIANTS, Trained, free_port, in_two, run_here, spec_of
 
@@ -22,7 +23,12 @@ STEPS = range(1, 4)
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
 
 
+IDLE_ROWS = 2
+"""Fewer than the batch has, so that a sample of them is measured."""
+
+
 def all_variants(folder: Path) -> None:
+    update_report.IDLE_ROWS = IDLE_ROWS
     for sharding in TOLERANCE:
         for variant in VARIANTS:
             trained = Trained(spec_of(variant, processes=2, sharding=sharding))
@@ -32,7 +38,8 @@ def all_variants(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_like_one(tmp_path: Path) -> None:
+def test_two_processes_train_like_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_report, "IDLE_ROWS", IDLE_ROWS)
     spawn(in_two, args=(free_port(), all_variants, tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     for variant in VARIANTS:
         alone = run_here(Trained(spec_of(variant)), STEPS)
@@ -73,6 +80,7 @@ def stopped_in_a_draw(folder: Path) -> None:
         return
     with pytest.raises(Interrupted):
         counting.draws.generate([[1], [2]], torch.zeros(2, 1), None)  # type: ignore[arg-type]
+    here.stopping.ask()  # the second time, as to all of them; a checkpoint is written nevertheless
     (folder / "ranks.json").write_text(json.dumps(counting.ranks()))
     here.dismiss()
 
