@@ -156,7 +156,7 @@ class CellRecord:
                     raise DamagedRecordError(with_remedy(fault, folder))
 
     def count(self, *also: str) -> Counted:
-        """How much is on the disk of its rollouts, of the files named, and of those of rows (its evaluation's)."""
+        """The size on disk of its files of rows (the evaluation's), its rollouts and the files named."""
         return count(self.evaluation_folder, [*_COUNTED, *also])
 
     def shortfall(self, counted: Counted) -> str | None:

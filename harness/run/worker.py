@@ -281,7 +281,7 @@ def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
         else:
             jobs.put(document)
     if _is_one_of_several():
-        os.kill(os.getpid(), signal.SIGKILL)  # their parent, which should end them all, was killed
+        os.kill(os.getpid(), signal.SIGKILL)  # its parent, which should have ended it, was killed
     jobs.put(None)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(STOP_WITHIN_S)
