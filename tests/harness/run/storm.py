@@ -29,12 +29,19 @@ OF_PARENT = ("start", "report")
 OF_WORKERS = ("stages", "resume", "training", "checkpoint", "evaluation", "compaction")
 """What a worker is at. Resume: it has a cell, and has not cut the rows yet. Checkpoint: one is being written.
 Evaluation: the last one. Compaction: evals.parquet is there, and evals.jsonl too."""
-LATEST_S = {"start": 1.5, "stages": 0.02, "resume": 0.005, "evaluation": 0.02, "report": 1.0}
+LATEST_S = {"start": 1.5, "stages": 0.1, "evaluation": 0.1, "report": 1.0}
 """A blow comes at most so late in its phase, and at once in others."""
 LATEST_STEP = 5
 """In training, it comes once so many steps are recorded at most."""
-BRIEF = ("checkpoint", "compaction")
-"""Phases of milliseconds, which a look could miss: who comes near is stopped for each look."""
+SLOW_DISK = """
+import os, time
+fsync = os.fsync
+def slowly(file):
+    time.sleep(0.02)
+    fsync(file)
+os.fsync = slowly
+"""
+"""The sitecustomize.py of all processes of a storm: phases that end with a flush are long enough to be seen."""
 LOOK_EVERY_S = 0.001
 MOST_RUNS = 8
 """So many may come to their end before a blow has struck, or after the storm before all is done."""
@@ -143,7 +150,7 @@ class Storm:
             since_s: float | None = None
             while run.process.poll() is None:
                 moments = run.moments(self.home)
-                targets = [pid for pid, moment in moments.items() if blow.phase in BRIEF or blow.is_for(moment)]
+                targets = [pid for pid, moment in moments.items() if blow.is_for(moment)]
                 if blow.who == "worker":
                     targets = [pid for pid in targets if pid != run.process.pid]
                 now_s = time.monotonic()

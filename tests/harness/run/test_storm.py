@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from harness.records import CellRecord
 from harness.records.files import read_json
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run import bench
-from tests.harness.run.storm import OF_PARENT, OF_WORKERS, Blow, Storm, forecast, moments_of_leases
+from tests.harness.run.storm import OF_PARENT, OF_WORKERS, SLOW_DISK, Blow, Storm, forecast, moments_of_leases
 from tests.harness.search.fake_cells import write_search
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -44,7 +45,7 @@ SETTINGS = {
     "train.learning_rate": 3e-3,
     "eval.every": 4,
     "eval.problems": 8,
-    "eval.samples": 16,
+    "eval.samples": 64,
 }
 WITHOUT_MIRROR = """
 import contextlib
@@ -56,6 +57,13 @@ main()
 WITH_MIRROR = "from harness.cli import main\nmain()\n"
 TIMES = ("phase_s", "cost", "total_s", "duration_s")
 MIDDLE = ["resume", "training", "training", "checkpoint", "evaluation", "compaction", None]
+
+
+@pytest.fixture(autouse=True)
+def _slow_disk(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("disk")
+    (folder / "sitecustomize.py").write_text(SLOW_DISK)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
 
 
 @pytest.fixture(scope="module")
