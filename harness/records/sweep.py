@@ -320,9 +320,7 @@ class SweepRecord(Part):
         at_fault = [cell for cell in self.cells if f"{cell.path}{os.sep}" in str(error) and cell.fault is None]
         if not at_fault:
             raise error
-        return self._with_cells(
-            [replace(cell, fault=str(error)) if cell in at_fault else cell for cell in self.cells]
-        )
+        return self._with_cells([replace(cell, fault=str(error)) if cell in at_fault else cell for cell in self.cells])
 
     def cell_at(self, path: Path) -> CellRecord:
         """The cell in a folder, as the question reads it; one of another question under the evaluation that it was run
