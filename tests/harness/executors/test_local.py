@@ -216,12 +216,18 @@ def test_leaving_stops_the_workers() -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
+def stop(pid: int) -> None:
+    """Stop a child. It is known to be: of two signals that are under way at once, SIGTERM would come first."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def test_leaving_waits_for_all_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STOP_WITHIN_S", 1.0)
     with opened(3) as pool:
         pids = run(pool, "sleep .3", "sleep .3", "sleep .3").pids
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
         started_s = time.monotonic()
     assert len(set(pids)) == 3 and time.monotonic() - started_s < 2.5
     assert not any(is_alive(pid) for pid in pids)
@@ -231,7 +237,7 @@ def test_ctrl_c_while_leaving_ends_all_workers_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), opened(2) as pool:
         pids = run(pool, "sleep .3", "sleep .3").pids
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         started_s = time.monotonic()
     assert time.monotonic() - started_s < local.STOP_WITHIN_S - 3
@@ -252,7 +258,7 @@ def test_leaving_kills_a_worker_that_does_not_listen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(local, "STOP_WITHIN_S", 0.5)
     with opened(1) as pool:
         (pid,) = run(pool, "ok").pids
-        os.kill(pid, signal.SIGSTOP)  # a stopped process keeps SIGTERM pending
+        stop(pid)  # a stopped process keeps SIGTERM pending
     assert not is_alive(pid)
 
 
