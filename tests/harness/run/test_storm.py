@@ -90,7 +90,7 @@ def unbroken(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_own(document: Any) -> Any:
     if isinstance(document, dict):
         return {key: without_own(value) for key, value in document.items() if key not in OWN}
-    return [*map(without_times, document)] if isinstance(document, list) else document
+    return [*map(without_own, document)] if isinstance(document, list) else document
 
 
 def state_after(cell: CellRecord) -> dict[str, Any]:
