@@ -72,12 +72,12 @@ class TrainSpec(Section):
     )
     checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")
     processes: int = Field(
-        1, ge=1, le=1024, description="processes that train a cell together, on a GPU each where there are any"
+        1, ge=1, le=1024, description="processes that train a cell together, each on its own GPU or CPU core"
     )
     sharding: Literal["rows", "fully"] = Field(
         "rows",
-        description="what the processes split. rows: each passes over some completions; fully: each holds a part of "
-        "the weights, gradients and optimiser state too (FSDP2), for models that one device cannot train",
+        description="what the processes split. rows: the completions of a batch; fully: also the weights, gradients "
+        "and optimiser state (FSDP2), for models that one device cannot train",
     )
 
     def absent_fields(self) -> list[str]:

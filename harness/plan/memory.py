@@ -150,7 +150,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
 
 
 def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
-    """What to say of arms whose cells may not fit into the share of a GPU that a slot has."""
+    """A warning if cells may not fit into their slot's share of a GPU; names the largest arm."""
     known = [slot.memory_bytes * slot.share for slot in slots if slot.memory_bytes is not None]
     if not known:
         return []
@@ -161,8 +161,8 @@ def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
         return []
     arm = max(needed, key=lambda arm: needed[arm])
     return [
-        f"a cell of {arm} needs about {needed[arm] / 1e9:.1f} GB, and the smallest slot has {least / 1e9:.1f} GB of a "
-        "GPU: it may run out of memory. Take fewer --workers, or see the guide on fitting the memory."
+        f"a cell of {arm} needs about {needed[arm] / 1e9:.1f} GB, but the smallest slot has {least / 1e9:.1f} GB of "
+        "GPU memory: it may run out of memory. Use fewer --workers, or see the guide on fitting the memory."
     ]
 
 

@@ -131,6 +131,8 @@ def test_an_nvidia_smi_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(slots, "_SMI_S", 0.1)
     with pytest.raises(RefusedError, match=r"nvidia-smi -L has not answered.*CUDA_VISIBLE_DEVICES="):
         local_slots()
+    monkeypatch.setenv(VISIBLE, "")
+    assert {slot.kind for slot in local_slots()} == {"cpu"}, "the remedy works"
 
 
 GPUS = [Slot("cuda", f"GPU {n}", environment={VISIBLE: str(n)}) for n in range(3)]
@@ -175,9 +177,11 @@ def test_the_processes_of_a_cell_are_on_one_machine() -> None:
     (pair,) = joined(there, 2)
     assert (pair.machine, pair.processes) == ("two", 2)
     assert choose_slots(there, {"cuda"}, 1, processes=2) == [pair]
-    with pytest.raises(RefusedError, match=r"takes a GPU of one machine, but none has more than 2\..*processes=2\."):
+    with pytest.raises(
+        RefusedError, match=r"takes a GPU, all on one machine, but no machine has more than 2\..*processes=2\."
+    ):
         choose_slots(there, {"cuda"}, 1, processes=3)
-    with pytest.raises(RefusedError, match=r"train\.processes is 5, and each process takes a core of"):
+    with pytest.raises(RefusedError, match=r"train\.processes is 5, and each process takes a core,"):
         choose_slots([*GPUS, *CORES], {"cpu"}, 1, processes=5)
 
 

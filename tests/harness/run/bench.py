@@ -36,7 +36,7 @@ main()
 """
 ARMS: dict[str, dict[str, Any]] = {"group_std": {}, "no_std": {"objective.scale": "none"}}
 SWEEP_SETTINGS = {"train.steps": 10, "train.checkpoint_every": 3, "eval.every": 4, "eval.problems": 24}
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 def write_sweep(folder: Path, arms: dict[str, dict[str, Any]] | None = None, seeds: int = 2) -> Path:

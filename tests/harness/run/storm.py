@@ -18,23 +18,30 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from harness.records.files import read_last_row
 from tests.harness.run import bench
 
 Who = Literal["parent", "worker", "both"]
-Moment = tuple[str, str]
-"""What a process is at: the phase, and the name of a cell's folder or of a stage, if it has one."""
 OF_PARENT = ("start", "report")
 """What the parent is at while its workers have nothing to do: it plans and writes the question, or the report."""
 OF_WORKERS = ("stages", "resume", "training", "checkpoint", "evaluation", "compaction")
 """What a worker is at. Resume: it has a cell, and has not cut the rows yet. Checkpoint: one is being written.
 Evaluation: the last one. Compaction: evals.parquet is there, and evals.jsonl too."""
-LATEST_S = {"start": 3.0, "stages": 0.05, "resume": 0.05, "training": 0.3, "evaluation": 0.05, "report": 1.5}
-"""A blow comes at most so late in its phase, and at once in others. Too late, it waits for the next time."""
-BRIEF = ("checkpoint", "compaction")
-"""Phases of milliseconds, which a look could miss: who comes near is stopped for each look."""
+LATEST_S = {"start": 1.5, "stages": 0.1, "evaluation": 0.1, "report": 1.0}
+"""A blow comes at most so late in its phase, and at once in others."""
+LATEST_STEP = 5
+"""In training, it comes once so many steps are recorded at most."""
+SLOW_DISK = """
+import os, time
+fsync = os.fsync
+def slowly(file):
+    time.sleep(0.02)
+    fsync(file)
+os.fsync = slowly
+"""
+"""The sitecustomize.py of all processes of a storm: phases that end with a flush are long enough to be seen."""
 LOOK_EVERY_S = 0.001
 MOST_RUNS = 8
 """So many may come to their end before a blow has struck, or after the storm before all is done."""
@@ -42,20 +49,34 @@ ENDS_WITHIN_S = 15.0
 """What a signal ends, and the workers of a parent that is gone."""
 
 
+class Moment(NamedTuple):
+    """What a process is at. place: the name of the cell's folder or of the stage, if it has one. steps: those that the
+    cell has recorded."""
+
+    phase: str
+    place: str = ""
+    steps: int = 0
+
+    def __str__(self) -> str:
+        at_step = f" at step {self.steps}" if self.phase in ("training", "checkpoint") else ""
+        return f"{self.phase}{at_step}{' of ' if self.place else ''}{self.place}"
+
+
 @dataclass(frozen=True)
 class Blow:
-    """phase: when; None: at any time. after_s: since the phase was seen, or since the run began. arm: of the cell that
-    is to be in this phase; None: any."""
+    """phase: when; None: at any time. after_s: since the phase was seen, or since the run began. steps: that the cell
+    must have recorded. arm: of the cell; None: any."""
 
     phase: str | None
     who: Who
     after_s: float = 0.0
+    steps: int = 0
     how: signal.Signals = signal.SIGKILL
     arm: str | None = None
 
     def is_for(self, moment: Moment) -> bool:
-        phase, place = moment
-        return self.phase in (None, phase) and (self.arm is None or place.startswith(f"{self.arm}-s"))
+        is_arm = self.arm is None or moment.place.startswith(f"{self.arm}-s")
+        return self.phase in (None, moment.phase) and is_arm and moment.steps >= self.steps
 
 
 @dataclass(frozen=True)
@@ -86,12 +107,14 @@ def forecast(
         else:
             whose[:] = whose or dice.sample(("parent", "worker", "both"), 3)
             who = whose.pop()
-        return Blow(phase, who, dice.uniform(2, 8) if phase is None else dice.uniform(0, LATEST_S.get(phase, 0)))
+        after_s = dice.uniform(1, 6) if phase is None else dice.uniform(0, LATEST_S.get(phase, 0))
+        return Blow(phase, who, after_s, dice.randint(0, LATEST_STEP) if phase == "training" else 0)
 
-    blows = [*map(at, middle)]
-    for how in (signal.SIGINT, signal.SIGTERM):
-        blows.append(Blow("training", "parent", dice.uniform(0, LATEST_S["training"]), how))
+    phased, *others = (at(phase) for phase in sorted(dice.sample(middle, len(middle)), key=lambda phase: phase is None))
+    soft = (signal.SIGINT, signal.SIGTERM)
+    blows = [*others, *(Blow("training", "parent", 0.0, dice.randint(0, LATEST_STEP // 2), how) for how in soft)]
     dice.shuffle(blows)
+    blows.append(phased)  # the last one finds something to do, whatever those before it have left
     for arm in arms:
         place = next(n for n, blow in enumerate(blows) if blow.phase and not blow.arm and blow.how == signal.SIGKILL)
         blows[place] = replace(blows[place], arm=arm)
@@ -127,7 +150,7 @@ class Storm:
             since_s: float | None = None
             while run.process.poll() is None:
                 moments = run.moments(self.home)
-                targets = [pid for pid, moment in moments.items() if blow.phase in BRIEF or blow.is_for(moment)]
+                targets = [pid for pid, moment in moments.items() if blow.is_for(moment)]
                 if blow.who == "worker":
                     targets = [pid for pid in targets if pid != run.process.pid]
                 now_s = time.monotonic()
@@ -136,8 +159,9 @@ class Storm:
                 if targets and now_s >= due_s and self._strikes(run, blow, targets):
                     return
                 time.sleep(LOOK_EVERY_S)
-            self._end()
-        raise AssertionError(f"{MOST_RUNS} runs have ended before {blow} could strike; until then\n{self.table()}")
+            if self._end() == 0 and blow.phase in OF_WORKERS:
+                break
+        raise AssertionError(f"the runs have ended before {blow} could strike; until then\n{self.table()}")
 
     def _strikes(self, run: Run, blow: Blow, targets: Sequence[int]) -> bool:
         with stopped(targets if blow.who == "worker" else run.alive()) as there:
@@ -186,16 +210,15 @@ class Storm:
 
     @property
     def phases_hit(self) -> Counter[str]:
-        return Counter(phase for one in self.landed for phase in {phase for phase, _ in one.hit})
+        return Counter(phase for one in self.landed for phase in {moment.phase for moment in one.hit})
 
     @property
     def places_hit(self) -> set[str]:
-        return {place for one in self.landed for _, place in one.hit}
+        return {moment.place for one in self.landed for moment in one.hit}
 
     def table(self) -> str:
         lines = [
-            f"{one.at_s:6.1f} s  {one.blow.how.name:7} {one.blow.who:6} "
-            + ", ".join(" of ".join(filter(None, moment)) for moment in one.hit)
+            f"{one.at_s:6.1f} s  {one.blow.how.name:7} {one.blow.who:6} " + ", ".join(map(str, one.hit))
             for one in self.landed
         ]
         counts = ", ".join(f"{phase} {self.phases_hit[phase]}" for phase in (*OF_PARENT, *OF_WORKERS))
@@ -224,9 +247,9 @@ class Run:
         found = {pid: moment for pid, moment in moments_of_leases(home) if pid in alive}
         self._has_worked |= bool(found)
         if not found and is_any_report_written(home):
-            found[self.process.pid] = "report", ""
+            found[self.process.pid] = Moment("report")
         elif not self._has_worked:
-            found[self.process.pid] = "start", ""
+            found[self.process.pid] = Moment("start")
         return found
 
 
@@ -234,10 +257,12 @@ def moments_of_leases(home: Path) -> Iterator[tuple[int, Moment]]:
     """What each process that holds a lease is at."""
     for path in home.glob("cache/leases/*/lease.json"):
         if (owner := owner_of(path)) is not None:
-            yield owner[0], ("stages", path.parent.name)
+            yield owner[0], Moment("stages", path.parent.name)
     for path in home.glob("*/cells/*/lease.json"):
         if (owner := owner_of(path)) is not None:
-            yield owner[0], (phase_of_cell(path.parent, owner[1]), path.parent.name)
+            steps = path.with_name("steps.jsonl")
+            n_steps = steps.read_bytes().count(b"\n") if steps.exists() else 0
+            yield owner[0], Moment(phase_of_cell(path.parent, owner[1]), path.parent.name, n_steps)
 
 
 def owner_of(lease: Path) -> tuple[int, int] | None:

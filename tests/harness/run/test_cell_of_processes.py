@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from harness.config.run_spec import RunSpec
-from harness.executors.base import Job
+from harness.executors.base import Ended, Job, Progress
+from harness.executors.local import LocalPool
+from harness.executors.slots import Slot
 from harness.models.start import StartingPoint
 from harness.processes import Interrupted
 from harness.records import CellRecord
 from harness.records.files import write_json
+from harness.records.lease import is_leased
 from harness.run.worker import run_job
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run.small import small_spec
@@ -86,6 +90,28 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
         assert row["reward/mean"] == other["reward/mean"]
         assert row["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-3)
     assert [row["metrics"] for row in cell.read_scores()] == [row["metrics"] for row in expected.read_scores()]
+
+
+def test_one_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+    """Its cell is free at once, for it is to be started once more."""
+    spec, folder = spec_of(2, train__steps=1000), tmp_path / CELL
+    folder.mkdir(parents=True)
+    write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    pool, job = LocalPool([Slot("cpu", "")], tmp_path, "harness.run.worker"), Job("cell", CELL, spec)
+    try:
+        pool.start(job)
+        while not any(isinstance(one, Progress) and one.event.get("step") == 2 for one in pool.wait(1.0)):
+            pass
+        assert len(processes_of(tmp_path)) == 2
+        pool.kill(job)
+        while not any(isinstance(one, Ended) for one in pool.wait(1.0)):
+            pass
+        began_s = time.monotonic()
+        while is_leased(folder):  # the last of them takes a moment to go
+            assert time.monotonic() - began_s < 2
+            time.sleep(0.01)
+    finally:
+        pool.close()
 
 
 def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:

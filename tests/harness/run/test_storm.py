@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from harness.records import CellRecord
 from harness.records.files import read_json
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run import bench
-from tests.harness.run.storm import OF_PARENT, OF_WORKERS, Blow, Storm, forecast, moments_of_leases
+from tests.harness.run.storm import OF_PARENT, OF_WORKERS, SLOW_DISK, Blow, Storm, forecast, moments_of_leases
 from tests.harness.search.fake_cells import write_search
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -44,7 +45,7 @@ SETTINGS = {
     "train.learning_rate": 3e-3,
     "eval.every": 4,
     "eval.problems": 8,
-    "eval.samples": 16,
+    "eval.samples": 64,
 }
 WITHOUT_MIRROR = """
 import contextlib
@@ -56,6 +57,13 @@ main()
 WITH_MIRROR = "from harness.cli import main\nmain()\n"
 TIMES = ("phase_s", "cost", "total_s", "duration_s")
 MIDDLE = ["resume", "training", "training", "checkpoint", "evaluation", "compaction", None]
+
+
+@pytest.fixture(autouse=True)
+def _slow_disk(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("disk")
+    (folder / "sitecustomize.py").write_text(SLOW_DISK)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +100,15 @@ def state_after(cell: CellRecord) -> dict[str, Any]:
 
 def assert_equal(home: Path, unbroken: Path, name: str = "small") -> None:
     """Weights, records and report."""
+    assert_cells_equal(home, unbroken, name)
+    assert bench.cells(home, name).keys() == bench.cells(unbroken, name).keys()
+    report, expected = (read_json(place / name / "report" / "report.json") for place in (home, unbroken))
+    assert without_times(report) == without_times(expected)
+
+
+def assert_cells_equal(home: Path, unbroken: Path, name: str = "small") -> None:
+    """Weights and records of the cells that there are."""
     there, expected = bench.cells(home, name), bench.cells(unbroken, name)
-    assert there.keys() == expected.keys()
     for cell in there:
         assert bench.contents(there[cell]) == bench.contents(expected[cell]), cell
         assert state_after(there[cell]) == state_after(expected[cell]), cell
@@ -101,8 +116,6 @@ def assert_equal(home: Path, unbroken: Path, name: str = "small") -> None:
         epochs = [start["epoch"] for start in there[cell].read_starts()]
         assert epochs == sorted(set(epochs)), cell
         there[cell].require_whole()
-    report, expected_report = (read_json(place / name / "report" / "report.json") for place in (home, unbroken))
-    assert without_times(report) == without_times(expected_report)
 
 
 def through(storm: Storm, blows: Sequence[Blow]) -> None:
@@ -160,7 +173,7 @@ def test_a_search_comes_through_ten_kills(tmp_path: Path) -> None:
     assert code == 0, stderr
     home = tmp_path / "home"
     storm = Storm(lambda: begin(home), home)
-    through(storm, forecast(5, MIDDLE))
+    through(storm, forecast(5, ["training", *MIDDLE], first=("start",)))  # what it needs of its base is no stage
     assert storm.kills == 10
     study, expected = (read_json(place / "found" / "study.json") for place in (home, tmp_path / "unbroken"))
     assert [trial["state"] for trial in study["trials"]] == ["complete"] * TRIALS
@@ -171,22 +184,23 @@ def test_a_search_comes_through_ten_kills(tmp_path: Path) -> None:
 def is_at_work(home: Path, run: subprocess.Popen[str]) -> bool:
     """Whether a worker of the run has a cell."""
     alive = bench.processes_of(run.pid)
-    return any(pid in alive and phase in OF_WORKERS[1:] for pid, (phase, _) in moments_of_leases(home))
+    return any(pid in alive and moment.phase in OF_WORKERS[1:] for pid, moment in moments_of_leases(home))
 
 
 @pytest.mark.slow
 def test_two_runs_share_a_home_and_what_one_of_them_leaves_when_killed(
     sweep: Path, unbroken: Path, tmp_path: Path
 ) -> None:
-    one, other = (bench.start(sweep, tmp_path, "--workers", "1", program=WITHOUT_MIRROR) for _ in range(2))
+    arms = ("--arms", "grpo,ppo,dpo_rounds")
+    one, other = (bench.start(sweep, tmp_path, *arms, "--workers", "1") for _ in range(2))
     bench.wait_until(lambda: is_at_work(tmp_path, one) and is_at_work(tmp_path, other))
     bench.kill_all(one)
     bench.end(one)
     code, stderr = bench.end(other)
     assert code in (0, 1) and "Traceback" not in stderr, stderr
-    code, stderr = bench.run(sweep, tmp_path, program=WITHOUT_MIRROR)
+    code, stderr = bench.run_here(sweep, tmp_path, *arms)
     assert code == 0, stderr
-    assert_equal(tmp_path, unbroken)
+    assert_cells_equal(tmp_path, unbroken)
     for cell in bench.cells(tmp_path).values():
         assert cell.log.read_text().count("done at step") == 1
 
@@ -201,12 +215,13 @@ def test_two_homes_share_a_cache_and_what_one_of_them_leaves_when_killed(
         home.mkdir()
         (tmp_path / "cache").mkdir(exist_ok=True)
         (home / "cache").symlink_to(tmp_path / "cache")
-    one, other = (bench.start(sweep, home, program=WITHOUT_MIRROR) for home in homes)
-    bench.wait_until(lambda: any(phase == "stages" for _, (phase, _) in moments_of_leases(tmp_path)))
+    arms = ("--arms", "grpo,ppo,dpo_rounds")
+    one, other = (bench.start(sweep, home, *arms) for home in homes)
+    bench.wait_until(lambda: any(moment.phase == "stages" for _, moment in moments_of_leases(tmp_path)))
     bench.kill_all(one)
     bench.end(one)
     assert bench.end(other)[0] == 0
-    code, stderr = bench.run(sweep, homes[0], program=WITHOUT_MIRROR)
+    code, stderr = bench.run_here(sweep, homes[0], *arms)
     assert code == 0, stderr
     for home in homes:
-        assert_equal(home, unbroken)
+        assert_cells_equal(home, unbroken)

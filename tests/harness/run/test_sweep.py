@@ -79,7 +79,7 @@ def test_a_run_is_repeated_from_its_records(unbroken: Path, tmp_path: Path) -> N
     for name, value in {"commit": "0123456789", "processor": "Abacus", "numpy": "1.0"}.items():
         assert f"differs from {then}: {name} was {value}, is " in stderr
     assert f"differs from {then}: torch" not in stderr and "the hash of" not in stderr
-    assert f"weights: 4 of 4 cells end with those of {then}\n" in stderr
+    assert f"weights: 4 of 4 cells end with the same as in {then}\n" in stderr
     assert read_sweep(home / "small").command == f"bench run --from {then}"
     assert {cell.path.name: cell.digest for cell in read_sweep(home / "small").cells} == {
         cell.path.name: cell.digest for cell in read_sweep(then).cells

@@ -50,7 +50,7 @@ def give(worker: subprocess.Popen[str], kind: str, path: str, settings: dict[str
 
 
 def next_event(worker: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next that is no sign of life."""
+    """The next event that is not a heartbeat."""
     assert worker.stdout is not None
     while "still_s" in (event := json.loads(worker.stdout.readline())):
         pass
