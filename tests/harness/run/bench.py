@@ -115,8 +115,8 @@ def contents(cell: CellRecord) -> dict[str, Any]:
 
 
 def rollout_rows(cell: CellRecord) -> list[dict[str, Any]]:
-    """Those of all files together: each holds as many steps as there were between two checkpoints, and lacks the columns
-    that are null in all of its rows."""
+    """Those of all files together: each holds as many steps as there were between two checkpoints, and lacks columns
+    that are null in all its rows."""
     rows = (row for path in cell.rollout_files() for row in pyarrow.parquet.read_table(path).to_pylist())
     return [{column: value for column, value in row.items() if value is not None} for row in rows]
 
