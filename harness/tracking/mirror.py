@@ -262,7 +262,7 @@ class MirrorThread:
     """`with MirrorThread(mirror): ...` syncs every `interval_s` seconds and once more at the end.
 
     A server that is away or slow costs the sweep nothing but the mirror's freshness: one warning says so, each sync is
-    a new try, and leaving waits at most `patience_s` for the last one, or `HURRY_S` where an error, such as Ctrl-C, ends
+    a new try, and leaving waits at most `patience_s` for the last one, or `HURRY_S` where Ctrl-C or another error ends
     the sweep.
     """
 

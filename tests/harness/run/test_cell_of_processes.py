@@ -113,8 +113,8 @@ def test_an_evaluation_that_is_interrupted_leaves_a_checkpoint(tmp_path: Path) -
     finally:
         signal.signal(signal.SIGALRM, before)
     cell = CellRecord.at(tmp_path / CELL)
-    assert [path.name for path in checkpoint_folders(cell.checkpoints)] == ["step-000000", "step-000003"]
     assert (cell.state, cell.reason) == ("interrupted", "interrupted; the next run continues it")
+    assert [path.name for path in checkpoint_folders(cell.checkpoints)] == ["step-000000", "step-000003"]
 
 
 def test_one_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
