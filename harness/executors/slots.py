@@ -102,7 +102,7 @@ def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
     if len(there) < count:
         raise RefusedError(
             f"train.processes is {count}, and each process takes a GPU, but this cell may use {len(there)}. Use --set "
-            f"train.processes={max(1, len(there))}, or fewer cells at once (--jobs)."
+            f"train.processes={max(1, len(there))}, or fewer cells at once (--workers)."
         )
     return [
         replace(

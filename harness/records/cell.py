@@ -119,13 +119,14 @@ class CellRecord:
         Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
         status = self._written_status()
-        if self.fault is not None:
-            return status | {"state": "damaged", "reason": self.fault}
-        return status | {"state": "running", "reason": None} if is_leased(self.path) else status
+        is_running = self.fault is None and is_leased(self.path)
+        return status | {"state": "running", "reason": None} if is_running else status
 
     def _written_status(self) -> dict[str, Any]:
         """Whatever a lease says."""
         status = _status_in(self.path)
+        if self.fault is not None:
+            return status | {"state": "damaged", "reason": self.fault}
         if self.evaluation is None or status["state"] != "done":
             return status
         evaluated = _status_in(self.evaluation_folder)
@@ -138,9 +139,8 @@ class CellRecord:
 
     def require_readable(self) -> None:
         """Raise DamagedRecordError if its state is unknown, or it is done and lacks some of what it counted."""
-        for folder in (self.path, self.evaluation_folder):
-            if (fault := _checked_status(folder)[1]) is not None:
-                raise DamagedRecordError(fault)
+        if fault := self.fault or _checked_status(self.path)[1] or _checked_status(self.evaluation_folder)[1]:
+            raise DamagedRecordError(fault)
 
     def require_whole(self) -> None:
         """Raise DamagedRecordError unless a finished cell has all that it counted, byte for byte. Those of earlier
