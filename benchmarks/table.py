@@ -146,14 +146,17 @@ def _markdown(rows: list[list[str]]) -> str:
 
 
 def tables(outcomes: Mapping[str, Outcome]) -> str:
-    """Name of the benchmark -> its outcome; Markdown."""
-    rows = [["what", "ours", "beside", "ratio", "required", "of the physical limit"]]
+    """Name of the file of results -> its outcome; Markdown."""
+    rows = [["what", "on", "ours", "beside", "ratio", "required", "of the physical limit"]]
     for name, make in _ROWS.items():
-        if name in outcomes:
-            rows += make(outcomes[name])
+        for outcome in outcomes.values():
+            if outcome["benchmark"] == name:
+                rows += [[what, _place(outcome["machine"]), *more] for what, *more in make(outcome)]
     parts = [_markdown(rows)]
-    if "trl_settings" in outcomes:
-        seconds: Mapping[str, float] = outcomes["trl_settings"]["seconds_per_step"]
+    for outcome in outcomes.values():
+        if outcome["benchmark"] != "trl_settings":
+            continue
+        seconds: Mapping[str, float] = outcome["seconds_per_step"]
         tried = [[name.removeprefix("trl, "), f"{value:.3f}"] for name, value in seconds.items()]
         parts.append(_markdown([["TRL's settings", "seconds a step"], *tried]))
     machines = {_machine(outcome["machine"]): None for outcome in outcomes.values()}
@@ -162,8 +165,12 @@ def tables(outcomes: Mapping[str, Outcome]) -> str:
 
 def _machine(facts: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "transformers", "trl", "vllm") if name in facts)
-    place = facts.get("gpu") or f"{facts['processor']}, {facts['cores']} cores"
-    return f"Measured on: {place}, Python {facts['python']}, {versions}."
+    cores = "" if "gpu" in facts else f", {facts['cores']} cores"
+    return f"Measured on: {_place(facts)}{cores}, Python {facts['python']}, {versions}."
+
+
+def _place(facts: Mapping[str, Any]) -> str:
+    return str(facts.get("gpu") or facts["processor"])
 
 
 def outcomes_in(folder: Path) -> dict[str, Outcome]:

@@ -44,7 +44,7 @@ class Runs:
     cells: list[CellRecord]
 
     def setting_aside(self, error: DamagedRecordError) -> Runs:
-        """The same, with the cell that the error names `damaged` if it is one of these."""
+        """The same runs; if the error names one of their cells, that cell is `damaged`."""
         cells = [replace(cell, fault=str(error)) if cell.is_named_in(error) else cell for cell in self.cells]
         return replace(self, cells=cells)
 
@@ -136,8 +136,8 @@ def compare(
 
 
 def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]) -> tuple[list[Runs], Read]:
-    """The sides without the cells that `read` finds damaged, and what it makes of them. Raises DamagedRecordError if
-    something else is, or no cell of a side is left."""
+    """Read the sides, leaving out cells that prove damaged; returns the sides and the result. Raises
+    DamagedRecordError if anything else is damaged, or no cell of a side is left."""
     from harness.records.files import DamagedRecordError
 
     while True:

@@ -268,7 +268,7 @@ def require_any_done(sweep: SweepRecord, so: str) -> None:
 
 
 def warn_of_damage(cells: Iterable[CellRecord]) -> None:
-    """Name the damaged ones among cells of which the others are shown."""
+    """Warn of each damaged cell; the others are shown."""
     for cell in cells:
         if (status := cell.read_status())["state"] == "damaged":
             note(f"warning: {cell.arm}-s{cell.seed} is damaged and left out: {status['reason']}")

@@ -12,12 +12,12 @@ evals.parquet and problems.jsonl.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from harness.records.counted import Counted, count, is_counted, shortfall, size_shortfall
+from harness.records.counted import Counted, count, shortfall
 from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
@@ -32,23 +32,18 @@ from harness.records.files import (
 from harness.records.lease import is_leased
 from harness.records.rollouts import read_rollouts, rollout_files
 from harness.records.scores import read_scores
+from harness.records.status import CellState, checked_status, status_in, with_remedy
 from harness.records.tables import read_columns, read_parquet
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.compute
 
-CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted", "damaged"]
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
 _START = ("epoch", "from_step", "owner", "time", "registered")
 EVALUATIONS = "evaluations"
 EVALUATION_FILE = "evaluation.json"
 STARTS_FILE = "starts.jsonl"
-# What status.json holds besides the state; each may be absent.
-_STATUS = {
-    **{"reason": str | None, "flags": list, "digest": str | None},
-    **{"step": int, "steps": int | None, "generated_tokens": int, "records": dict},
-}
 _COUNTED = (STARTS_FILE, "steps.jsonl", "timing.jsonl", "scores.jsonl", PROBLEMS_FILE, "rollouts")
 
 
@@ -62,10 +57,12 @@ def is_cell_directory_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time.
+    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time,
+    unless it is `as_it_stands`.
 
     evaluation: which one its samples, scores and state are read from: the name of a folder under `evaluations`, or
-    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it.
+    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it. seen: its status
+    as it was read once.
     """
 
     path: Path
@@ -74,6 +71,7 @@ class CellRecord:
     hash: str
     evaluation: str | None = None
     fault: str | None = None
+    seen: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def at(cls, path: Path) -> CellRecord:
@@ -86,7 +84,12 @@ class CellRecord:
     @property
     def own(self) -> CellRecord:
         """The same cell under the evaluation that it was run with."""
-        return replace(self, evaluation=None)
+        return self if self.evaluation is None else replace(self, evaluation=None, seen=None)
+
+    @property
+    def as_it_stands(self) -> CellRecord:
+        """The same, for a reader of many things in it, who asks again and again for its state: that of now."""
+        return replace(self, seen=self.read_status())
 
     @property
     def evaluation_folder(self) -> Path:
@@ -118,40 +121,42 @@ class CellRecord:
 
         Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
+        if self.seen is not None and self.fault is None:
+            return {**self.seen}
         status = self._written_status()
         is_running = self.fault is None and is_leased(self.path)
         return status | {"state": "running", "reason": None} if is_running else status
 
     def _written_status(self) -> dict[str, Any]:
         """Whatever a lease says."""
-        status = _status_in(self.path)
+        status = status_in(self.path)
         if self.fault is not None:
             return status | {"state": "damaged", "reason": self.fault}
         if self.evaluation is None or status["state"] != "done":
             return status
-        evaluated = _status_in(self.evaluation_folder)
+        evaluated = status_in(self.evaluation_folder)
         of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
         return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
 
     def is_named_in(self, error: DamagedRecordError) -> bool:
-        """Whether it is what the error is about, and that was not known."""
+        """Whether the error is about this cell, which was not known to be damaged."""
         return self.fault is None and f"{self.path}/" in str(error)
 
     def require_readable(self) -> None:
         """Raise DamagedRecordError if its state is unknown, or it is done and lacks some of what it counted."""
-        if fault := self.fault or _checked_status(self.path)[1] or _checked_status(self.evaluation_folder)[1]:
+        if fault := self.fault or checked_status(self.path)[1] or checked_status(self.evaluation_folder)[1]:
             raise DamagedRecordError(fault)
 
     def require_whole(self) -> None:
         """Raise DamagedRecordError unless a finished cell has all that it counted, byte for byte. Those of earlier
         versions counted nothing."""
         for folder in dict.fromkeys((self.path, self.evaluation_folder)):
-            for name, there in _status_in(folder).get("records", {}).items():
+            for name, there in status_in(folder).get("records", {}).items():
                 if (fault := shortfall(folder / name, there)) is not None:
-                    raise DamagedRecordError(_with_remedy(fault, folder))
+                    raise DamagedRecordError(with_remedy(fault, folder))
 
     def count(self, *also: str) -> Counted:
-        """How much is on the disk of its rollouts, of the files named, and of those of rows (its evaluation's)."""
+        """The size on disk of its files of rows (the evaluation's), its rollouts and the files named."""
         return count(self.evaluation_folder, [*_COUNTED, *also])
 
     def shortfall(self, counted: Counted) -> str | None:
@@ -367,34 +372,3 @@ class CellRecord:
         DamagedRecordError.
         """
         return read_parquet(self.evals, columns, where) if self.evals.exists() else None
-
-
-def _status_in(folder: Path) -> dict[str, Any]:
-    status, fault = _checked_status(folder)
-    return status if fault is None else status | {"state": "damaged", "reason": fault}
-
-
-def _checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """status.json in a folder of a cell or evaluation, and what is wrong with it, or with the sizes of the files that
-    it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
-    path = folder / "status.json"
-    try:
-        status: dict[str, Any] = read_object(path) if path.exists() else {"state": "pending"}
-    except (DamagedRecordError, OSError) as error:
-        return {}, str(error)
-    wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
-    if status.get("state") not in get_args(CellState):
-        wrong.insert(0, "state")
-    if "records" not in wrong and not is_counted(status.get("records", {})):
-        wrong.append("records")
-    if wrong:
-        fault = f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there)"
-        return {}, _with_remedy(fault, folder)
-    counted: Counted = status.get("records", {}) if status["state"] == "done" else {}
-    faults = (size_shortfall(folder / name, there) for name, there in counted.items())
-    short = next(filter(None, faults), None)
-    return status, None if short is None else _with_remedy(short, folder)
-
-
-def _with_remedy(fault: str, folder: Path) -> str:
-    return f"{fault}. Restore it, or move {folder} away and run the sweep again."

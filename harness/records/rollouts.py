@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.records.files import DamagedRecordError
 from harness.records.tables import REMEDY, read_parquet, require_values
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+Item = TypeVar("Item")
 _NAME = re.compile(r"\d+-(?P<last>\d+)(-e(?P<epoch>\d+))?")
 _UNKNOWN_EPOCH = 2**31
 Superseded = Callable[[int, int], bool]
@@ -53,11 +54,11 @@ def write_rollouts(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     pyarrow.parquet.write_table(table, path, compression="zstd")
 
 
-def spread(paths: Sequence[Path], most: int) -> list[Path]:
+def spread(files: Sequence[Item], most: int) -> list[Item]:
     """Up to `most` of them, at least 2, at even distances: the first and the last are among them."""
-    if len(paths) <= most:
-        return list(paths)
-    return [paths[round(place * (len(paths) - 1) / (most - 1))] for place in range(most)]
+    if len(files) <= most:
+        return list(files)
+    return [files[round(place * (len(files) - 1) / (most - 1))] for place in range(most)]
 
 
 def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: False) -> list[Path]:

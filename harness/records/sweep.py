@@ -303,15 +303,23 @@ class SweepRecord(Part):
         content = json.dumps([asked, cells, [cell.path.name for cell in self.other_cells]])
         return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
+    @property
+    def as_it_stands(self) -> SweepRecord:
+        """The same, with the states that its cells have now; see `CellRecord.as_it_stands`."""
+        return self._with_cells([cell.as_it_stands for cell in self.cells])
+
+    def _with_cells(self, cells: list[CellRecord]) -> SweepRecord:
+        copy = self.model_copy()
+        vars(copy)["cells"] = cells
+        return copy
+
     def setting_aside(self, error: DamagedRecordError) -> SweepRecord:
         """The same, with the cell that the error names `damaged`: one bad cell hides no other. Raises the error if it
         is about something else."""
         at_fault = [cell for cell in self.cells if cell.is_named_in(error)]
         if not at_fault:
             raise error
-        copy = self.model_copy()
-        vars(copy)["cells"] = [replace(cell, fault=str(error)) if cell in at_fault else cell for cell in self.cells]
-        return copy
+        return self._with_cells([replace(cell, fault=str(error)) if cell in at_fault else cell for cell in self.cells])
 
     def cell_at(self, path: Path) -> CellRecord:
         """The cell in a folder, as the question reads it; one of another question under the evaluation that it was run

@@ -82,8 +82,8 @@ class SearchRun:
                 run_jobs(executor, _Trials(self, self._owner, self.workers, observer))
         if self.trials is None and self._is_used_up(self.study.trials()):
             observer.remark(
-                f"the last {IDLE_TRIALS} trials used nothing of the budget, as settings that were tried before or "
-                "cannot be tried: the search ends"
+                f"the search ends: the last {IDLE_TRIALS} trials used none of the budget, because their settings were "
+                "tried before or cannot be tried"
             )
         if running := self.study.running():
             numbers = ", ".join(map(str, running))
@@ -91,21 +91,21 @@ class SearchRun:
         return self.write(with_importances=True)
 
     def is_settled(self, observer: Observer) -> bool:
-        """Whether it is known of each trial under way if its worker lives. If not, it will be: at the worker's next
-        heartbeat, or once they have stopped for `STALE_AFTER_S`; that is told once."""
+        """Whether it is known of each running trial whether its worker lives. If not, the next heartbeat will tell, or
+        `STALE_AFTER_S` without one; the user is told once."""
         unknown = self.study.unknown()
         if unknown and not self._told_of_waiting:
             self._told_of_waiting = True
             numbers = ", ".join(map(str, unknown))
             observer.remark(
-                f"waiting for a sign of life of whoever trains trial {numbers}; without one, it is continued here in "
-                f"{STALE_AFTER_S:.0f} s"
+                f"waiting for a heartbeat from the worker of trial {numbers}; without one, the trial is continued here "
+                f"after {STALE_AFTER_S:.0f} s"
             )
         return not unknown
 
     @contextmanager
     def _worker_lease(self) -> Iterator[None]:
-        """Hold a lease in the search's folder, by which others know whose trials are worked on."""
+        """Hold a lease in the search's folder, which tells other workers whose trials are running."""
         lease = self.folder / WORKERS / self._owner
         lease.mkdir(parents=True)
         with hold_lease(lease):

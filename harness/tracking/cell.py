@@ -147,13 +147,13 @@ def sync_cell(view: CellView, run: MirroredRun | None, create: Callable[..., Mir
 
     mirrored = _extents(run, _MIRRORED_TAG)
     new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
-    points = [point for name, record in _RECORDS.items() for row in new[name] for point in record.points(*row)]
+    points = (point for name, record in _RECORDS.items() for row in new[name] for point in record.points(*row))
     extents = {name: _extent(rows[name]) if new[name] else mirrored[name] for name in _RECORDS}
-    if points:
+    if any(new.values()):
         # First, so that after a kill in between the same points are known to be sent again.
         sending = {name: _Extent(len(rows[name]), _digest(new[name])) for name in _RECORDS if new[name]}
         run.set_tags({_SENDING_TAG: json.dumps(sending)})
-    run.log_points(points)
+    n_points = run.log_points(points)
     # Last, so that it never speaks of points that were not sent.
     run.set_tags(
         {
@@ -166,7 +166,7 @@ def sync_cell(view: CellView, run: MirroredRun | None, create: Callable[..., Mir
         }
     )
     run.set_status(STATUS[view.status["state"]], ended_ms(cell))
-    return run, len(points)
+    return run, n_points
 
 
 def began_ms(cell: CellRecord) -> int:

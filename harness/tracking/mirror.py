@@ -261,9 +261,8 @@ _log = logging.getLogger(__name__)
 class MirrorThread:
     """`with MirrorThread(mirror): ...` syncs every `interval_s` seconds and once more at the end.
 
-    A server that is away or slow costs the sweep nothing but the mirror's freshness: one warning says so, each sync is
-    a new try, and leaving waits at most `patience_s` for the last one, or `HURRY_S` where Ctrl-C or another error ends
-    the sweep.
+    A server that is away or slow makes only the mirror late: one warning says so, and each sync tries again. Leaving
+    waits at most `patience_s` for the last one, or `HURRY_S` if an error, such as Ctrl-C, ends the sweep.
     """
 
     HURRY_S = 5.0

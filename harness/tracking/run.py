@@ -13,10 +13,12 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.records.files import ProblemRow
+from harness.tracking.database import add_metrics
 
 if TYPE_CHECKING:
     import pyarrow
@@ -60,16 +62,19 @@ class MirroredRun:
         info, data = run.info, run.data
         return cls(client, info.run_id, info.start_time, info.status, dict(data.tags), dict(data.metrics))
 
-    def log_points(self, points: Sequence[Point]) -> None:
-        """Add points to the curves, in as many requests as MLflow's client deems right (1000 points each).
+    def log_points(self, points: Iterable[Point]) -> int:
+        """Add points to the curves, and return how many there were. A server gets them in requests of the size that
+        MLflow's client chooses (1000 points each).
 
         MLflow recognises a point that is sent a second time (its answer was lost, we were killed) by its value, step
         and time, all of which are read from the records.
         """
         from mlflow.entities import Metric
 
-        metrics = [Metric(point.key, point.value, point.at_ms or self.start_ms, point.step) for point in points]
-        self.client.log_batch(self.run_id, metrics=metrics)
+        rows = [(point.key, point.value, point.at_ms or self.start_ms, point.step) for point in points]
+        if not add_metrics(self.client, self.run_id, rows):
+            self.client.log_batch(self.run_id, metrics=[Metric(*row) for row in rows])
+        return len(rows)
 
     def log_values(self, values: Mapping[str, Any], at_ms: int | None) -> int:
         """Make these the last values of metrics without steps; returns how many had another one, or none."""
@@ -153,6 +158,7 @@ class Point(NamedTuple):
     at_ms: int | None = None
 
 
+@cache
 def mlflow_name(name: str) -> str:
     """A legal MLflow name: letters, digits and `_-./` stay, `@` becomes `_at_` and `^` `_hat_` (`pass@1`:
     `pass_at_1`), others `_`."""

@@ -16,6 +16,8 @@ from reports.laws.points import MIN_POINTS, FloatArray, LawRefusedError, Run
 from reports.laws.uncertainty import LawUncertainty, law_uncertainty, pooled
 
 BoolArray = npt.NDArray[np.bool_]
+Predict = Callable[[Run], FloatArray]
+"""The rewards of the points of a run, as a rival foretells them."""
 
 FIRST_FRAC = 0.3
 # The reward of a single step is too noisy to be a fair rival.
@@ -74,11 +76,11 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
     halves = [(seen, rest) for seen, rest in halves if len(seen) >= LEAST_FIRST]
     together = [seen for seen, _ in halves]
 
-    def rmse(predict: Callable[[Sequence[Run], Run], FloatArray | float]) -> float:
+    def rmse(fit: Callable[[Sequence[Run]], Predict]) -> float:
         """The error of a rival, of each run's own or of all runs pooled, whichever is smaller."""
-        own = [predict([seen], rest) - rest.reward for seen, rest in halves]
-        shared = [predict(together, rest) - rest.reward for _, rest in halves]
-        return min(_root_mean_square(own), _root_mean_square(shared))
+        own = [fit([seen])(rest) - rest.reward for seen, rest in halves]
+        shared = fit(together)
+        return min(_root_mean_square(own), _root_mean_square([shared(rest) - rest.reward for _, rest in halves]))
 
     return Forecast(
         law=law,
@@ -86,20 +88,26 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
         first_frac=first_frac,
         n_predicted=sum(len(rest) for _, rest in halves),
         rmse_law=_root_mean_square([law.predict(rest.entropy) - rest.reward for _, rest in halves]),
-        rmse_last=rmse(lambda seen, _: float(np.mean([run.reward[-LAST_POINTS:].mean() for run in seen]))),
-        rmse_step=rmse(lambda seen, rest: _line(seen, rest, lambda run: np.log1p(run.step))),
-        rmse_line=rmse(lambda seen, rest: _line(seen, rest, lambda run: run.entropy)),
+        rmse_last=rmse(_mean_of_last),
+        rmse_step=rmse(lambda seen: _line(seen, lambda run: np.log1p(run.step))),
+        rmse_line=rmse(lambda seen: _line(seen, lambda run: run.entropy)),
     )
 
 
-def _line(seen: Sequence[Run], rest: Run, over: Callable[[Run], FloatArray]) -> FloatArray:
-    """The rewards of `rest` on the least-squares line of those seen, over a quantity of each point."""
+def _mean_of_last(seen: Sequence[Run]) -> Predict:
+    """Rewards stay at the mean of the last that were seen."""
+    mean = np.mean([run.reward[-LAST_POINTS:].mean() for run in seen])
+    return lambda rest: np.full(len(rest), mean)
+
+
+def _line(seen: Sequence[Run], over: Callable[[Run], FloatArray]) -> Predict:
+    """Rewards lie on the least-squares line of those seen, over a quantity of each point."""
     x = np.concatenate([over(run) for run in seen])
     y = np.concatenate([run.reward for run in seen])
     center = x.mean()
     design = np.column_stack([np.ones_like(x), x - center])
     (level, slope), *_ = np.linalg.lstsq(design, y, rcond=None)
-    return np.asarray(level + slope * (over(rest) - center), dtype=np.float64)
+    return lambda rest: np.asarray(level + slope * (over(rest) - center), dtype=np.float64)
 
 
 def _root_mean_square(errors: Sequence[FloatArray]) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from reports.measure import Analysis, derived
 from reports.measure.contrasts import (
     NORMAL_95,
     SCORE_LIMITS_PP,
@@ -159,6 +160,17 @@ def declared_contrasts(sweep: SweepRecord, measurements: Mapping[str, Sequence[M
     """What the sweep asks: the effects of a factorial, else every arm against the baseline."""
     effects = factor_effects(sweep, measurements)
     return [effect.contrast for effect in effects] or compare_arms(sweep, measurements)
+
+
+@derived
+def effects_of(analysis: Analysis) -> list[FactorEffect]:
+    """`factor_effects` of an analysis."""
+    return factor_effects(analysis.sweep, analysis.measurements)
+
+
+def declared_of(analysis: Analysis) -> list[Contrast]:
+    """`declared_contrasts` of an analysis."""
+    return [effect.contrast for effect in effects_of(analysis)] or analysis.contrasts
 
 
 def factor_effects(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[FactorEffect]:

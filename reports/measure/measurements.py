@@ -169,6 +169,9 @@ class Measurement:
             require_values(self.cell.evals, table, table.column_names)
             if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
                 raise _damaged(self.cell.evals, "the column correct holds something that is not true or false")
+            for name in {"problem_id", "verdicts"}.intersection(table.column_names):  # few texts, thousands of rows
+                place, texts = table.schema.get_field_index(name), table[name].dictionary_encode()
+                table = table.set_column(place, name, texts)
         return table
 
     def read_final_samples(

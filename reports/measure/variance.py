@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
-from reports.measure.interactions import declared_contrasts, factor_effects
+from reports.measure.interactions import declared_of, effects_of
 from reports.measure.measurements import Measurement
 from reports.statistics import MIN_PAIRS, FloatArray, Part, VarianceComponents, components, components_of_problems
 
@@ -70,14 +70,12 @@ def variance_budgets(analysis: Analysis) -> list[VarianceBudget]:
 @derived
 def effect_budgets(analysis: Analysis) -> list[VarianceBudget]:
     """The budget of every effect of a factorial, in their order; [] for other sweeps."""
-    effects = factor_effects(analysis.sweep, analysis.measurements)
-    return [_budget(effect.contrast, analysis) for effect in effects]
+    return [_budget(effect.contrast, analysis) for effect in effects_of(analysis)]
 
 
 def declared_budgets(analysis: Analysis) -> list[tuple[Contrast, VarianceBudget]]:
     """What the sweep asks, each with its budget."""
-    declared = declared_contrasts(analysis.sweep, analysis.measurements)
-    return [*zip(declared, effect_budgets(analysis) or variance_budgets(analysis), strict=True)]
+    return [*zip(declared_of(analysis), effect_budgets(analysis) or variance_budgets(analysis), strict=True)]
 
 
 def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:

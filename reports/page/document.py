@@ -23,7 +23,7 @@ from reports.measure.arms import ArmSummary, hidden_knob_warnings
 from reports.measure.contrasts import Contrast
 from reports.measure.coverage import coverage_rows
 from reports.measure.flips import find_flips, ranges_rows
-from reports.measure.interactions import FactorEffect, declared_contrasts, factor_effects
+from reports.measure.interactions import FactorEffect, declared_of, effects_of
 from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
 from reports.measure.next_step import next_steps
@@ -96,7 +96,7 @@ def report_document(analysis: Analysis) -> Report:
 def verdict_document(analysis: Analysis) -> Report:
     """The sections of report.json that verdicts rest on."""
     sweep = analysis.sweep
-    verdicts = {one.arm: one.verdict for one in declared_contrasts(sweep, analysis.measurements)}
+    verdicts = {one.arm: one.verdict for one in declared_of(analysis)}
     document: Report = {
         "interactions": _effects(analysis),
         "contrasts": _contrasts(analysis),
@@ -138,7 +138,7 @@ def _contrasts(analysis: Analysis) -> list[dict[str, Any]]:
 
 def _effects(analysis: Analysis) -> list[dict[str, Any]]:
     """The main effects and interactions of a factorial, in the form of contrasts; [] for other sweeps."""
-    effects = factor_effects(analysis.sweep, analysis.measurements)
+    effects = effects_of(analysis)
     return [
         _effect(analysis, effect, len(effects)) | {"variance": variance_row(budget)}
         for effect, budget in zip(effects, effect_budgets(analysis), strict=True)

@@ -15,7 +15,7 @@ mail or among the artifacts of MLflow.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ Place = tuple[str, int]
 """The arm and the seed of a cell."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Listed:
     """A sample as the page lists it. problem: number of its task and id; prompt: number of its prompt, -1 if the
     records have none. flipped: whether the baseline's sample on the same noise got the other verdict."""
@@ -146,14 +146,10 @@ def write_files(collection: Collection, content: dict[str, Any], out_dir: Path) 
     folder = out_dir / "samples"
     folder.mkdir(parents=True, exist_ok=True)
     stale = {path.name for path in folder.glob("*.js")}
-    heads, long = _long_apart(collection.listed)
-    files = {"index": script_json(_index(collection, CHUNK_SAMPLES, CHUNK_PROMPTS))}
-    files |= {name: f"[{','.join(bodies)}]" for name, bodies in _chunks("text", heads, CHUNK_SAMPLES)}
-    files |= {name: f"[{','.join(bodies)}]" for name, bodies in _chunks("prompts", collection.prompts, CHUNK_PROMPTS)}
-    files |= long
-    for name, text in files.items():
+    for name, text in _files(collection):
         write_text(folder / f"{name}.js", _call(name, text))
-    for name in stale - {f"{name}.js" for name in files}:
+        stale.discard(f"{name}.js")
+    for name in stale:
         (folder / name).unlink()
     _write_page(out_dir / "samples.html", collection, content | {"n_all": len(collection.listed), "data": None})
     first = collection.first
@@ -162,6 +158,18 @@ def write_files(collection: Collection, content: dict[str, Any], out_dir: Path) 
     calls.append(_call("index", script_json(_index(first, ONE_FILE_SAMPLES, max(1, len(first.prompts))))))
     content = content | {"n_all": len(collection.listed), "data": "".join(calls)}
     _write_page(out_dir / FIRST_PAGE, first, content)
+
+
+def _files(collection: Collection) -> Iterator[tuple[str, str]]:
+    """Name and JSON of each file of the folder; one after the other, for together they are as large as all samples."""
+    yield "index", script_json(_index(collection, CHUNK_SAMPLES, CHUNK_PROMPTS))
+    heads, long = _long_apart(collection.listed)
+    for name, bodies in [
+        *_chunks("text", heads, CHUNK_SAMPLES),
+        *_chunks("prompts", collection.prompts, CHUNK_PROMPTS),
+    ]:
+        yield name, f"[{','.join(bodies)}]"
+    yield from long.items()
 
 
 def _call(name: str, text: str) -> str:

@@ -56,7 +56,7 @@ _ROLLOUT_COLUMNS = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sample:
     """One sample. when: `final`, `evaluation 8` or `training 8`, with the step. problem: its number among
     `CellSamples.problems`. is_right: None if nothing graded it. n_tokens: None in records that do not say.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.records.rollouts import spread
 from reports.extras.reflection.tally import (
     COLUMNS,
     DEFAULT_WORDS,
@@ -99,12 +100,14 @@ class ArmWords:
 
 @derived
 def read_reflection(analysis: Analysis) -> Reflection:
-    """Look for the analysis's words in what the finished cells drew in training, in up to MOST_FILES files.
+    """Look for the analysis's words in what the finished cells drew in training, in up to MOST_FILES files. Of more
+    cells than half as many, some are looked at, spread over all arms and seeds.
 
     A word that is given twice, in whatever case, counts once.
     """
     words, processes = _without_repeats(analysis.reflection_words or DEFAULT_WORDS), analysis.processes
-    cells = {(arm, m.cell.seed): m.cell for arm, some in analysis.measurements.items() for m in some}
+    every = [((arm, m.cell.seed), m.cell) for arm, some in analysis.measurements.items() for m in some]
+    cells = dict(spread(every, MOST_FILES // 2))
     most_files = max(2, MOST_FILES // max(1, len(cells)))
     look = partial(_look, words=words, most_files=most_files)
     looked = dict(zip(cells, each_in_processes(look, [*cells.values()], processes), strict=True))

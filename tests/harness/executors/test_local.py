@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from harness.executors import local
 from harness.executors.base import Ended, Job
 from harness.executors.local import LocalPool
 from harness.executors.slots import Slot
-from harness.run.loop import run_jobs
+from harness.run.loop import MOST_ATTEMPTS, run_jobs
 from tests.harness.run.small import small_spec
 
 WORKER = """
@@ -87,8 +88,9 @@ class Seen:
     def is_over(self) -> bool:
         return not self.waiting
 
-    def progress(self, job: Job, event: dict[str, int]) -> bool:
-        self.pids.append(event["pid"])
+    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+        if "remark" not in event:
+            self.pids.append(event["pid"])
         return False
 
     def ended(self, ended: Ended) -> None:
@@ -159,6 +161,13 @@ def test_a_crash_takes_only_its_job_with_it(pool: LocalPool) -> None:
     }
     (crashed,) = [ended for ended in seen.ends if ended.job.path.startswith("crash")]
     assert crashed.output == "it went wrong\nbadly: of no reason\n"
+
+
+def test_the_job_of_a_worker_that_was_killed_is_worth_another_attempt(pool: LocalPool) -> None:
+    """Not that of one that ended by itself."""
+    seen = run(pool, "kill", "crash of no reason")
+    assert {ended.job.path: ended.again for ended in seen.ends} == {"kill": True, "crash of no reason": False}
+    assert len(seen.pids) == MOST_ATTEMPTS + 1
 
 
 def test_every_worker_crashing_still_ends(pool: LocalPool) -> None:

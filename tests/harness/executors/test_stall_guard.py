@@ -70,7 +70,7 @@ class Listening:
 def guarded(
     monkeypatch: pytest.MonkeyPatch, *script: tuple[float, dict[str, object] | str]
 ) -> tuple[Scripted, Listening]:
-    """Run a job that may stand still for 20 s."""
+    """Run a job that may make no progress for 20 s."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     executor, seen = Scripted(clock, *script), Listening()
@@ -83,7 +83,7 @@ def still(seconds: float) -> dict[str, object]:
     return {"still_s": seconds, "at": AT}
 
 
-def test_signs_of_life_and_progress_keep_a_job_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_and_progress_keep_a_job_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     executor, seen = guarded(
         monkeypatch,
         *((9.9, ""), (9.9, still(0)), (9.9, ""), (9.9, still(5)), (9.9, ""), (4, TRAINING)),
@@ -91,20 +91,21 @@ def test_signs_of_life_and_progress_keep_a_job_alive(monkeypatch: pytest.MonkeyP
     )
     assert executor.killed == []
     assert [ended.state for ended in seen.ends] == ["done"]
-    assert seen.told == [{"phase": "training"}], "signs of life are not passed on"
+    assert seen.told == [{"phase": "training"}], "heartbeats are not passed on"
 
 
-def test_a_job_that_stands_still_is_named_ended_and_started_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_progress_is_named_killed_and_restarted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     executor, seen = guarded(
         monkeypatch, (8, still(8)), (3, still(11)), (4, still(15)), (5, still(20)), (2, still(0)), (1, "done")
     )
     assert len(executor.started) == 2 and len(executor.killed) == 1
     assert [(ended.state, ended.reason) for ended in seen.ends] == [("done", None)]
     named, again = (str(event["remark"]) for event in seen.told)
-    assert named.startswith("arm-s0-0123456789 has stood still for 11 s, since ") and named.endswith(f", in {AT}")
+    assert named.startswith("arm-s0-0123456789 has made no progress for 11 s (since ")
+    assert named.endswith(f"); it is in {AT}")
     assert again == (
-        "arm-s0-0123456789: it stood still for 20 s (--stalled-after), in slow of /mine/rewards.py, line 12; "
-        "it is started again"
+        "arm-s0-0123456789: it made no progress for 20 s (--stalled-after); it was in slow of /mine/rewards.py, "
+        "line 12; restarting it"
     )
 
 
@@ -114,10 +115,10 @@ def test_after_the_second_time_it_is_failed(monkeypatch: pytest.MonkeyPatch) -> 
     (ended,) = seen.ends
     assert ended.state == "failed"
     assert ended.reason == (
-        "it stood still for 20 s (--stalled-after), and did so again when it was started once more; it was in "
-        "slow of /mine/rewards.py, line 12"
+        "it made no progress for 20 s (--stalled-after), again after a restart; it was in slow of /mine/rewards.py, "
+        "line 12"
     )
-    assert "a place that is not known: it gave no sign of life" in str(seen.told[0]["remark"])
+    assert "its position is unknown, because it sent no heartbeat" in str(seen.told[0]["remark"])
 
 
 def test_who_was_stopped_with_its_workers_takes_none_for_hanging(monkeypatch: pytest.MonkeyPatch) -> None:

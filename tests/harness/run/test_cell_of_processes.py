@@ -57,20 +57,16 @@ def weights(home: Path) -> dict[str, Tensor]:
     return load_file(checkpoint_folders((home / CELL) / "checkpoints")[-1] / "weights.safetensors")
 
 
-def processes_started_here() -> dict[int, int]:
-    return processes_of(os.getpid())
-
-
-def processes_of(worker: int) -> dict[int, int]:
-    """RANK -> pid."""
+def processes_of(home: Path) -> dict[int, int]:
+    """RANK -> pid of the workers of a home that are one of several."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_text().split("\0")
             environment = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
         except OSError:
             continue
-        if parent == worker and "RANK" in environment:
+        if str(home) in command and "RANK" in environment:
             found[int(environment["RANK"])] = int(folder.name)
     return found
 
@@ -80,7 +76,7 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert run(alone, spec_of()) == ("done", None)
     with pytest.raises(Interrupted):
         run(together, spec_of(2), stop_at(2))
-    assert processes_started_here() == {}
+    assert processes_of(together) == {}
     with pytest.raises(Interrupted):
         run(together, spec_of(), stop_at(4))
     assert run(together, spec_of(2, "fully")) == ("done", None)
@@ -127,8 +123,7 @@ def test_one_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
         pool.start(job)
         while not any(isinstance(one, Progress) and one.event.get("step") == 2 for one in pool.wait(1.0)):
             pass
-        (worker,) = (worker.process.pid for worker in pool._workers)
-        assert len(processes_of(worker)) == 2
+        assert len(processes_of(tmp_path)) == 2
         pool.kill(job)
         while not any(isinstance(one, Ended) for one in pool.wait(1.0)):
             pass
@@ -142,10 +137,10 @@ def test_one_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:
     def kill(event: Event) -> None:
-        if event.get("step") == 2 and 1 in (there := processes_started_here()):
+        if event.get("step") == 2 and 1 in (there := processes_of(tmp_path)):
             os.kill(there[1], signal.SIGKILL)
 
     state, reason = run(tmp_path, spec_of(2, train__steps=1000), kill)
     assert state == "failed"
     assert reason == "its worker process was killed by signal 9 (on process 1 of the cell's 2)"
-    assert processes_started_here() == {}
+    assert processes_of(tmp_path) == {}

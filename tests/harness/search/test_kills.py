@@ -142,7 +142,9 @@ def test_a_trial_of_a_machine_that_died_is_continued_whatever_its_clock_said(
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * max(2, trials)
     assert clock.now_s - 1e6 > STALE_AFTER_S
     (said,) = observer.remarks
-    assert said.startswith("waiting for a sign of life of whoever trains trial 1; without one, it is continued here in")
+    assert said.startswith(
+        "waiting for a heartbeat from the worker of trial 1; without one, the trial is continued here after"
+    )
 
 
 @pytest.mark.parametrize("skew_s", [-1e5, 1e5])

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from harness.tracking import Mirror, tracking_uri
-from harness.tracking.database import opening, own_database
+from harness.tracking.database import add_metrics, opening, own_database
 from tests.harness.tracking.helpers import DiskSweep, Reader, train
 
 ARTIFACTS = "file:///home/mlartifacts"
@@ -106,6 +106,38 @@ def forget_files() -> None:
     from mlflow.tracking._tracking_service import utils
 
     utils._artifact_repos_cache.clear()
+
+
+METRICS = [
+    ("loss", 0.5, 2_000, 2),
+    ("loss", 0.25, 1_000, 1),
+    ("reward", 1.0, 1_000, 1),
+    ("reward", 2.0, 1_000, 1),  # as a point made anew at the same time: MLflow keeps both
+    ("loss", 0.5, 2_000, 2),
+]
+
+
+def test_points_written_at_once_are_those_that_mlflow_writes(tmp_path: Path, uri: str) -> None:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("points", artifact_location=tmp_path.as_uri())
+    ours, theirs = (client.create_run(experiment).info.run_id for _ in range(2))
+    for some in (METRICS, METRICS[:1], [("loss", 0.125, 3_000, 3), ("reward", 9.0, 900, 1)]):
+        assert add_metrics(client, ours, some)
+        client.log_batch(theirs, metrics=[Metric(*one) for one in some])
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
+        for table in ("metrics", "latest_metrics"):
+            query = f"SELECT key, value, timestamp, step, is_nan FROM {table} WHERE run_uuid = ? ORDER BY 1, 4, 3, 2"
+            assert connection.execute(query, [ours]).fetchall() == connection.execute(query, [theirs]).fetchall()
+    assert client.get_run(ours).data.metrics == {"loss": 0.125, "reward": 2.0}
+
+
+def test_a_server_is_left_to_mlflow(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    assert not add_metrics(MlflowClient(tracking_uri="http://127.0.0.1:9"), "0" * 32, METRICS)
 
 
 @pytest.mark.slow
