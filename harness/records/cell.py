@@ -124,13 +124,14 @@ class CellRecord:
         if self.seen is not None and self.fault is None:
             return {**self.seen}
         status = self._written_status()
-        if self.fault is not None:
-            return status | {"state": "damaged", "reason": self.fault}
-        return status | {"state": "running", "reason": None} if is_leased(self.path) else status
+        is_running = self.fault is None and is_leased(self.path)
+        return status | {"state": "running", "reason": None} if is_running else status
 
     def _written_status(self) -> dict[str, Any]:
         """Whatever a lease says."""
         status = status_in(self.path)
+        if self.fault is not None:
+            return status | {"state": "damaged", "reason": self.fault}
         if self.evaluation is None or status["state"] != "done":
             return status
         evaluated = status_in(self.evaluation_folder)
@@ -143,9 +144,8 @@ class CellRecord:
 
     def require_readable(self) -> None:
         """Raise DamagedRecordError if its state is unknown, or it is done and lacks some of what it counted."""
-        for folder in (self.path, self.evaluation_folder):
-            if (fault := checked_status(folder)[1]) is not None:
-                raise DamagedRecordError(fault)
+        if fault := self.fault or checked_status(self.path)[1] or checked_status(self.evaluation_folder)[1]:
+            raise DamagedRecordError(fault)
 
     def require_whole(self) -> None:
         """Raise DamagedRecordError unless a finished cell has all that it counted, byte for byte. Those of earlier
