@@ -55,7 +55,8 @@ tracking.MirrorThread = lambda mirror: contextlib.nullcontext()
 main()
 """
 WITH_MIRROR = "from harness.cli import main\nmain()\n"
-TIMES = ("phase_s", "cost", "total_s", "duration_s")
+OWN = ("phase_s", "cost", "total_s", "duration_s", "study_id")
+"""What no two runs have in common: times, and the random name of a study."""
 MIDDLE = ["resume", "training", "training", "checkpoint", "evaluation", "compaction", None]
 
 
@@ -86,10 +87,10 @@ def unbroken(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def without_times(document: Any) -> Any:
+def without_own(document: Any) -> Any:
     if isinstance(document, dict):
-        return {key: without_times(value) for key, value in document.items() if key not in TIMES}
-    return [*map(without_times, document)] if isinstance(document, list) else document
+        return {key: without_own(value) for key, value in document.items() if key not in OWN}
+    return [*map(without_own, document)] if isinstance(document, list) else document
 
 
 def state_after(cell: CellRecord) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def assert_equal(home: Path, unbroken: Path, name: str = "small") -> None:
     assert_cells_equal(home, unbroken, name)
     assert bench.cells(home, name).keys() == bench.cells(unbroken, name).keys()
     report, expected = (read_json(place / name / "report" / "report.json") for place in (home, unbroken))
-    assert without_times(report) == without_times(expected)
+    assert without_own(report) == without_own(expected)
 
 
 def assert_cells_equal(home: Path, unbroken: Path, name: str = "small") -> None:
@@ -177,7 +178,7 @@ def test_a_search_comes_through_ten_kills(tmp_path: Path) -> None:
     assert storm.kills == 10
     study, expected = (read_json(place / "found" / "study.json") for place in (home, tmp_path / "unbroken"))
     assert [trial["state"] for trial in study["trials"]] == ["complete"] * TRIALS
-    assert without_times(study) == without_times(expected)
+    assert without_own(study) == without_own(expected)
     assert_equal(home, tmp_path / "unbroken", "found")
 
 
