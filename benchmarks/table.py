@@ -106,13 +106,6 @@ def _grading(outcome: Outcome) -> Iterator[list[str]]:
         ]
 
 
-def _report(outcome: Outcome) -> Iterator[list[str]]:
-    settings = outcome["settings"]
-    what = f"report of {settings['arms'] * settings['seeds']} cells x {settings['steps']} steps"
-    yield [f"{what}, median", f"{outcome['seconds']:.1f} s", "", "", _required(outcome, "seconds"), ""]
-    yield [f"{what}, memory", f"{outcome['peak_gb']:.2f} GB", "", "", _required(outcome, "peak_gb"), ""]
-
-
 def _samples(outcome: Outcome) -> Iterator[list[str]]:
     what = f"page of {outcome['samples']:,} samples"
     yield [f"{what}, drawn in a browser", f"{outcome['load_s']:.2f} s", "", "", _required(outcome, "load_s"), ""]
@@ -128,9 +121,33 @@ _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "memory": _memory,
     "eval": _eval,
     "grading": _grading,
-    "report": _report,
     "samples": _samples,
 }
+
+
+def _growth(outcomes: Mapping[str, Outcome]) -> Iterator[list[str]]:
+    """What was measured of `growth.py`: each verb at each number of cells."""
+    for name, outcome in outcomes.items():
+        database = name.removeprefix("growth").removeprefix("_")
+        for key in outcome:
+            verb, _, rest = key.partition("_")
+            cells, _, unit = rest.partition("_")
+            if unit != "cpu_s":
+                continue
+            spent = [outcome[f"{verb}_{cells}_{unit}"] for unit in ("s", "cpu_s", "peak_mb")]
+            bounds = [
+                f"{limit:g} {'s' if unit == 's' else 'MB'}"
+                for unit in ("s", "peak_mb")
+                if (limit := outcome["required"]["at_most"].get(f"{verb}_{cells}_{unit}")) is not None
+            ]
+            yield [
+                f"{verb}, {database}" if database else verb,
+                f"{int(cells):,} x {outcome['settings']['steps']}",
+                f"{spent[0]:.1f}",
+                f"{spent[1]:.1f}",
+                f"{spent[2]:.0f}",
+                f"at most {' and '.join(bounds)}" if bounds else "",
+            ]
 
 
 def _required(outcome: Outcome, key: str) -> str:
@@ -156,6 +173,8 @@ def tables(outcomes: Mapping[str, Outcome]) -> str:
         seconds: Mapping[str, float] = outcomes["trl_settings"]["seconds_per_step"]
         tried = [[name.removeprefix("trl, "), f"{value:.3f}"] for name, value in seconds.items()]
         parts.append(_markdown([["TRL's settings", "seconds a step"], *tried]))
+    if growth := [*_growth({name: outcomes[name] for name in outcomes if name.split("_")[0] == "growth"})]:
+        parts.append(_markdown([["verb", "cells x steps", "seconds", "CPU seconds", "peak MB", "required"], *growth]))
     machines = {_machine(outcome["machine"]): None for outcome in outcomes.values()}
     return "\n".join([*parts, *(f"{line}\n" for line in machines)])
 

@@ -7,8 +7,8 @@ original, and one that was moved would not find them: so the addresses are rewri
 Nobody makes this database while it is looked at: whoever opens it waits for its turn, so one that is not whole was left
 by a process that was killed, or by a disk that was full.
 
-Points of curves go into MLflow's tables in one statement, here and on PostgreSQL: a long sweep has millions of them, and
-through MLflow's objects each takes twenty times as long.
+Points of curves go into MLflow's tables in one statement, here and on PostgreSQL: a long sweep has millions of them,
+and through MLflow's objects each takes ten times as long.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ _LATEST = """
 
 
 def add_metrics(client: Any, run_id: str, metrics: Sequence[Metric]) -> bool:
-    """Add points to a run's curves as MLflow's `log_batch` does: one that is there already stays one. False, and nothing
-    is done, where an `MlflowClient` talks to a server, or to a database that takes no such statement.
+    """Add points to a run's curves as MLflow's `log_batch` does: one that is there already stays one. Returns False,
+    and does nothing, where an `MlflowClient` talks to a server, or to a database that takes no such statement.
 
     Values are finite, and keys legal names. Raises SQLAlchemyError."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
