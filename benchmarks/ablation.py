@@ -30,7 +30,7 @@ from trl_settings import BEST_FOR_ABLATION
 from workload import Workload, write_prompts
 
 HERE = Path(__file__).parent
-REQUIRED = {"ratio": 0.33}
+REQUIRED = {"ratio": 0.25}
 ARMS = {"group_std": "group_std", "no_std": "none"}
 """Name -> objective.scale."""
 

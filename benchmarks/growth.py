@@ -142,7 +142,7 @@ def timed(*words: str, mirror: str | None = None) -> Spent:
 
 
 def cpu_of_children_s() -> float:
-    """Of those that have ended, and theirs."""
+    """User and system seconds of the child processes that have ended, and of their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

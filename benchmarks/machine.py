@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -36,3 +38,9 @@ def machine_facts(device: str = "cpu") -> dict[str, Any]:
         except PackageNotFoundError:
             continue
     return facts
+
+
+def machine_name(facts: Mapping[str, Any]) -> str:
+    """The GPU, else the processor, as part of a file's name: `intel-xeon`."""
+    words = re.sub(r"\((R|TM)\)|@.*", " ", facts.get("gpu") or facts["processor"], flags=re.IGNORECASE)
+    return "-".join(re.findall(r"[a-z0-9]+", words.lower().replace("processor", "")))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from machine import machine_facts
+from machine import machine_facts, machine_name
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -47,13 +47,14 @@ def missed(outcome: dict[str, Any]) -> list[str]:
 def finish(
     name: str, outcome: dict[str, Any], lines: Sequence[str], given: argparse.Namespace, device: str = "cpu"
 ) -> None:
-    """Print the outcome, keep it where it is to be kept, and end the process with 1 if a bound was missed."""
+    """Print the outcome, keep it if asked to, in a file for each make of machine, and end the process with 1 if a bound
+    was missed."""
     outcome = {"benchmark": name, "machine": machine_facts(device), **outcome}
     failures = missed(outcome)
     outcome["met"] = not failures
     if given.save:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(as_json(outcome), encoding="utf-8")
+        (RESULTS / f"{name}-{machine_name(outcome['machine'])}.json").write_text(as_json(outcome), encoding="utf-8")
     if given.json:
         print(as_json(outcome), end="")
     else:

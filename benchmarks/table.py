@@ -125,29 +125,25 @@ _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
 }
 
 
-def _growth(outcomes: Mapping[str, Outcome]) -> Iterator[list[str]]:
-    """What was measured of `growth.py`: each verb at each number of cells."""
-    for name, outcome in outcomes.items():
-        database = name.removeprefix("growth").removeprefix("_")
-        for key in outcome:
-            verb, _, rest = key.partition("_")
-            cells, _, unit = rest.partition("_")
-            if unit != "cpu_s":
-                continue
-            spent = [outcome[f"{verb}_{cells}_{unit}"] for unit in ("s", "cpu_s", "peak_mb")]
-            bounds = [
-                f"{limit:g} {'s' if unit == 's' else 'MB'}"
-                for unit in ("s", "peak_mb")
-                if (limit := outcome["required"]["at_most"].get(f"{verb}_{cells}_{unit}")) is not None
-            ]
-            yield [
-                f"{verb}, {database}" if database else verb,
-                f"{int(cells):,} x {outcome['settings']['steps']}",
-                f"{spent[0]:.1f}",
-                f"{spent[1]:.1f}",
-                f"{spent[2]:.0f}",
-                f"at most {' and '.join(bounds)}" if bounds else "",
-            ]
+def _growth(outcome: Outcome) -> Iterator[list[str]]:
+    """Each verb at each number of cells."""
+    database = outcome["benchmark"].removeprefix("growth").removeprefix("_")
+    for measured in (key.removesuffix("_cpu_s") for key in outcome if key.endswith("_cpu_s")):
+        verb, _, cells = measured.partition("_")
+        at_most = outcome["required"]["at_most"]
+        limits = [f"{at_most[key]:g} {unit}" for unit in ("s", "MB") if (key := _KEY[unit].format(measured)) in at_most]
+        yield [
+            f"{verb}, {database}" if database else verb,
+            f"{int(cells):,} x {outcome['settings']['steps']}",
+            _place(outcome["machine"]),
+            f"{outcome[f'{measured}_s']:.1f}",
+            f"{outcome[f'{measured}_cpu_s']:.1f}",
+            f"{outcome[f'{measured}_peak_mb']:.0f}",
+            f"at most {' and '.join(limits)}" if limits else "",
+        ]
+
+
+_KEY = {"s": "{}_s", "MB": "{}_peak_mb"}
 
 
 def _required(outcome: Outcome, key: str) -> str:
@@ -163,26 +159,35 @@ def _markdown(rows: list[list[str]]) -> str:
 
 
 def tables(outcomes: Mapping[str, Outcome]) -> str:
-    """Name of the benchmark -> its outcome; Markdown."""
-    rows = [["what", "ours", "beside", "ratio", "required", "of the physical limit"]]
+    """Name of the file of results -> its outcome; Markdown."""
+    rows = [["what", "on", "ours", "beside", "ratio", "required", "of the physical limit"]]
     for name, make in _ROWS.items():
-        if name in outcomes:
-            rows += make(outcomes[name])
+        for outcome in outcomes.values():
+            if outcome["benchmark"] == name:
+                rows += [[what, _place(outcome["machine"]), *more] for what, *more in make(outcome)]
     parts = [_markdown(rows)]
-    if "trl_settings" in outcomes:
-        seconds: Mapping[str, float] = outcomes["trl_settings"]["seconds_per_step"]
+    for outcome in outcomes.values():
+        if outcome["benchmark"] != "trl_settings":
+            continue
+        seconds: Mapping[str, float] = outcome["seconds_per_step"]
         tried = [[name.removeprefix("trl, "), f"{value:.3f}"] for name, value in seconds.items()]
         parts.append(_markdown([["TRL's settings", "seconds a step"], *tried]))
-    if growth := [*_growth({name: outcomes[name] for name in outcomes if name.split("_")[0] == "growth"})]:
-        parts.append(_markdown([["verb", "cells x steps", "seconds", "CPU seconds", "peak MB", "required"], *growth]))
+    growth = [row for one in outcomes.values() if one["benchmark"].startswith("growth") for row in _growth(one)]
+    if growth:
+        heading = ["verb", "cells x steps", "on", "seconds", "CPU seconds", "peak MB", "required"]
+        parts.append(_markdown([heading, *growth]))
     machines = {_machine(outcome["machine"]): None for outcome in outcomes.values()}
     return "\n".join([*parts, *(f"{line}\n" for line in machines)])
 
 
 def _machine(facts: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "transformers", "trl", "vllm") if name in facts)
-    place = facts.get("gpu") or f"{facts['processor']}, {facts['cores']} cores"
-    return f"Measured on: {place}, Python {facts['python']}, {versions}."
+    cores = "" if "gpu" in facts else f", {facts['cores']} cores"
+    return f"Measured on: {_place(facts)}{cores}, Python {facts['python']}, {versions}."
+
+
+def _place(facts: Mapping[str, Any]) -> str:
+    return str(facts.get("gpu") or facts["processor"])
 
 
 def outcomes_in(folder: Path) -> dict[str, Outcome]:

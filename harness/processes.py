@@ -1,14 +1,14 @@
-"""What a process knows of itself and of those that train a cell with it.
+"""The processes that train one cell together; also how a process is asked to stop, and its peak memory.
 
-Processes that train one cell together speak through torch.distributed, and are started with torchrun's variables.
+The processes of a cell communicate through torch.distributed and start with torchrun's environment variables.
 
-The first process runs the cell: it picks prompts, grades, decides and writes the records. What takes all of them is a
-method marked `by_all`: when the first calls it, the others make the same call on the objects that they have made in the
-same order. All else happens once. A single process is the same with nobody else to tell.
+Rank 0 ("the first") runs the cell: it picks prompts, grades, decides and writes the records. Work that needs all ranks
+is a method marked `by_all`: when rank 0 calls it, the others make the same call on their counterparts of the object.
+Everything else happens once. With a world size of 1, a `by_all` method is an ordinary method.
 
-In a training step all know the whole batch, and each passes over its `Share` of the rows. Denominators are those of the
-whole step, so losses and gradients of the shares add up to those of one process, up to rounding. Weights may be split
-too, see `harness.training.split`.
+In a training step, every rank holds the whole batch and computes its `Share` of the rows. Denominators are those of the
+whole step, so the losses and gradients of the shares add up to those of one process, up to rounding. Weights may be
+split too; see `harness.training.split`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
@@ -34,32 +34,105 @@ P = ParamSpec("P")
 Self = TypeVar("Self")
 
 LONGEST_WAIT = timedelta(days=7)
-"""The first process may grade and evaluate for hours while the others wait. Whoever started them ends them all when one
-dies, so a wait need not end by itself."""
+"""Rank 0 may grade and evaluate for hours while the others wait. If one dies, the parent process ends them all, so a
+wait needs no shorter timeout."""
 SUMMED_AT_ONCE = 2**25
-"""Numbers of one all-reduce: enough to be fast, and little beside the gradients themselves."""
+"""Elements per all-reduce: enough to be fast, and little memory compared with the gradients."""
+
+
+class Interrupted(BaseException):
+    """The job was asked to stop. Like KeyboardInterrupt no Exception, so that no handler takes it for a failure."""
+
+
+class Stopping:
+    """How a signal handler asks a running job to stop. The job stops at once, except inside `held`: there it stops at
+    the end of the block, when its state is consistent again."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.is_for_good = False
+        """Whether the worker must end too, and not only its job."""
+        self.is_whole = True
+        """False during a `held` block, and after one that did not reach its end."""
+        self._is_held = False
+        self._is_stopped = False
+        """Whether Interrupted was raised: what follows it, as a checkpoint, is not stopped again."""
+
+    def stop(self) -> NoReturn:
+        self._is_stopped = True
+        raise Interrupted
+
+    def ask(self, for_good: bool = True) -> None:
+        """Raise Interrupted, once; inside `held`, at its end."""
+        self.is_asked = True
+        self.is_for_good |= for_good
+        if not self._is_held and not self._is_stopped:
+            self.stop()
+
+    def insist(self) -> None:
+        """Raise Interrupted now if `held` has not ended since `ask`."""
+        if self._is_held and self.is_asked:
+            self._is_held = False
+            self.stop()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A block that must not be cut in two. Raises Interrupted at its end if a stop was asked for meanwhile."""
+        self._is_held, self.is_whole = True, False
+        try:
+            yield
+            self.is_whole = True
+        finally:
+            was_held, self._is_held = self._is_held, False
+            if was_held and self.is_asked:
+                self.stop()
+
+    @contextmanager
+    def delayed(self) -> Iterator[None]:
+        """As `held`, but if `insist` cuts the block, the job's state is as it was before."""
+        was_held, self._is_held = self._is_held, True
+        try:
+            yield
+        finally:
+            self._is_held = was_held
+        if self.is_asked and not (was_held or self._is_stopped):
+            self.stop()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """A part of a `delayed` block in which Interrupted is raised at once."""
+        was_held, self._is_held = self._is_held, False
+        try:
+            if self.is_asked:
+                self.stop()
+            yield
+        finally:
+            self._is_held = was_held
 
 
 class Processes:
-    """A group of processes, seen from one of them. rank: its number, from 0; size: how many there are."""
+    """A process group, seen from one of its processes. rank: from 0. size: the world size."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
         self._shared: list[object] = []
         self._calling = False
+        self.stopping = Stopping()
+        """How this process is asked to stop work of all processes, which are asked at about the same time."""
         self.split: MutableMapping[Any, Any] = WeakKeyDictionary()
-        """Models of which each process holds a part -> what gathers their weights while it is called with a function,
-        which it calls."""
+        """Models whose weights are split -> their FSDP2 root. Called with a function, it gathers the weights and calls
+        the function."""
 
     @staticmethod
     def here() -> Processes:
-        """The group of this process: itself alone until it joins one."""
+        """The group of this process; of size 1 until it joins one."""
         return _here
 
     @classmethod
-    def join(cls) -> Processes:
-        """Meet the others that torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) name; alone without
-        them. Waits until all are there."""
+    def join(cls, stopping: Stopping | None = None) -> Processes:
+        """Join the group that torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) describe, and wait
+        until all ranks have joined. Without them, the group stays of size 1. stopping: how this process is asked to
+        stop."""
         global _here
         if "RANK" in os.environ and _here.size == 1:
             import torch
@@ -68,6 +141,7 @@ class Processes:
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             distributed.init_process_group(backend, timeout=LONGEST_WAIT)
             _here = cls(distributed.get_rank(), distributed.get_world_size())
+        _here.stopping = stopping or Stopping()
         return _here
 
     @property
@@ -75,40 +149,53 @@ class Processes:
         return self.rank == 0
 
     def share(self, thing: object) -> None:
-        """Let `by_all` find an object's counterpart in each process: to be called in its constructor."""
+        """Register an object, so that `by_all` finds its counterpart in each process. Call it in the constructor: all
+        processes construct such objects in the same order."""
         if self.size > 1:
             self._shared.append(thing)
 
     def serve(self, expected: type[Exception]) -> None:
-        """Make the calls of the first process until it is done. expected: what a call raises in all processes alike;
-        the first decides what becomes of it."""
-        while (call := self._told(None)) is not None:
-            number, name, args, kwargs = call
-            try:
-                getattr(self._shared[number], name)(*args, **kwargs)
-            except expected:
-                continue
+        """Repeat the calls of rank 0 until it is done. expected: an exception, besides Interrupted, that a call raises
+        in all processes; rank 0 handles it."""
+        with suppress(Interrupted), self.stopping.delayed():  # rank 0 ends the loop
+            while (call := self._told(None)) is not None:
+                number, name, args, kwargs = call
+                with suppress(expected, Interrupted):
+                    getattr(self._shared[number], name)(*args, **kwargs)
 
     def dismiss(self) -> None:
-        """Said by the first process: there is nothing more to do."""
+        """Called by rank 0: tell the others that there are no more calls."""
         if self.size > 1 and self.is_first:
             self._told([None])
 
     def call(self, method: Callable[..., T], thing: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        """Make a call in all processes; returns what it gives here."""
+        """Call a method in all processes; returns the result of this one."""
         if self.size == 1 or not self.is_first or self._calling:
             return method(thing, *args, **kwargs)
         number = next(index for index, shared in enumerate(self._shared) if shared is thing)
-        self._told([(number, method.__name__, args, kwargs)])
-        self._calling = True
-        try:
-            return method(thing, *args, **kwargs)
-        finally:
-            self._calling = False
+        # If one process stopped in the middle, the others could not continue.
+        with self.stopping.delayed():
+            self._told([(number, method.__name__, args, kwargs)])
+            self._calling = True
+            try:
+                return method(thing, *args, **kwargs)
+            finally:
+                self._calling = False
+
+    def interruptible(self, work: Callable[[], T]) -> list[T]:
+        """Call work() in each process; returns the results by rank. If a process is asked to stop meanwhile, it stops
+        at once, and Interrupted is raised in all processes."""
+        mine: list[T] = []
+        with suppress(Interrupted), self.stopping.at_once():
+            mine.append(work())
+        every = self.everyones(mine)
+        if not all(every):
+            self.stopping.stop()
+        return [one for (one,) in every]
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors of one dtype and device, shaped alike in all processes, by their sums over the processes: the
-        same bits in each."""
+        """Replace tensors by their sums over the processes, with the same bits in each. They must share one dtype and
+        device, and have the same shapes in all processes."""
         if self.size == 1:
             return
         import torch
@@ -126,24 +213,23 @@ class Processes:
                 waiting = []
 
     def passing(self, model: object, work: Callable[[], T]) -> T:
-        """work(), which passes over a model; where its weights are split, all processes must do so."""
+        """Call work(), which runs passes over a model. If its weights are split, all processes must do so."""
         if model not in self.split:
             return work()
         root = self.split[model]
-        root.reshard()  # what was gathered before the optimiser moved the weights is stale
+        root.reshard()  # weights that were gathered before the optimiser step are stale
         result: T = root(work)
         return result
 
     def clip_gradient(self, weights: Sequence[nn.Parameter], max_norm: float) -> float:
-        """Add up what the processes have found as the gradient of some weights, and scale it down to a norm. Returns
-        its norm before."""
+        """Sum the gradient of some weights over the processes and clip it to a norm. Returns the norm before."""
         from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         if not self.split:
             self.sum_(gradients)
             return float(clip_grad_norm_(weights, max_norm))
-        # FSDP2 has added them up.
+        # FSDP2 has summed them already.
         norm = gathered(get_total_norm(gradients))
         clip_grads_with_norm_(weights, max_norm, norm)
         return float(norm)
@@ -168,7 +254,7 @@ class Processes:
         return values
 
     def to_first(self, value: T) -> list[T]:
-        """The value of each process, by rank; in all but the first its own alone."""
+        """In rank 0, the value of each process, by rank; in the others, only their own."""
         if self.size == 1:
             return [value]
         from torch import distributed
@@ -178,7 +264,7 @@ class Processes:
         return [value] if values is None else values
 
     def _told(self, said: list[Any] | None) -> Any:
-        """What the first process says, which alone gives it."""
+        """Broadcast a message from rank 0, which alone passes it."""
         from torch import distributed
 
         heard = said or [None]
@@ -190,8 +276,8 @@ _here = Processes()
 
 
 def by_all(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], T]:
-    """Marks a method that all processes of a cell run whenever the first does (see `Processes.share`). Its arguments
-    travel by pickle."""
+    """Mark a method that all processes of a cell run whenever rank 0 does (see `Processes.share`). Its arguments are
+    pickled."""
 
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return Processes.here().call(method, self, args, kwargs)
@@ -201,26 +287,26 @@ def by_all(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Se
 
 
 def is_part(value: Tensor) -> bool:
-    """Whether this process holds a part of a tensor alone."""
+    """Whether this process holds only a part of a tensor (a DTensor)."""
     return hasattr(value, "full_tensor")
 
 
 def gathered(value: Tensor) -> Tensor:
-    """A tensor of which each process may hold a part, whole. All must call it alike."""
+    """The whole of a tensor that may be split over the processes. All ranks must call it together."""
     whole: Tensor = value.full_tensor() if is_part(value) else value  # type: ignore[attr-defined]
     return whole
 
 
 @dataclass(frozen=True)
 class Share:
-    """Some rows of a batch (int64 indices), and which of them each process computes."""
+    """Rows of a batch (int64 indices), split over the processes: `of_process` holds those of each rank."""
 
     of_process: list[Tensor]
 
     @classmethod
     def of(cls, rows: Tensor, tokens: Tensor, divisible: bool = True) -> Share:
-        """Consecutive rows for each process, with about equally many tokens. tokens [N]: of all rows of the batch.
-        Not divisible: the first process computes all."""
+        """Consecutive rows for each process, with about as many tokens each. tokens [N]: the tokens of each row of the
+        batch. If not divisible, rank 0 computes all rows."""
         size = Processes.here().size
         if size == 1:
             return cls([rows])
@@ -237,8 +323,8 @@ class Share:
         return self.of_process[Processes.here().rank] if len(self.of_process) > 1 else self.of_process[0]
 
     def micro_batches(self, split: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
-        """The own rows in micro-batches, as `split` makes them; then, where weights are split, as many of another
-        process as it has more."""
+        """The own rows in micro-batches, as `split` makes them. If weights are split, all processes need equally many:
+        micro-batches of another process fill up the list, and `counted` gives them no weight."""
         own = split(self.own)
         if not Processes.here().split:
             return own
@@ -246,7 +332,7 @@ class Share:
         return own + longest[len(own) :]
 
     def has(self, micro: Tensor) -> bool:
-        """Whether a micro-batch is of own rows; another process counts the others."""
+        """Whether a micro-batch consists of own rows; another process counts the others."""
         return len(self.of_process) == 1 or bool((self.own == micro[0]).any())
 
     def counted(self, loss: Tensor, micro: Tensor) -> Tensor:
@@ -254,8 +340,8 @@ class Share:
         return loss if self.has(micro) else 0 * loss
 
     def exchange_(self, *tensors: Tensor) -> None:
-        """Complete tensors [N, ...] on the host, in which each process has computed its own rows: with what the others
-        have computed."""
+        """Fill in the rows of other processes, in place. tensors: [N, ...] on the host; each process has computed its
+        own rows."""
         if len(self.of_process) == 1:
             return
         import torch
@@ -269,66 +355,24 @@ class Share:
             tensor[every] = part
 
 
-class Interrupted(BaseException):
-    """Asked to stop. Like KeyboardInterrupt not an Exception, so that no handler takes it for a failure."""
-
-
-class Stopping:
-    """How a running job is asked to stop, by a signal handler. It stops at once where that leaves it whole, and else as
-    soon as it is whole again."""
-
-    def __init__(self) -> None:
-        self.is_asked = False
-        self.is_for_good = False
-        """Whether the worker is to end, and not only its job."""
-        self.is_whole = True
-        """False once what was held did not come to its end."""
-        self._is_held = False
-
-    def ask(self, for_good: bool = True) -> None:
-        """Raise Interrupted, once, or let `held` do so."""
-        asked_before, self.is_asked = self.is_asked, True
-        self.is_for_good |= for_good
-        if not self._is_held and not asked_before:
-            raise Interrupted
-
-    def insist(self) -> None:
-        """Raise Interrupted if what is held has not ended since."""
-        if self._is_held and self.is_asked:
-            self._is_held = False
-            raise Interrupted
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """What must not be cut in two. Raises Interrupted at its end if that was asked for meanwhile."""
-        self._is_held, self.is_whole = True, False
-        try:
-            yield
-            self.is_whole = True
-        finally:
-            was_held, self._is_held = self._is_held, False
-            if was_held and self.is_asked:
-                raise Interrupted
-
-
 _MB = 1e6
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Begin to measure anew: a worker has had other cells before, and a process begins at its parent's peak."""
+    """Reset the peak: a worker has run other cells before, and a process inherits the peak of its parent."""
     import torch
 
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    # Only Linux has it, and a container may forbid it: then the peak is the process's.
+    # Only Linux has this file, and a container may forbid it. Then the peak is that of the whole process.
     with suppress(OSError):
         _CLEAR.write_text("5")  # proc_pid_clear_refs(5): resets the peak resident set size
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Since the last reset, in units of 10^6 bytes: of torch's allocator on CUDA, else of resident memory."""
+    """The peak since the last reset, in 10^6 bytes: of torch's allocator on CUDA, else of resident memory."""
     import torch
 
     if device.type == "cuda":

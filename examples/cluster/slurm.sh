@@ -1,14 +1,14 @@
 #!/bin/bash
-# Slurm: a job array whose tasks share the cells of one sweep.
+# Slurm: the tasks of a job array share the cells of one sweep.
 #
 #   SWEEP=std_norm BENCH_HOME=/shared/runs sbatch --array=0-7 examples/cluster/slurm.sh
 #
-# A task ends once living tasks run all that is left. `bench run`, on any machine that sees the folder, then writes the
-# report. Fit the #SBATCH lines to your cluster: partition, account, GPUs.
+# A task ends when other live tasks run all the remaining cells. Afterwards, run `bench run std_norm` on any machine
+# that mounts the folder: it writes the report. Adapt the #SBATCH lines to your cluster: partition, account, GPUs.
 #
-# What was run: this script, two tasks side by side on one machine, with a shell loop in the place of sbatch and
-# scontrol; each task took itself for a host of its own. One was killed and the other was sent SIGTERM and requeued.
-# What was only written: the #SBATCH lines. No Slurm was at hand.
+# Tested: this script, as two tasks on one machine that act as two hosts, with a shell loop instead of sbatch and
+# scontrol. One task was killed; the other received SIGTERM and was requeued. Not tested: the #SBATCH lines, since no
+# Slurm cluster was available.
 #
 #SBATCH --job-name=bench
 #SBATCH --cpus-per-task=8
@@ -18,8 +18,8 @@
 #SBATCH --signal=B:TERM@120
 set -u
 
-# Two minutes before the time limit, and before a preemption, Slurm sends SIGTERM to this shell, which hands it on. The
-# worker saves what runs and exits with 143.
+# Slurm sends SIGTERM to this shell two minutes before the time limit, and before a preemption. The shell passes it on;
+# the worker checkpoints its running cells and exits with 143.
 bench worker "$SWEEP" --workers "$SLURM_CPUS_PER_TASK" &
 worker=$!
 trap 'kill -TERM $worker' TERM

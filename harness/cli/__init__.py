@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typer import TyperException
 
 _LONG_WORD = re.compile(r"\S{500,}")
+INTERRUPTED = 130
 OUTPUT_CLOSED = 141
 """What a shell gives for a program that wrote into a pipe which nobody reads any more: 128 + SIGPIPE."""
 
@@ -28,7 +29,11 @@ def main() -> None:
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     _refuse_namesakes()
-    sys.exit(_exit_code())
+    try:
+        code = _exit_code()
+    except KeyboardInterrupt:
+        code = _refused("interrupted.", INTERRUPTED)
+    sys.exit(code)
 
 
 def _exit_code() -> int:
@@ -39,7 +44,9 @@ def _exit_code() -> int:
     from harness.errors import BenchError
 
     try:
-        code = app(prog_name="bench", standalone_mode=False) or 0  # Ctrl-C is 130
+        code = app(prog_name="bench", standalone_mode=False) or 0
+        if code == INTERRUPTED:  # typer's answer to it
+            raise KeyboardInterrupt
         sys.stdout.flush()
     except (SystemExit, BrokenPipeError):  # the first is typer's answer to the second
         if _silence_closed_outputs():

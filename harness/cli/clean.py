@@ -1,4 +1,4 @@
-"""`bench clean`: what takes room in a home although no sweep there refers to it any more."""
+"""`bench clean`: lists and deletes files in a home that no sweep refers to any more."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 DELETED = ".deleted"
 YOUNG_S = 600.0
-"""What was written so lately may belong to a run that has not written down yet what it refers to."""
+"""Younger files may belong to a run that has not yet recorded what it refers to."""
 
 
 def clean(
-    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed; without it nothing is.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed; without it, nothing is deleted.")] = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -33,7 +33,7 @@ def clean(
 
     These are cells and evaluations of earlier versions of a question, and results in the cache that no cell of any
     sweep reads. If you go back to such a version, its cells are trained again. Searches, `bench eval` and MLflow stay
-    as they are, and so does everything that a process holds or that was written in the last ten minutes.
+    as they are, and so do files that a process is using or that were written in the last ten minutes.
 
     Example: bench clean
 
@@ -66,7 +66,8 @@ def clean(
 
 @dataclass(frozen=True)
 class Leftover:
-    """What no sweep refers to. what: in words. cell: the one that it is, or lies in, whose lease guards it."""
+    """Something that no sweep refers to. what: a description. cell: the cell that it is or lies in, and whose lease
+    protects it; None for results in the cache."""
 
     path: Path
     what: str
@@ -79,7 +80,7 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
     from harness.records import read_sweep
 
     for path in sorted(home.glob(f"*/.*{DELETED}")) + sorted(home.glob(f"*/cells/.*{DELETED}")):
-        yield Leftover(path, "what `bench clean` was deleting", _n_bytes(path))
+        yield Leftover(path, "left by an interrupted `bench clean`", _n_bytes(path))
     sweeps: list[SweepRecord] = []
     is_known = True
     for path in sorted(home.glob("*/sweep.json")):
@@ -108,7 +109,7 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
 
 
 def _is_running(sweep: SweepRecord) -> bool:
-    """Whether a process holds one of its cells; it may go on with any other."""
+    """Whether a process holds one of its cells; it may start any other next."""
     from harness.records.lease import is_leased
 
     return any(is_leased(cell.path) for cell in [*sweep.cells, *sweep.other_cells])
@@ -129,7 +130,7 @@ def _leftover_cells(sweep: SweepRecord) -> Iterator[Leftover]:
 
 
 def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Leftover]:
-    """Results of stages in the cache that none of the cells reads; nothing where that is not known of one."""
+    """Results of stages in the cache that none of the cells reads; nothing if that is unknown for one of the cells."""
     from harness.run.stages import STAGES
 
     results = [path for path in sorted((home / "cache").glob("*")) if _is_result(path.name, STAGES.names())]
@@ -138,7 +139,7 @@ def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Lefto
     try:
         wanted = {name for cell in cells for evaluated in {cell, cell.own} for name in _results_of(evaluated)}
     except BenchError as error:
-        note(f"warning: the cache is left as it is, since it is not known what is read from it: {error}")
+        note(f"warning: the cache is left as it is, since it is unknown what the cells read from it: {error}")
         return
     for path in results:
         if _key(path.name) not in wanted and not _is_young(path):
@@ -146,8 +147,8 @@ def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Lefto
 
 
 def _results_of(cell: CellRecord) -> Iterator[str]:
-    """The names, without endings, of what a cell and its report read from the cache. Raises BenchError where that
-    cannot be said."""
+    """The names, without endings, of what a cell and its report read from the cache. Raises BenchError if that is
+    unknown."""
     from harness.config.run_spec import recorded_spec
     from harness.run.stages import STAGES
 
@@ -157,7 +158,7 @@ def _results_of(cell: CellRecord) -> Iterator[str]:
 
 
 def _is_result(file: str, stages: Iterable[str]) -> bool:
-    """Whether a file of the cache is the result of a stage, or is to become one; other things lie there too."""
+    """Whether a file of the cache is the result of a stage, finished or not; the cache holds other files too."""
     return any(file.startswith(f"{name.replace('_', '-')}-") for name in stages)
 
 
@@ -166,7 +167,7 @@ def _key(file: str) -> str:
 
 
 def _is_young(path: Path) -> bool:
-    """Whether it, or a file in it, was written lately."""
+    """Whether it, or a file in it, was written in the last `YOUNG_S`."""
     now_s = time.time()
     with contextlib.suppress(FileNotFoundError):
         return any(now_s - one.stat().st_mtime < YOUNG_S for one in [path, *path.rglob("*")])
@@ -180,8 +181,8 @@ def _n_bytes(path: Path) -> int:
 
 
 def _delete(leftover: Leftover) -> bool:
-    """Whether it is gone: not where another process has taken the cell meanwhile. What is half deleted is found by
-    nobody, since it is renamed first."""
+    """Delete it; returns False if another process has taken the cell meanwhile. It is renamed first, so that nobody
+    finds it half deleted."""
     from harness.records.lease import LeaseTakenError, hold_lease
 
     path = leftover.path

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from harness.cli.console import note, print_json, print_table, print_text
 from harness.cli.look import shown
-from harness.cli.options import HomeOption, JsonOption, home_folder, run_folder, use_recorded_plugins
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    home_folder,
+    run_folder,
+    use_recorded_plugins,
+    warn_of_damage,
+)
 from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
     from harness.records import CellRecord, SweepRecord
+    from harness.records.files import DamagedRecordError
     from reports.page.comparison import Group
 
+Read = TypeVar("Read")
 # A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
 _MEANING_OF_A_SEED = ("model.source", "model.cold_start", "task.train", "task.template")
 # These knobs of the evaluation do not change final scores.
@@ -33,6 +42,11 @@ class Runs:
     label: str
     sweep: SweepRecord
     cells: list[CellRecord]
+
+    def setting_aside(self, error: DamagedRecordError) -> Runs:
+        """The same runs; if the error names one of their cells, that cell is `damaged`."""
+        cells = [replace(cell, fault=str(error)) if cell.is_named_in(error) else cell for cell in self.cells]
+        return replace(self, cells=cells)
 
 
 def compare(
@@ -70,14 +84,18 @@ def compare(
     sides = [_runs(given, folder) for given in (treatment, baseline)]
     use_recorded_plugins(side.sweep.path for side in sides)
     wanted = metric or sides[0].sweep.metric
-    differs = _knobs_that_differ(*sides)
-    try:
+
+    def compared(sides: list[Runs]) -> tuple[list[Group], dict[str, Any], dict[str, tuple[Any, Any]]]:
+        """The two groups, the row that compares them, and the knobs that differ."""
+        differs = _knobs_that_differ(*sides)
         metrics = [Metric.parse(wanted, side.sweep) for side in sides]
         _require_same_task(sides, [parsed.task for parsed in metrics])
         if not _evaluate_one_checkpoint(sides):
             _require_same_evaluation(differs, metrics[0].task)
         groups = [Group(side.label, side.cells, parsed) for side, parsed in zip(sides, metrics, strict=True)]
         for side, group in zip(sides, groups, strict=True):
+            for measurement in group.measurements:
+                measurement.cell.require_whole()
             _require_measured(side, group, wanted)
         row = compare_groups(
             *groups,
@@ -86,8 +104,14 @@ def compare(
             margin_pp=margin_pp if margin_pp is not None else sides[0].sweep.margin_pp,
             unlike=_unlike_seeds(sides, differs),
         )
+        return groups, row, differs
+
+    try:
+        sides, (groups, row, differs) = _reading_around_damage(sides, compared)
     except MetricError as error:
         raise RefusedError(str(error)) from None
+    for side in sides:
+        warn_of_damage(side.cells)
     if json:
         knobs = [{"knob": knob, "treatment": pair[0], "baseline": pair[1]} for knob, pair in differs.items()]
         print_json(row | {"differs": knobs})
@@ -109,6 +133,21 @@ def compare(
         print_text(f"unpaired: {row['why_unpaired']}")
     for detail in verdict_details(row):
         print_text(f"note: {detail}")
+
+
+def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]) -> tuple[list[Runs], Read]:
+    """Read the sides, leaving out cells that prove damaged; returns the sides and the result. Raises
+    DamagedRecordError if anything else is damaged."""
+    from harness.records.files import DamagedRecordError
+
+    while True:
+        try:
+            return sides, read(sides)
+        except DamagedRecordError as error:
+            whole = [side.setting_aside(error) for side in sides]
+            if whole == sides:
+                raise
+            sides = whole
 
 
 def _runs(given: str, home: Path) -> Runs:
@@ -165,7 +204,9 @@ def _require_measured(side: Runs, group: Group, metric: str) -> None:
     done = group.measurements
     if not done:
         states = ", ".join(sorted({cell.state for cell in group.cells}))
-        raise RefusedError(f"{group.label}: no cell is done ({states}). {_how_to_run(side)}")
+        damaged = [cell.reason or "" for cell in group.cells if cell.state == "damaged"]
+        remedy = [] if len(damaged) == len(group.cells) else [_how_to_run(side)]
+        raise RefusedError("\n".join([f"{group.label}: no cell is done ({states}).", *damaged, *remedy]))
     if not group.scored:
         metrics = {name for one in done if one.final is not None for name in one.final["metrics"]}
         recorded = sorted(filter(side.sweep.compares_arms, metrics))
@@ -199,7 +240,8 @@ def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, 
 def _spec(side: Runs) -> RunSpec:
     from harness.config.run_spec import recorded_spec
 
-    cell = next((cell for cell in side.cells if (cell.path / "spec.json").is_file()), None)
+    whole = (cell for cell in side.cells if cell.fault is None)
+    cell = next((cell for cell in whole if (cell.path / "spec.json").is_file()), None)
     if cell is None:
         raise RefusedError(f"{side.label}: none of its cells was started. {_how_to_run(side)}")
     return recorded_spec(cell)

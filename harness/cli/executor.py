@@ -1,4 +1,4 @@
-"""Where cells run: the options that say so, and the executor that they choose."""
+"""Where cells run: the command-line options for it, and the executor that they choose."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ExecutorOption = Annotated[
     typer.Option(
         "--executor",
         metavar="NAME",
-        help="Where cells run (`bench ls executors`): local; ray, the Ray cluster that this machine is part of; "
-        "ray:HOST:PORT, another one.",
+        help="Where cells run: local; ray, the Ray cluster that this machine belongs to; ray:HOST:PORT, another "
+        "cluster. `bench ls executors` lists all.",
     ),
 ]
 WorkersOption = Annotated[
@@ -33,8 +33,8 @@ WorkersOption = Annotated[
         "--workers",
         metavar="N",
         min=1,
-        help="Cells, or trials, at once; default: one on each GPU, or on each CPU core. More than there are GPUs share "
-        "them.",
+        help="How many cells, or trials, run at once; default: one per GPU, or per CPU core. If N exceeds the number "
+        "of GPUs, cells share them.",
     ),
 ]
 StalledAfterOption = Annotated[
@@ -42,7 +42,8 @@ StalledAfterOption = Annotated[
     typer.Option(
         "--stalled-after",
         metavar="TIME",
-        help="End a job that makes no progress for so long, e.g. 90s or 2h, and start it once more; then it is failed.",
+        help="Kill a job that makes no progress for this long, e.g. 90s or 2h, and restart it once; the second time, "
+        "it fails.",
     ),
 ]
 STALLED_AFTER = "30m"
@@ -51,8 +52,8 @@ _SHORTEST_STALL_S = 10
 
 @dataclass
 class ChosenExecutor:
-    """What --executor names. It is looked up when it is first needed, for a plug-in of the sweep file may give it, and
-    asked for its slots when something depends on them, for a cluster takes its time."""
+    """The executor that --executor names. It is looked up on first use, because a plug-in of the sweep file may define
+    it. Its slots are listed on first use, because a cluster takes seconds to answer."""
 
     given: str
     home: Path
@@ -75,25 +76,26 @@ class ChosenExecutor:
         return any(slot.kind == "cuda" for slot in self.slots)
 
     def at_once(self, specs: Iterable[RunSpec]) -> int:
-        """How many cells of these specs run at once where --workers is not given. That there is no slot for any is said
-        when one is to be opened: all cells may be done."""
-        from harness.executors.slots import fitting_slots
+        """How many cells of these specs run at once if --workers is not given; at least 1. A missing slot is an error
+        only when the executor is opened, since all cells may be done."""
+        from harness.executors.slots import fitting_slots, joined
 
         specs = list(specs)
-        return max(1, len(fitting_slots(self._slots_of(specs), {spec.train.device for spec in specs})))
+        together = joined(self.slots, _processes_of(specs))
+        return max(1, len(fitting_slots(together, {spec.train.device for spec in specs})))
 
     def shortages(self, arms: Mapping[str, RunSpec], count: int) -> list[str]:
-        """What to say of arms that may not fit into the memory of so many slots."""
-        from harness.executors.slots import choose_slots, fitting_slots
+        """Warnings about arms that may not fit into the memory of `count` slots."""
+        from harness.executors.slots import choose_slots, fitting_slots, joined
         from harness.plan.memory import shortages
 
-        devices = {spec.train.device for spec in arms.values()}
-        chosen = choose_slots(self.slots, devices, count) if fitting_slots(self.slots, devices) else []
-        return shortages(arms, chosen)
+        devices, processes = {spec.train.device for spec in arms.values()}, _processes_of(arms.values())
+        is_any = bool(fitting_slots(joined(self.slots, processes), devices))
+        return shortages(arms, choose_slots(self.slots, devices, count, processes) if is_any else [])
 
     def opener(self, specs: Iterable[RunSpec]) -> Callable[[int], Executor]:
-        """Opens it with slots for so many jobs of these specs at once. RefusedError for a `stalled_after` that is no
-        time."""
+        """A function that opens the executor with slots for a number of simultaneous jobs of these specs. RefusedError
+        if `stalled_after` is not a duration."""
         from harness.executors.base import StallGuard
         from harness.executors.slots import choose_slots
 
@@ -102,25 +104,24 @@ class ChosenExecutor:
         limit_s = _seconds("--stalled-after", self.stalled_after, _SHORTEST_STALL_S)
 
         def opened(count: int) -> Executor:
-            chosen = choose_slots(self._slots_of(specs), devices, count)
+            chosen = choose_slots(self.slots, devices, count, _processes_of(specs))
             return StallGuard(self.kind.make(chosen, self.home, "harness.run.worker"), limit_s)
 
         return opened
 
-    def _slots_of(self, specs: Sequence[RunSpec]) -> list[Slot]:
-        """With as many GPUs, or cores, as the largest of the cells has processes."""
-        from harness.executors.slots import joined
 
-        return joined(self.slots, max((spec.train.processes for spec in specs), default=1))
+def _processes_of(specs: Iterable[RunSpec]) -> int:
+    """A slot has as many GPUs, or cores, as the largest of the cells has processes."""
+    return max((spec.train.processes for spec in specs), default=1)
 
 
 def _seconds(option: str, given: str, shortest_s: int) -> int:
-    """How long `90s`, `30m` or `1h30m` is. Raises RefusedError for anything else, and for less than the shortest."""
+    """Parse a duration such as `90s`, `30m` or `1h30m`. Raises RefusedError for others, and below the minimum."""
     found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", given)
     hours, minutes, rest = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
     total_s = 3600 * hours + 60 * minutes + rest
     if total_s < shortest_s:
         raise RefusedError(
-            f"{option} is {given!r}, but must be a time of at least {shortest_s} s: 90s, 30m, 2h or 1h30m."
+            f"{option} is {given!r}, but must be a duration of at least {shortest_s} s, such as 90s, 30m or 1h30m."
         )
     return total_s

@@ -107,7 +107,7 @@ class LiveRun:
         self._show(name, event)
 
     def elsewhere(self, fractions: Mapping[str, float]) -> None:
-        """The cells that other processes run now -> how much of each is done, in [0, 1]."""
+        """fractions: each cell that other processes are running now -> the fraction done, in [0, 1]."""
         self._fractions |= fractions
         self._elsewhere = [*fractions]
         self._show_sweep()

@@ -153,20 +153,21 @@ def _data() -> list[Check]:
 
 def selftest(
     device: Annotated[
-        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:N; auto is cuda where there is one.")
+        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")
     ] = "auto",
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="CHECK", help="Only this one; may be repeated. `bench ls checks` lists all."),
+        typer.Option("--only", metavar="CHECK", help="Only this check; repeatable. `bench ls checks` lists all."),
     ] = None,
     home: UnusedHomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Try on this machine what bench needs of it. On a GPU, run this first.
+    """Check that bench works on this machine. On a new GPU, run this first.
 
-    It takes at most 10 minutes: engines, bfloat16, CUDA graphs, vLLM's sync, memory, a kill, two cells at once, and
-    the time of a step. What is not installed is left out. The table and the machine's versions are kept as
-    selftest-<gpu or cpu>.json in this folder. Exits 1 if a check failed.
+    It checks the engines, bfloat16, CUDA graphs, vLLM's weight sync, the memory estimate, resume after a kill, two
+    cells at once, and the time of a step. It takes at most 10 minutes and skips checks whose packages are missing. It
+    writes the results, versions and hardware to selftest-<gpu or cpu>.json in the current folder, and exits with 1 if
+    a check failed.
 
     Example: bench selftest --device cuda
     """
@@ -194,13 +195,13 @@ def selftest(
         typer.echo(f"wrote {path}")
     if failed:
         raise BenchError(
-            f"{len(failed)} of {len(names)} checks failed: {', '.join(one.check for one in failed)}. {path} holds what "
-            "they wrote; `bench selftest --only CHECK` tries one again."
+            f"{len(failed)} of {len(names)} checks failed: {', '.join(one.check for one in failed)}. {path} holds "
+            "their output; `bench selftest --only CHECK` repeats one."
         )
 
 
 def _device_to_try(given: str) -> str:
-    """--device, `auto` settled and `cuda:N` made the only GPU that is seen. RefusedError for one that is not here."""
+    """--device with `auto` resolved; for `cuda:N`, hides all other GPUs. RefusedError if there is no such device."""
     from harness.executors.slots import gpu_here, show_only
 
     if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", given) is None:

@@ -14,7 +14,7 @@ from harness.cli.console import note
 from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
-    from harness.records import SweepRecord
+    from harness.records import CellRecord, SweepRecord
     from reports.measure import Analysis
     from reports.page.document import Report
 
@@ -253,7 +253,7 @@ def finished_analysis(given: str, home: Path) -> Analysis:
             raise RefusedError(f"{error}.") from None
 
     analysis = reading_around_damage(record, read)
-    warn_of_damage(analysis.sweep)
+    warn_of_damage(analysis.sweep.cells)
     return analysis
 
 
@@ -267,9 +267,9 @@ def require_any_done(sweep: SweepRecord, so: str) -> None:
     raise RefusedError(f"{sweep.name}: no cell is done yet, so {so}. `bench run` continues it.")
 
 
-def warn_of_damage(sweep: SweepRecord) -> None:
-    """Name the damaged cells of a sweep whose other cells are shown."""
-    for cell in sweep.cells:
+def warn_of_damage(cells: Iterable[CellRecord]) -> None:
+    """Warn of each damaged cell; the others are shown."""
+    for cell in cells:
         if (status := cell.read_status())["state"] == "damaged":
             note(f"warning: {cell.arm}-s{cell.seed} is damaged and left out: {status['reason']}")
 

@@ -57,7 +57,7 @@ def plan(
 ) -> None:
     """Show cells, gate, warnings, cost, time and power of a sweep. Exits 3 if the arms cannot be compared.
 
-    Where cells are to be trained although others are finished, it says what changed: each knob, old -> new.
+    If cells must be trained although the sweep has finished ones, it lists the knobs that changed, old -> new.
 
     Example: bench plan sweeps/std_norm.yaml --set train.steps=30
 
@@ -129,7 +129,7 @@ def _expected_time(
     planned: Plan, where: ChosenExecutor, standing: Sequence[tuple[PlannedCell, str, str | None]], may_measure: bool
 ) -> ExpectedTime | None:
     """The time of the cells that `bench run` would start, in its order. standing: each cell, its state and what it
-    lacks."""
+    still lacks."""
     from harness.plan.expected_time import expected_time
 
     def measure(spec: RunSpec) -> Pace:

@@ -161,7 +161,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
         note("writing the report")
         records = whole.stand()
         sweep, document = reading_around_damage(whole, written)
-        warn_of_damage(sweep)
+        warn_of_damage(sweep.cells)
         record_look(sweep, document)
         if reflection_words is None and sweep is whole:
             (folder / "report" / _STAND).write_text(_stand(records, folder / "report"))
@@ -170,7 +170,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
 
 
 def written_already(folder: Path) -> dict[str, Any] | None:
-    """report.json, if `write` would write what lies there: what it is made from has not changed since."""
+    """report.json, if it is up to date: the records, the page and the code that makes it have not changed since."""
     from harness.records import read_sweep
     from harness.records.files import read_json
 
@@ -182,7 +182,7 @@ def written_already(folder: Path) -> dict[str, Any] | None:
 
 
 def _stand(records: str, page: Path) -> str:
-    """Another one after a change of the records, of a file of the report, or of the code that makes it."""
+    """A digest that changes with the records, with a file of the report, and with the code that makes it."""
     import harness.records
     import reports
     from harness.records.counted import stand
@@ -193,7 +193,7 @@ def _stand(records: str, page: Path) -> str:
 
 @contextmanager
 def _alone_on_page(folder: Path) -> Iterator[None]:
-    """Nobody else reads the records for this page, or writes it: `bench run` and `bench ui` may do so at once, and a
+    """Keep other processes from rendering this page: `bench run` and `bench ui` may do so at once, and a
     page that was begun earlier, from fewer records, would replace a later one. Processes that help are started once,
     and end here."""
     from reports.processes import end_processes

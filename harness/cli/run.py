@@ -55,18 +55,18 @@ RetryInvalidOption = Annotated[
     bool, typer.Option("--retry-invalid", help="Also rerun cells that could not be measured (state invalid).")
 ]
 RetryFailedOption = Annotated[
-    bool, typer.Option("--retry-failed", help="Start a cell that fails once more, from its last checkpoint.")
+    bool, typer.Option("--retry-failed", help="If a cell fails, restart it once, from its last checkpoint.")
 ]
 
 
 class InterruptedByUserError(BenchError):
     """Ctrl-C."""
 
-    exit_code = 130
+    exit_code = 128 + signal.SIGINT
 
 
 class TerminatedError(BenchError):
-    """SIGTERM, as schedulers send it before they kill. The exit code is the one that a shell gives for it."""
+    """SIGTERM, which schedulers send before SIGKILL. The exit code is the one that a shell reports for it."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -82,15 +82,15 @@ def run(
     retry_invalid: RetryInvalidOption = False,
     retry_failed: RetryFailedOption = False,
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="Stop at the first cell that fails or is invalid; the others wait.")
+        bool, typer.Option("--fail-fast", help="Stop the run at the first cell that fails or is invalid.")
     ] = False,
     from_: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="RUN",
-            help="Instead of a sweep: repeat this finished one in another home, as its records say, and compare the "
-            "weights.",
+            help="Instead of a sweep: repeat this finished run in another home, as its records describe it, and "
+            "compare the weights.",
         ),
     ] = None,
     until: UntilOption = None,
@@ -101,10 +101,10 @@ def run(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Train and evaluate a sweep's missing cells; print the verdict. The report is written too.
+    """Train and evaluate a sweep's missing cells; print the verdict. It also writes the report.
 
     The same command continues where it stopped: after Ctrl-C, a kill, a full disk, or a failed cell. The name of a
-    sweep that was run goes on with it: more --seeds are trained, more --eval-samples drawn from the last checkpoints.
+    sweep that has run continues it: it trains more --seeds, and draws more --eval-samples from the last checkpoints.
 
     Example: bench run sweeps/std_norm.yaml --seeds 6
 
@@ -132,8 +132,8 @@ def run(
     if from_ is not None:
         if sweep or profile or settings or seeds is not None or arms or until:
             raise RefusedError(
-                f"--from {from_} repeats what was asked there: leave out the sweep and the options that ask something "
-                "else. `bench run NAME` goes on with a sweep and takes them."
+                f"--from {from_} repeats the question of these records: leave out the sweep and the options that "
+                "change the question. `bench run NAME` continues a sweep and takes them."
             )
         folder = home_folder(home)
         repeated = run_to_repeat(from_, folder)
@@ -190,24 +190,26 @@ def run(
 
 
 def run_to_repeat(given: str, home: Path) -> Path:
-    """The folder of the records that --from names. RefusedError where they lie in the home that is to be filled, or are
-    those of a search."""
+    """The folder of the records that --from names. Raises RefusedError if it lies in the home where the repeated run
+    would go, or holds a search."""
     from harness.records import read_sweep
 
     place = Path(given)
     folder = place if (place / "sweep.json").is_file() else run_folder(given, home_folder(None))
     if folder.resolve().parent == home.resolve():
         raise RefusedError(
-            f"--from {given} lies in {home}, where its finished cells would not be trained again. Give another place "
-            f"with --home DIR; `bench run {folder.name}` goes on with what is missing there."
+            f"--from {given} lies in {home}, where its finished cells would not be trained again. Give another folder "
+            f"with --home DIR. To train only what is missing there, use `bench run {folder.name}`."
         )
     if read_sweep(folder).is_search:
-        raise RefusedError(f"{folder.name} is a search, whose trials follow from each other: `bench tune` runs it.")
+        raise RefusedError(
+            f"--from {given} is a search, and each of its trials depends on those before. `bench tune` runs searches."
+        )
     return folder
 
 
 def say_what_differs(repeated: Path, planned: Plan) -> None:
-    """Name what of the provenance of the finished cells is not so here, and how many cells have another hash."""
+    """Print how the provenance here differs from that of the finished cells, and which cells have another hash."""
     from harness.records import read_sweep
     from harness.run.provenance import differences_from_now
 
@@ -228,15 +230,15 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
     ]
     if others:
         note(
-            f"differs from {repeated}: the hash of {few(others)}: data, the model's files, the code of a plug-in or "
-            "bench's numerics have changed since"
+            f"differs from {repeated}: the hash of {few(others)}, since data, model files, the code of a plug-in or "
+            "the numerics of bench have changed"
         )
     if not differ and not others:
-        note(f"commit, versions, machine and data are those of {repeated}")
+        note(f"commit, versions, machine and data are the same as in {repeated}")
 
 
 def say_whether_equal(repeated: Path, folder: Path) -> None:
-    """Say of how many cells the final weights are those of the run that was repeated, bit for bit."""
+    """Print how many cells have the same final weights as in the run that was repeated, bit for bit."""
     from harness.records import read_sweep
 
     then, now = (
@@ -246,12 +248,12 @@ def say_whether_equal(repeated: Path, folder: Path) -> None:
     both = [cell for cell in then if cell in now]
     unequal = [f"{arm}-s{seed}" for arm, seed in both if then[arm, seed] != now[arm, seed]]
     of_others = f"; {few(unequal)} differ" if unequal else ""
-    note(f"weights: {len(both) - len(unequal)} of {len(both)} cells end with those of {repeated}{of_others}")
+    note(f"weights: {len(both) - len(unequal)} of {len(both)} cells end with the same as in {repeated}{of_others}")
 
 
 def _confirm_screening(screened: SweepRun) -> list[str]:
-    """Where the sweep is a screening, train its best arms and the baseline on fresh seeds, and keep the verdicts with
-    it; returns the cells that are not done, as `_unmeasured`."""
+    """If the sweep is a screening, train its best arms and the baseline on fresh seeds, and store the verdicts with the
+    sweep. Returns the cells that are not done, as `_unmeasured` does."""
     from harness.cli.report import write
     from harness.run.screening import best_arms, confirming_plan, record_confirmation
 
@@ -275,8 +277,8 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 
 def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
-    """Run a sweep or a search with its progress shown; MLflow is kept up to date until `mirrored` is closed, and then
-    its address is said. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
+    """Run a sweep or a search and show its progress. MLflow is kept up to date until `mirrored` closes, which prints
+    its address. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
     from harness.cli.live import LiveRun
     from harness.cli.report import announce_page
     from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
@@ -294,17 +296,17 @@ def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> 
 
 @contextmanager
 def told_of_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end what is done here, and are told as errors with their exit codes."""
+    """Ctrl-C and SIGTERM end the block, as errors with their exit codes."""
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one is no second Ctrl-C
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not count as a second Ctrl-C
         raise _Terminated
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
     except _Terminated:
-        raise TerminatedError("ended by SIGTERM; what ran is saved, and the same command continues") from None
+        raise TerminatedError("stopped by SIGTERM; progress is saved, and the same command continues") from None
     except KeyboardInterrupt:
         raise InterruptedByUserError("interrupted; the same command continues") from None
     finally:
@@ -312,7 +314,7 @@ def told_of_signals() -> Iterator[None]:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM ends what runs as Ctrl-C does."""
+    """SIGTERM, handled like Ctrl-C."""
 
 
 def _say_where(address: str | None, command: str | None) -> None:

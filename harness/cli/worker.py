@@ -1,4 +1,4 @@
-"""`bench worker`: one of several processes, on any number of machines, that share the cells of a sweep."""
+"""`bench worker`: runs free cells of a sweep. Many workers, on any number of machines, share one sweep."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def worker(
     workers: WorkersOption = None,
     wait: Annotated[
         bool,
-        typer.Option(
-            "--wait", help="Stay until every cell has ended, and take over the cells of workers that die meanwhile."
-        ),
+        typer.Option("--wait", help="Stay until every cell has ended, and take over the cells of workers that die."),
     ] = False,
     retry_invalid: RetryInvalidOption = False,
     retry_failed: RetryFailedOption = False,
@@ -53,18 +51,17 @@ def worker(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Take cells of a sweep that nobody runs, until none is left.
+    """Run the free cells of a sweep, beside workers on other machines.
 
-    For job arrays, requeueing schedulers, Kubernetes and ssh: start it on as many machines as you like, with the same
-    arguments and the same --home on a shared disk. No machine is the head and no port is opened: each cell has a lease,
-    and what cells share is made by one of the workers. `bench run` afterwards finds everything done and writes the
-    report.
+    A worker takes one free cell after another. Use it with job arrays, Kubernetes or ssh: start it on as many machines
+    as you like, with the same arguments and the same --home on a shared disk. There is no head node and no open port; a
+    lease file keeps each cell to one worker. When all cells are done, `bench run` writes the report.
 
-    A worker ends when living workers run all the cells that are left; with --wait when these have ended too. A cell
-    whose worker died is taken over after two minutes at most.
+    A worker ends when other live workers run all the remaining cells; with --wait, when these have ended too. If a
+    worker dies, another one takes over its cells within about two minutes.
 
-    On SIGTERM it saves what runs and exits with 143, on Ctrl-C with 130: requeue it, and it continues. It exits with 1
-    if a cell that it ran failed.
+    On SIGTERM, running cells leave a checkpoint and the worker exits with 143; on Ctrl-C, with 130. Requeue it, and it
+    continues. It exits with 1 if a cell that it ran failed.
 
     Example: bench worker std_norm --home /shared/runs
 
@@ -84,9 +81,8 @@ def worker(
     require_same_kind(plan.folder(folder), is_search=False)
     if plan.to_tune:
         raise RefusedError(
-            f"{plan.sweep.name} looks for the best setting of {few(plan.to_tune)} first, and its cells are not known "
-            "before. `bench run` does that search, on several machines at once if you start it there too; then start "
-            "the workers."
+            f"{plan.sweep.name} first searches for the best setting of {few(plan.to_tune)}, and its cells depend on "
+            "the result. Run that search with `bench run`, on several machines if you like; then start the workers."
         )
     for warning in plan.warnings:
         note(f"warning: {warning}")
@@ -113,7 +109,7 @@ def worker(
 
 
 def _say_what_is_done(work: WorkerRun, as_json: bool) -> None:
-    """What this worker did, where the sweep is now, and the command that reports it. No worker writes a report."""
+    """Print what this worker ran, the state of the sweep, and the command that writes the report: no worker does."""
     records = work.records()
     states = {record.path: record.read_status() for record in records}
     found = Counter(status["state"] for status in states.values())
@@ -128,4 +124,4 @@ def _say_what_is_done(work: WorkerRun, as_json: bool) -> None:
     others = ", ".join(f"{n} {state}" for state, n in found.items() if state != "done")
     now = f"{found['done']} of {len(records)} cells are done{f', {others}' if others else ''}"
     print_text(f"this worker ran {len(work.ran)}; {now}")
-    print_text(f"the report: {report}")
+    print_text(f"for the report: {report}")

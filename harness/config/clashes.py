@@ -13,7 +13,6 @@ from algorithms.kl import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
 from evals.grading import OWN
 from evals.tasks import GYM_TASKS, get_task
-from harness.config.engine import AUTO, ENGINES
 from harness.config.reward import reward_problems
 
 if TYPE_CHECKING:
@@ -108,29 +107,24 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
             f"{together} with train.device={train.device}: each process takes a GPU of its own. Set train.device to "
             "cuda, or processes to 1"
         )
-    if spec.rollout.engine != AUTO and ENGINES.find(spec.rollout.engine).holds_copy:
-        yield (
-            f"{together} with rollout.engine={spec.rollout.engine}: an engine with a copy of the weights is synced by "
-            "one process alone. Set rollout.engine to torch, or processes to 1"
-        )
     if isinstance(objective, Objective) and objective.aggregation == "micro_token_mean":
         yield (
-            f"{together} with objective.aggregation=micro_token_mean: what the objective is would depend on how rows "
-            "are split. Choose another aggregation, or set processes to 1"
+            f"{together} with objective.aggregation=micro_token_mean: the objective would depend on how the rows are "
+            "split. Choose another aggregation, or set processes to 1"
         )
     if train.sharding == "rows":
         return
     fully = f"{together} and train.sharding=fully"
     if spec.rollout.sampler != "policy":
         yield (
-            f"{fully} with rollout.sampler={spec.rollout.sampler}: only the policy itself is gathered to draw from. "
-            "Set rollout.sampler to policy, or sharding to rows"
+            f"{fully} with rollout.sampler={spec.rollout.sampler}: split weights can only sample from the current "
+            "policy. Set rollout.sampler to policy, or sharding to rows"
         )
     by_one = {"a cold start": spec.model.cold_start.type != "none", "a reward model": spec.reward.needs_reward_model}
     for what in (what for what, is_made in by_one.items() if is_made):
         yield (
-            f"{fully} with {what}, which one process trains by itself on one device: a model that must be split does "
-            f"not fit there. Leave {what} out, or set sharding to rows"
+            f"{fully} with {what}: one process trains that on one device, where a model that must be split does not "
+            f"fit. Leave {what} out, or set sharding to rows"
         )
 
 

@@ -94,16 +94,12 @@ ENGINES: Kind[EngineBackend] = Kind(
 )
 
 
-def engine_on(device: str, engine: str, processes: int = 1) -> str:
-    """`rollout.engine` with auto resolved: the default of the device, or for a cell of several processes the first
-    engine that draws from the trainer's own weights. Raises UnknownNameError."""
+def engine_on(device: str, engine: str) -> str:
+    """`rollout.engine` with auto resolved: the default of the device. Raises UnknownNameError."""
     if engine != AUTO:
         return ENGINES.find(engine).name
     kind = device.partition(":")[0]
-    fitting = {name: backend for name, backend in ENGINES.all().items() if kind in backend.devices}
-    if processes > 1:
-        return next(name for name, backend in fitting.items() if not backend.holds_copy)
-    return next(name for name, backend in fitting.items() if kind in backend.default_on)
+    return next(name for name, backend in ENGINES.all().items() if kind in backend.default_on)
 
 
 def fields_of_other_engines(engine: str) -> list[str]:

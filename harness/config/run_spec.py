@@ -72,12 +72,12 @@ class TrainSpec(Section):
     )
     checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")
     processes: int = Field(
-        1, ge=1, le=1024, description="processes that train a cell together, on a GPU each where there are any"
+        1, ge=1, le=1024, description="processes that train a cell together, each on its own GPU or CPU core"
     )
     sharding: Literal["rows", "fully"] = Field(
         "rows",
-        description="what the processes split. rows: each passes over some completions; fully: each holds a part of "
-        "the weights, gradients and optimiser state too (FSDP2), for models that one device cannot train",
+        description="what the processes split. rows: the completions of a batch; fully: also the weights, gradients "
+        "and optimiser state (FSDP2), for models that one device cannot train",
     )
 
     def absent_fields(self) -> list[str]:
@@ -190,7 +190,7 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
 def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
     device = device_kind(spec.train.device, on_gpu)
-    engine = engine_on(device, spec.rollout.engine, spec.train.processes)
+    engine = engine_on(device, spec.rollout.engine)
     return spec.model_copy(
         update={
             "train": spec.train.model_copy(update={"device": device}),

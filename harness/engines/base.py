@@ -210,11 +210,14 @@ class SharedEngine:
     def _draw(self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams) -> Completions:
         processes = Processes.here()
         first, end = (len(prompts) * rank // processes.size for rank in (processes.rank, processes.rank + 1))
-        # Without prompts there is nothing to draw, and without any at all the engine says what is wrong.
-        own = None
-        if first < end or not prompts:
-            own = self._engine.generate(prompts[first:end], keys[first:end], params)
-        return Completions.joined([part for part in processes.everyones(own) if part is not None])
+
+        def own() -> Completions | None:
+            # Without prompts there is nothing to draw, and without any at all the engine says what is wrong.
+            if first == end and prompts:
+                return None
+            return self._engine.generate(prompts[first:end], keys[first:end], params)
+
+        return Completions.joined([part for part in processes.interruptible(own) if part is not None])
 
 
 class MergedEngine:

@@ -1,11 +1,12 @@
-"""What an executor is: it does jobs somewhere, several at once, and tells what becomes of them.
+"""The interface of executors. An executor runs jobs somewhere, several at once, and reports how they end.
 
-A job is a stage that cells share, or a cell. It travels as JSON, its paths are relative to the home, and its outcome is
-in the records: an executor needs to know nothing of what a job does.
+A job is a cell, or a stage whose result cells share. It travels as JSON, its paths are relative to the home, and its
+results are in the records, so an executor need not know what a job does.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,11 +24,11 @@ JobState = Literal["done", "refused", "failed", "interrupted", "taken", "invalid
 class Job:
     """One piece of work.
 
-    kind: `cell`, or the name of a stage. path: relative to the home; the cell's folder, or where the stage's result
-    goes. spec: the cell's, or that of one of the cells that share the stage.
-    plugins, folders: the user's modules that must be in use, and where they are looked for (`harness.plugins.use`).
-    code: the digest of each module and template of the user's that the spec's numbers depend on; others are refused.
-    inputs: what it reads in the home besides its own folder, as paths relative to the home.
+    kind: `cell`, or the name of a stage. path: relative to the home: the cell's folder, or the file of the stage's
+    result. spec: that of the cell, or of one of the cells that share the stage.
+    plugins, folders: the user's modules to load, and the folders to search for them (`harness.plugins.use`).
+    code: digests of the user's modules and templates that the numbers depend on; a job with other code is refused.
+    inputs: what the job reads in the home outside its own folder, as paths relative to the home.
     """
 
     kind: str
@@ -40,11 +41,11 @@ class Job:
 
     @property
     def model(self) -> str:
-        """What a worker loads for it, so that those of one model are best done where it is loaded."""
+        """A key of the model that a worker loads for the job. Jobs of one key go to the same worker if possible."""
         return self.spec.model.model_dump_json(exclude={"lora"})
 
     def in_slot(self) -> Job:
-        """The job as a process in a slot sees it, with one GPU whose name is `cuda`."""
+        """The job as seen inside a slot, where the only GPU is named `cuda`."""
         train = self.spec.train
         seen = train.model_copy(update={"device": train.device.partition(":")[0]})
         return replace(self, spec=self.spec.model_copy(update={"train": seen}))
@@ -62,15 +63,16 @@ class Job:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Job:
-        """What `to_json` gave. The plug-ins that the spec names must be in use."""
+        """The inverse of `to_json`. The plug-ins that the spec names must be loaded."""
         return cls(**{**document, "spec": RunSpec.model_validate(document["spec"])})
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a running job tells: `phase`, `step`, `steps`, `done_frac` and more.
+    """A report from a running job: `phase`, `step`, `steps`, `done_frac` and more.
 
-    Or, every few seconds, a sign of life: `still_s`, for how long its Python has not moved on, and `at`, where it is.
+    Or a heartbeat, every few seconds: `still_s`, the seconds since its Python code last moved on, and `at`, its
+    position in the code.
     """
 
     job: Job
@@ -79,8 +81,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended, and why. output: what a worker that crashed had printed. where: the slot's name. again: whether
-    it is worth another attempt, for it was not the job that failed but the place."""
+    """How a job ended, and why. output: the output of a worker that crashed. where: the slot's name. again: whether to
+    retry, because the slot failed and not the job."""
 
     job: Job
     state: JobState
@@ -91,12 +93,12 @@ class Ended:
 
     @property
     def reason_and_place(self) -> str | None:
-        """As people and records are told: a GPU or a machine that is broken shows in more than one cell."""
+        """For messages and records: the slot's name shows whether one GPU or machine makes several cells fail."""
         return f"{self.reason} (on {self.where})" if self.reason and self.where else self.reason
 
 
 class Place(Protocol):
-    """One that does jobs one after another. model: that of its last job."""
+    """Something that runs one job at a time. model: that of its last job; None before the first."""
 
     model: str | None
 
@@ -105,49 +107,60 @@ AnyPlace = TypeVar("AnyPlace", bound=Place)
 
 
 def best_place(job: Job, free: Iterable[AnyPlace]) -> AnyPlace:
-    """A free one that has the job's model, else one that has none yet, else the first."""
+    """The first free place that has loaded the job's model, else one that has loaded none, else the first."""
     return min(free, key=lambda place: (place.model != job.model, place.model is not None))
 
 
 class Executor(Protocol):
-    """Does jobs. One thread uses it; a job that ends frees its slot. What it tells of a job bears the very object that
-    it was given."""
+    """Runs jobs. Only one thread uses it. A job that ends frees its slot. Events hold the same `Job` object that was
+    passed to `start`."""
 
     @property
     def slots(self) -> int:
-        """How many jobs it does at once, at present: machines may come and go."""
+        """How many jobs it can run at once. This may change as machines come and go."""
 
     def start(self, job: Job) -> None:
-        """Do a job; called only while a slot is free."""
+        """Start a job; called only while a slot is free."""
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
-        """What has happened since the last call; waits for something to happen, but no longer than this."""
+        """The events since the last call. Waits for one, but no longer than `timeout_s`."""
 
     def cancel(self, job: Job) -> None:
-        """Stop a running job where it can be continued: it ends `interrupted`, unless it is about to end anyway."""
+        """Stop a running job so that it can be continued. It ends `interrupted`, unless it was about to end anyway."""
 
     def kill(self, job: Job) -> None:
-        """End a running job at once, with every process that it started: it ends `failed`."""
+        """Kill a running job at once, with every process that it started. It ends `failed`."""
 
     def close(self) -> None:
-        """Stop everything. Running jobs leave their records ready to be continued."""
+        """Stop everything. Running jobs can be continued from their records."""
 
 
 NAMED_AFTER_S = 60.0
-"""The place where a job stands still is named after this time, or after half of that for which it may."""
+"""After this time without progress, or half of `stalled_after_s` if that is less, the user is told where a job is."""
+COUNTED_AT_ONCE_S = 10.0
+"""The most that the time between two looks at a job may count."""
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
+_OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
 
 
 @dataclass(eq=False)
 class StallGuard:
-    """An executor whose jobs do not hang for ever: one that stands still for `stalled_after_s` is ended, and started
-    once more; after the second time it is failed. Signs of life end here."""
+    """Wraps an executor so that no job hangs for ever. A job without progress for `stalled_after_s` is killed and
+    restarted once; the second time, it fails. Heartbeats are consumed here.
+
+    Time in which this process itself was suspended does not count, as after Ctrl-Z, or when a scheduler suspends all
+    processes of a job: the workers were silent then, but did not hang.
+    """
 
     executor: Executor
     stalled_after_s: float
+    _awake_s: float = 0.0
+    """The time that counts, up to now."""
+    _looked_s: float = field(default_factory=lambda: time.monotonic())
     _moved_s: dict[Job, float] = field(default_factory=dict)
-    """When each running job moved on last, by the monotonic clock."""
+    """When each running job last made progress, in the time that counts."""
     _at: dict[Job, str] = field(default_factory=dict)
-    """Where it was when it was heard last, of those that stand still and were named."""
+    """The last known position of each job that was reported as making no progress."""
     _ended: set[Job] = field(default_factory=set)
     _again: set[Job] = field(default_factory=set)
 
@@ -156,13 +169,14 @@ class StallGuard:
         return self.executor.slots
 
     def start(self, job: Job) -> None:
-        self._moved_s[job] = time.monotonic()
+        self._moved_s[job] = self._now_s()
         self.executor.start(job)
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         happened = [told for event in self.executor.wait(timeout_s) for told in self._heard(event)]
+        now_s = self._now_s()
         for job, moved_s in self._moved_s.items():
-            if time.monotonic() - moved_s >= self.stalled_after_s and job not in self._ended:
+            if now_s - moved_s >= self.stalled_after_s and job not in self._ended:
                 self._ended.add(job)
                 self.executor.kill(job)
         return happened
@@ -176,18 +190,24 @@ class StallGuard:
     def close(self) -> None:
         self.executor.close()
 
+    def _now_s(self) -> float:
+        now_s = time.monotonic()
+        self._awake_s += min(now_s - self._looked_s, COUNTED_AT_ONCE_S)
+        self._looked_s = now_s
+        return self._awake_s
+
     def _heard(self, event: Progress | Ended) -> Iterator[Progress | Ended]:
         job = event.job
         if isinstance(event, Ended):
             yield self._end_of(event)
         elif "still_s" not in event.event:
-            self._moved_s[job] = time.monotonic()
+            self._moved_s[job] = self._now_s()
             yield event
         else:
             yield from self._sign_of_life(job, **event.event)
 
     def _sign_of_life(self, job: Job, still_s: float, at: str) -> Iterator[Progress]:
-        self._moved_s[job] = max(self._moved_s[job], time.monotonic() - still_s)
+        self._moved_s[job] = max(self._moved_s[job], self._now_s() - still_s)
         if still_s < min(NAMED_AFTER_S, self.stalled_after_s / 2):
             self._at.pop(job, None)
             return
@@ -196,33 +216,44 @@ class StallGuard:
         if is_news:
             since = time.strftime("%H:%M:%S", time.localtime(time.time() - still_s))
             name = Path(job.path).name or job.kind
-            yield Progress(job, {"remark": f"{name} has stood still for {still_s:.0f} s, since {since}, in {at}"})
+            remark = f"{name} has made no progress for {still_s:.0f} s (since {since}); it is in {at}"
+            yield Progress(job, {"remark": remark})
 
     def _end_of(self, ended: Ended) -> Ended:
         job = ended.job
         was_ended = job in self._ended and ended.state == "failed"
-        place = self._at.pop(job, "a place that is not known, as it gave no sign of life")
+        at = self._at.pop(job, None) or _last_place(ended.output)
         self._ended.discard(job)
         del self._moved_s[job]
         if not was_ended:
             return ended
-        stood = f"it stood still for {self.stalled_after_s:.0f} s (--stalled-after)"
+        stalled = f"it made no progress for {self.stalled_after_s:.0f} s (--stalled-after)"
+        where = f"it was in {at}" if at else "its position is unknown, because it sent no heartbeat"
         if job not in self._again:
             self._again.add(job)
-            return replace(ended, reason=f"{stood}, in {place}", again=True)
-        return replace(
-            ended, reason=f"{stood}, and did so again when it was started once more; it was in {place}", again=False
-        )
+            return replace(ended, reason=f"{stalled}; {where}", again=True)
+        return replace(ended, reason=f"{stalled}, again after a restart; {where}", again=False)
+
+
+def _last_place(output: str) -> str | None:
+    """A process's position in words, from a stack that faulthandler printed; None without one. Native code, such as
+    that of regular expressions, may hold the GIL, so that no thread can send a heartbeat. The main thread is printed
+    last; its position is the innermost function outside of Python's library and installed packages."""
+    _, timeout, stacks = output.rpartition("Timeout (")
+    frames = [*_FRAME.finditer(stacks.rpartition("(most recent call first)")[2])] if timeout else []
+    ours = (frame for frame in frames if not _OF_OTHERS.search(frame["file"]))
+    frame = next(ours, frames[0] if frames else None)
+    return None if frame is None else f"{frame['function']} of {frame['file']}, line {frame['line']}"
 
 
 @dataclass(frozen=True)
 class ExecutorKind:
-    """An executor by the name that `--executor` gives.
+    """An executor, by the name that `--executor` takes.
 
-    make: (the slots for jobs, the home, the module that does jobs) -> the executor. `python -m <module> <home>` is a
-    worker process (see `harness.run.worker`); an executor that does jobs in another way calls that module's `run_job`.
-    slots: all that it has to offer, from what follows the name in `--executor name:given`. Asked before the plan is
-    made, for a cell that leaves its device to the machine takes what the slots have. Raises RefusedError.
+    make: (the slots to use, the home, the worker module) -> the executor. `python -m <module> <home>` starts a worker
+    process (see `harness.run.worker`); an executor without worker processes calls that module's `run_job`.
+    slots: lists all slots; its argument is what follows the name in `--executor name:given`. It is called before the
+    plan is made, because the slots decide what `train.device: auto` means. Raises RefusedError.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Worker processes on this machine. A worker that dies takes only its job with it."""
+"""Worker processes on this machine. If a worker dies, only its job ends; if it was killed, the job is retried."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_plac
 from harness.executors.slots import Slot
 
 STOP_WITHIN_S = 9.0
-"""All workers together, from the moment when they are asked to stop until those that have not are killed."""
+"""How long all workers together may take to stop before they are killed."""
 CANCEL = "null"
-"""What a worker reads in the place of a job when it is to stop the one that it does."""
+"""Sent to a worker in place of a job: stop the running job."""
 _STDERR_TAIL_CHARACTERS = 20_000
 
 
@@ -32,31 +32,37 @@ class _Worker:
     slot: Slot
     process: subprocess.Popen[str]
     stderr: IO[str]
+    leads_group: bool
     job: Job | None = None
     model: str | None = None
 
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None
-        # A worker that has just died cannot take it; that its output ends says so, and fails the job.
+        # A worker that has just died cannot read it. The end of its output then fails the job.
         with suppress(BrokenPipeError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
     def end(self) -> None:
-        """Kill it, and what it started: it leads a process group of its own."""
+        """Kill it; if it leads its own process group, with every process that it started."""
+        if not self.leads_group:
+            self.process.kill()
+            return
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class LocalPool:
-    """An executor with a process for each slot.
+    """An executor with one worker process per slot.
 
-    The first job starts them all, for each imports for seconds before it can work. They live until `close`, so what
-    they have loaded serves the next jobs.
+    The first job starts all of them, because each spends seconds on imports. They live until `close`, so later jobs
+    reuse the models that they have loaded.
     """
 
-    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str) -> None:
+    def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str, end_with_us: bool = False) -> None:
+        """end_with_us: keep the workers in this process's group, so that a signal to the group reaches them too."""
         self.slots = len(slots)
+        self._end_with_us = end_with_us
         self._empty = list(slots)
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
@@ -90,7 +96,7 @@ class LocalPool:
                 worker.end()
 
     def close(self) -> None:
-        """Each leaves a checkpoint, if it can within `STOP_WITHIN_S`. Ctrl-C meanwhile ends them at once."""
+        """Stop all workers. Each writes a checkpoint if it can within `STOP_WITHIN_S`; a second Ctrl-C kills them."""
         deadline_s = time.monotonic() + STOP_WITHIN_S
         try:
             for worker in self._workers:
@@ -103,7 +109,7 @@ class LocalPool:
                 self._remove(worker)
 
     def _read(self, worker: _Worker, message: dict[str, Any] | None) -> Progress | Ended | None:
-        """What a worker's message means; `message` is None when its output has ended."""
+        """Turn a worker's message into an event; `message` is None when its output has ended."""
         job = worker.job
         if job is None:
             if message is None:  # it died while it had nothing to do
@@ -124,7 +130,9 @@ class LocalPool:
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]
-        return Ended(job, "failed", f"its worker process {how}{': ' + last if last else ''}", output, worker.slot.name)
+        reason = f"its worker process {how}{': ' + last if last else ''}"
+        # SIGKILL comes from outside: from a user, or from the system when other processes had filled the memory.
+        return Ended(job, "failed", reason, output, worker.slot.name, again=code == -signal.SIGKILL)
 
     def _remove(self, worker: _Worker) -> None:
         worker.end()
@@ -142,17 +150,17 @@ class LocalPool:
             stderr=stderr,
             text=True,
             encoding="utf-8",
-            env={**os.environ, **slot.environment},
-            process_group=0,
+            env=slot.worker_environment(),
+            process_group=None if self._end_with_us else 0,
         )
-        worker = _Worker(slot, process, stderr)
+        worker = _Worker(slot, process, stderr, leads_group=not self._end_with_us)
         self._workers.append(worker)
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
 
     def _listen(self, worker: _Worker) -> None:
         assert worker.process.stdout is not None
         for line in worker.process.stdout:
-            if line.endswith("\n"):  # else its death tore it
+            if line.endswith("\n"):  # else the worker died while it wrote the line
                 self._messages.put((worker, json.loads(line)))
         self._messages.put((worker, None))
 

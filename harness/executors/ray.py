@@ -1,12 +1,12 @@
-"""A Ray cluster: an actor for each slot, on whichever of its machines has room.
+"""The executor for a Ray cluster: one actor per slot, on any machine with room.
 
-An actor keeps one worker process, as `harness.executors.local` does here, so that a job is done in the same way
-everywhere; Ray starts actors, gives them their GPU, and carries messages. It retries nothing: an actor that is lost is
-replaced, and `harness.run.loop` starts its job again, from its last checkpoint.
+Each actor keeps one worker process, as `harness.executors.local` does, so jobs run in the same way everywhere. Ray
+starts the actors, assigns their GPUs and carries messages. Its retries are off: this module replaces a lost actor, and
+`harness.run.loop` starts its job again, from its last checkpoint.
 
-Where an actor sees the home under the path that it has here, the records are written there. Elsewhere it has a home of
-its own, to which what a job reads is sent, and from which its folder comes back: at its end, and every now and then
-before, so that a lost machine costs little and the records here show how far a cell is.
+If an actor sees the home under the same path as the head, it writes the records there. Otherwise it has a private home.
+The head sends it what the job reads, and copies the job's folder back: at the end, and now and then before it, so that
+a lost machine costs little and the records on the head show the progress.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import plugins
+from harness.config.engine import Device
 from harness.config.hashing import NUMERICS_VERSION, user_code
 from harness.errors import BenchError, RefusedError
 from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_place
@@ -35,22 +36,22 @@ from harness.records import CellRecord
 from harness.records.files import write_folder
 from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_lease
 
-# Read when ray is imported. It reports nothing to its makers, and asks for a few seconds who does not answer.
+# Read when ray is imported: send no usage statistics, and give up on an address after a few seconds.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "5"}
 CONNECT_S = 5.0
 ANSWER_S = 1.0
 FIRST_SLOT_WITHIN_S = 300.0
-"""So long a run waits for the first slot, where others use the cluster."""
+"""How long a run waits for its first slot, while others use the cluster."""
 NO_SLOT_FOR_S = 600.0
-"""So long a run goes on without any slot, where machines that were lost may be replaced."""
+"""How long a run waits without any slot, since lost machines may be replaced."""
 KEEP_EVERY_S = 60.0
 KEEP_AT_MOST_FRAC = 0.05
-"""The share of a cell's time that goes into fetching its folder before its end."""
+"""The largest share of a cell's time that may go into copying its folder back before its end."""
 
 
 @dataclass(eq=False)
 class _Place:
-    """An actor as it is seen from here. name: "" until it has answered. answer: what it is asked at present."""
+    """An actor, seen from the head. name: "" until it has answered. answer: the reference of the pending call."""
 
     slot: Slot
     actor: Any
@@ -69,8 +70,8 @@ class _Place:
 
 
 class RayPool:
-    """An executor with an actor for each slot. `slots` counts those that have answered: more come as the cluster has
-    room, and lost ones go."""
+    """An executor with one actor per slot. `slots` counts the actors that have answered: more answer as the cluster has
+    room, and lost ones no longer count."""
 
     def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str) -> None:
         self._home, self._worker_module = home.absolute(), worker_module
@@ -85,8 +86,8 @@ class RayPool:
                 self._hear(ANSWER_S)
                 if time.monotonic() - self._last_slot_s > FIRST_SLOT_WITHIN_S:
                     raise BenchError(
-                        f"the Ray cluster has had no room for a cell within {FIRST_SLOT_WITHIN_S:.0f} s: `ray status` "
-                        "shows what uses it. The same command tries again."
+                        f"the Ray cluster had no free slot for {FIRST_SLOT_WITHIN_S:.0f} s: `ray status` shows what "
+                        "uses it. Run the same command again once it has room."
                     )
         except BaseException:
             self.close()
@@ -115,8 +116,8 @@ class RayPool:
             self._last_slot_s = time.monotonic()
         elif time.monotonic() - self._last_slot_s > NO_SLOT_FOR_S:
             raise BenchError(
-                f"all slots of the Ray cluster are gone since {NO_SLOT_FOR_S:.0f} s. The same command continues once "
-                "it has machines again."
+                f"the Ray cluster has had no slot for {NO_SLOT_FOR_S:.0f} s. Once it has machines again, the same "
+                "command continues."
             )
         happened, self._happened = self._happened, []
         return happened
@@ -151,14 +152,13 @@ class RayPool:
     def _place(self, slot: Slot) -> _Place:
         import ray
 
-        share = math.floor(slot.share * 1e4) / 1e4  # Ray counts in ten-thousandths
-        takes = {"num_cpus": share, "num_gpus": share if slot.kind == "cuda" else 0}
+        takes = _resources(slot)
         remote = ray.remote(max_restarts=0, max_task_retries=0, **takes)(SlotActor)
         actor = remote.remote(slot, str(self._home), self._token, self._worker_module)
         return _Place(slot, actor, actor.about.remote())
 
     def _hear(self, timeout_s: float) -> None:
-        """Take what actors have answered."""
+        """Handle the answers of actors."""
         import ray
 
         asked = {place.answer: place for place in self._places if place.answer is not None}
@@ -197,7 +197,7 @@ class RayPool:
 
     @contextmanager
     def _losing(self, place: _Place, replace: bool = True) -> Iterator[None]:
-        """Where the actor cannot be reached any more, its job is to be done elsewhere, and another actor replaces it
+        """If the actor cannot be reached in this block, report its job for a retry and start another actor, which runs
         once the cluster has room."""
         import ray
         from ray.exceptions import GetTimeoutError, RayActorError, RayError
@@ -225,7 +225,7 @@ class RayPool:
         return ray.get(method.remote(*given))
 
     def _send(self, place: _Place, job: Job) -> Ended | None:
-        """Start a job in a home of the actor's own; returns how it ended where another process has its cell."""
+        """Start a job in the actor's private home. Returns an end if another process has the cell."""
         sent = [*job.inputs]
         if job.kind == "cell":
             folder = self._home / job.path
@@ -253,8 +253,8 @@ class RayPool:
             self._ask(place.actor.receive, chunk, path)
 
     def _keep(self, place: _Place) -> Ended | None:
-        """Put what the job has made so far in its place here, whole; returns how the job ended where its cell was taken
-        over meanwhile."""
+        """Copy what the job has written so far into the home here, as a whole. Returns an end if another process has
+        taken over the cell meanwhile."""
         job, lease = place.job, place.lease
         if job is None or place.shares_home or self._ask(place.actor.missing, [job.path]):
             return None
@@ -285,18 +285,28 @@ class RayPool:
         return None
 
 
+def _resources(slot: Slot) -> dict[str, float]:
+    """The resources that an actor requests from Ray. Raises RefusedError for a request that Ray cannot meet."""
+    if slot.processes > 1 and slot.share < 1:
+        raise RefusedError(
+            f"train.processes is {slot.processes}, and with Ray such cells cannot share GPUs. Use fewer --workers."
+        )
+    units = slot.processes * math.floor(slot.share * 1e4) / 1e4  # Ray counts in ten-thousandths
+    return {"num_cpus": units, "num_gpus": units if slot.kind == "cuda" else 0}
+
+
 def _introduce(place: _Place, about: dict[str, Any]) -> None:
     if about["numerics"] != NUMERICS_VERSION:
         raise BenchError(
-            f"{about['host']} has another version of bench, whose numbers differ (numerics {about['numerics']}, here "
-            f"{NUMERICS_VERSION}). Install the same one on all machines of the Ray cluster."
+            f"{about['host']} has another version of bench, which gives other numbers (numerics {about['numerics']}, "
+            f"here {NUMERICS_VERSION}). Install the same version on all machines of the Ray cluster."
         )
     gpu = f"GPU {about['gpus']} of " if place.slot.kind == "cuda" else ""
     place.name, place.shares_home = f"{gpu}{about['host']}", about["shares_home"]
 
 
 def _write_code(job: Job, folder: Path) -> None:
-    """The user's code, tasks and templates that a job may need, except what is installed."""
+    """Write the user's code, tasks and templates that a job may need, except installed packages."""
     modules = [one for one in (*plugins.in_use(), *user_code(job.spec)) if not one.installed]
     files = {path: content for module in modules for path, content in module.laid_out()}
     files |= {Path(name): plugins.user_file(name).read_bytes() for name in job.spec.own_files()}
@@ -306,15 +316,14 @@ def _write_code(job: Job, folder: Path) -> None:
 
 
 def _connect(address: str) -> None:
-    """Raises RefusedError without Ray, and where no cluster answers."""
+    """Raises RefusedError if Ray is not installed or no cluster answers."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
         import ray
     except ModuleNotFoundError:
         raise RefusedError(
-            "--executor ray: Ray is not installed here. Install it with pip install -e '.[ray]', or leave --executor "
-            "out."
+            "--executor ray: Ray is not installed here. Install it with pip install -e '.[ray]', or remove --executor."
         ) from None
     if ray.is_initialized():
         return
@@ -323,17 +332,17 @@ def _connect(address: str) -> None:
     handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(given or "auto", log_to_driver=False, logging_level="ERROR")
-        # Else it prints the log of a lost machine on stdout, in the middle of what --json prints.
+        # Otherwise Ray prints the log of a lost machine to stdout, in the middle of the JSON of --json.
         ray._private.worker._worker_logs_enabled = False
     except (ConnectionError, RuntimeError, ValueError, ImportError) as error:
         raise RefusedError(f"--executor ray{':' if address else ''}{address}: {_last_line(error)} {_REMEDY}") from None
     finally:
-        signal.signal(signal.SIGTERM, handler)  # Ray puts its own there
+        signal.signal(signal.SIGTERM, handler)  # Ray installs its own
 
 
 _REMEDY = (
-    "Start a cluster with `ray start --head` and run bench on one of its machines, or give the address of one that "
-    "this machine is part of: --executor ray:HOST:6379."
+    "Start a cluster with `ray start --head` and run bench on one of its machines, or give the address of the cluster "
+    "that this machine belongs to: --executor ray:HOST:6379."
 )
 
 
@@ -342,21 +351,21 @@ _SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def _require_answer(address: str) -> None:
-    """Raise RefusedError where no gRPC server, as Ray's is one, answers at HOST:PORT soon: Ray itself would wait for
-    minutes."""
+    """Raise RefusedError unless a gRPC server, such as Ray's, answers at HOST:PORT within seconds. Ray itself would
+    wait for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if address in ("", "auto"):
         return
     if not (host and port.isdecimal()):
-        raise RefusedError(f"--executor ray: {address!r} is no address. Give HOST:PORT, e.g. --executor ray:head:6379.")
+        raise RefusedError(f"--executor ray: {address!r} is not an address. Give HOST:PORT, e.g. ray:head:6379.")
     try:
         with socket.create_connection((host, int(port)), CONNECT_S) as connection:
             connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS_FRAME)
             answer = connection.recv(len(_SETTINGS_FRAME))
     except (OSError, OverflowError) as error:
-        raise RefusedError(f"--executor ray: nobody answers at {address} ({error}). {_REMEDY}") from None
+        raise RefusedError(f"--executor ray: no answer from {address} ({error}). {_REMEDY}") from None
     if answer[3:4] != _SETTINGS_FRAME[3:4]:
-        raise RefusedError(f"--executor ray: what answers at {address} is no Ray cluster. {_REMEDY}")
+        raise RefusedError(f"--executor ray: the server at {address} is not a Ray cluster. {_REMEDY}")
 
 
 def _last_line(error: Exception) -> str:
@@ -365,20 +374,25 @@ def _last_line(error: Exception) -> str:
 
 
 def _cluster_slots(address: str) -> list[Slot]:
-    """A slot for each GPU and each core of the cluster's machines, in use by others or not."""
+    """A slot for each GPU and each core of the cluster, whether or not others are using it."""
     _connect(address)
     import ray
 
-    machines = [(node["NodeManagerHostname"], node["Resources"]) for node in ray.nodes() if node["Alive"]]
+    kinds: tuple[tuple[Device, str, str], ...] = (("cuda", "a GPU of {}", "GPU"), ("cpu", "{}", "CPU"))
+    machines = [
+        (node["NodeManagerHostname"], node["NodeID"], node["Resources"]) for node in ray.nodes() if node["Alive"]
+    ]
     return [
-        *(Slot("cuda", f"a GPU of {host}") for host, has in machines for _ in range(int(has.get("GPU", 0)))),
-        *(Slot("cpu", host) for host, has in machines for _ in range(int(has.get("CPU", 0)))),
+        Slot(kind, name.format(host), machine=node)
+        for kind, name, resource in kinds
+        for host, node, has in machines
+        for _ in range(int(has.get(resource, 0)))
     ]
 
 
 RAY = ExecutorKind(
     "ray",
-    "a Ray cluster, ray:HOST:PORT or the one of this machine; needs pip install -e '.[ray]'",
+    "a Ray cluster: ray:HOST:PORT, or ray for that of this machine; needs pip install -e '.[ray]'",
     RayPool,
     _cluster_slots,
 )

@@ -1,6 +1,6 @@
-"""What runs in a slot of a cluster: an actor with a worker process, and the home that they see. This file knows no Ray.
+"""The actor in a slot of a cluster: a worker process and the home that it sees. This module does not import Ray.
 
-A parcel is how files travel where machines share no disk: a file, or those of a folder, as a tar archive.
+Files travel between machines without a shared disk as parcels: tar archives of one file or of a folder's files.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from harness.records.files import write_atomic, write_folder
 
 CHUNK_BYTES = 32 * 2**20
 CODE = "code-of-the-run"
-"""The folder in an actor's own home that the user's code is sent to."""
+"""The folder in an actor's private home that receives the user's code."""
 _CHECKPOINTS, _LEASE = "checkpoints", "lease.json"
 
 
 class SlotActor:
-    """What runs in a slot: a worker process and its home. One call at a time; none takes much longer than it says."""
+    """A worker process and its home. It serves one call at a time; no call blocks much beyond its timeout."""
 
     def __init__(self, slot: Slot, home: str, token: str, worker_module: str) -> None:
         self._own_home = None if (Path(home) / token).is_file() else Path(tempfile.mkdtemp(prefix="bench-ray-"))
@@ -52,7 +52,7 @@ class SlotActor:
         self._pool.start(cast(Job, _Sent(document)))
 
     def wait(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The events of a worker, as it tells them."""
+        """The events of the worker, as JSON documents."""
         return [
             {"event": "progress", **one.event}
             if isinstance(one, Progress)
@@ -70,7 +70,7 @@ class SlotActor:
             worker.end()
 
     def close(self) -> None:
-        """Stop the worker; its job leaves its records ready to be continued."""
+        """Stop the worker; its job can be continued from its records."""
         self._pool.close()
 
     def leave(self) -> None:
@@ -81,7 +81,7 @@ class SlotActor:
         return [path for path in paths if not (self._home / path).exists()]
 
     def receive(self, chunk: bytes, path: str | None) -> None:
-        """A part of a parcel; with the last one the path that it is unpacked to, in place of what is there."""
+        """Take one part of a parcel. path: given with the last part; the parcel replaces what lies there."""
         self._parcel.write(chunk)
         if path is not None:
             place = self._home / path
@@ -93,7 +93,7 @@ class SlotActor:
         pack(self._home / path, self._parcel)
 
     def read(self) -> bytes:
-        """The next part of the parcel; nothing at its end, where it is emptied for the next one."""
+        """The next part of the parcel; empty at its end, and then the parcel is emptied too."""
         if not (chunk := self._parcel.read(CHUNK_BYTES)):
             self._parcel.seek(0)
             self._parcel.truncate()
@@ -102,7 +102,7 @@ class SlotActor:
 
 @dataclass(frozen=True)
 class _Sent:
-    """A job as it travels: its spec may need plug-ins that only the worker process loads."""
+    """A job as JSON: parsing its spec may need plug-ins that only the worker process loads."""
 
     document: dict[str, Any]
     model: str = ""
@@ -112,8 +112,11 @@ class _Sent:
 
 
 def pack(source: Path, parcel: IO[bytes]) -> None:
-    """Fill a parcel with a file, or with the files of a folder, and rewind it. A worker may be writing there: what a
-    checkpoint counts is there before it, so checkpoints are read first; leases and unfinished files are left out."""
+    """Fill a parcel with a file, or with the files of a folder, and rewind it. It omits leases and unfinished files.
+
+    A worker may be writing meanwhile. The rows that a checkpoint counts are written before it, so checkpoints are read
+    first.
+    """
     parcel.seek(0)
     parcel.truncate()
     files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
@@ -122,13 +125,13 @@ def pack(source: Path, parcel: IO[bytes]) -> None:
             name = path.relative_to(source)
             if any(part.startswith(".") for part in name.parts) or path.name == _LEASE:
                 continue
-            with suppress(FileNotFoundError), path.open("rb") as file:  # an old checkpoint goes as a new one comes
+            with suppress(FileNotFoundError), path.open("rb") as file:  # a new checkpoint replaces an old one
                 tar.addfile(tar.gettarinfo(arcname=str(name), fileobj=file), file)
     parcel.seek(0)
 
 
 def unpack(parcel: IO[bytes], place: Path) -> None:
-    """Write a parcel's file, or the files of its folder, to a place; the parcel is empty then."""
+    """Write a parcel's file, or the files of its folder, to `place`, and empty the parcel."""
     parcel.seek(0)
     with tarfile.open(fileobj=parcel) as tar:
         for member in tar:
@@ -143,7 +146,7 @@ def unpack(parcel: IO[bytes], place: Path) -> None:
 
 
 def unpack_whole(parcel: IO[bytes], target: Path) -> None:
-    """As `_unpack`, whole or not at all. What another process has put there meanwhile stays."""
+    """As `unpack`, but completely or not at all. A target that another process has created meanwhile stays."""
     parcel.seek(0)
     with tarfile.open(fileobj=parcel) as tar:
         is_file = tar.getnames() == ["."]

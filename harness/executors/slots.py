@@ -1,9 +1,9 @@
-"""Slots: the places where jobs run side by side. A slot is a part of a machine, and the environment in which a process
-sees that part alone.
+"""Slots: where jobs run in parallel. A slot is a part of a machine, with the environment variables that show a process
+only that part.
 
-On a GPU a slot is a whole card, a MIG instance, or a share of one of these. Which there are is read from `nvidia-smi`,
-or from the driver's files where that is not installed: the planning process never loads torch. Inside a slot a process
-sees one GPU, `cuda`, whatever its number is outside.
+A GPU slot is a whole card, a MIG instance, or a share of one of these. GPUs are listed with `nvidia-smi`, or from the
+driver's files if it is not installed, because the planning process never loads torch. Inside a slot a process sees one
+GPU, `cuda`, whatever its index outside.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,17 +22,20 @@ from harness.config.engine import Device
 from harness.errors import RefusedError
 
 ONE_THREAD = {
-    # Processes are the parallelism: results do not depend on how many there are, nor on the number of cores.
+    # Only processes run in parallel, so results depend neither on their number nor on the number of cores.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
-    # torch asks for huge pages: a step allocates and frees large tensors, and each small page costs a fault.
+    # torch uses huge pages: a step allocates and frees large tensors, and each small page costs a page fault.
     "THP_MEM_ALLOC_ENABLE": "1",
 }
 """In the environment of every slot."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 SHARE = "BENCH_GPU_SHARE"
 """The share of its GPU's memory that a process may take; all of it where the variable is not set."""
+_OF_A_GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _AGENT_STORE)
+"""Variables with which torchrun, or a Kubernetes job, describes a process group to its members."""
 DRIVER, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 _SMI_S = 30.0
 _MIB = 2**20
@@ -39,15 +43,17 @@ _LISTED = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[^)]+)\)")
 _LISTED_PART = re.compile(r"\s+MIG (\S+).*\(UUID: (MIG-[^)]+)\)")
 _GB_OF_PART = re.compile(r"\.(\d+)gb")
 _FIELDS = re.compile(r"^([^:,\n]+)[:,]\s*(.*?)\s*$", re.MULTILINE)
-"""A field a line, as `name: value` or `name, value`."""
+"""One field per line, as `name: value` or `name, value`."""
 
 
 @dataclass(frozen=True)
 class Slot:
     """Where one job runs at a time.
 
-    name: for messages; none for a core of this machine. memory_bytes: of its GPU, all of it; None where unknown, and on
-    a CPU. environment: what a process needs besides its own to see this slot alone. share: of the GPU.
+    name: for messages; empty for a core of this machine. memory_bytes: all the memory of its GPU; None if unknown, and
+    on a CPU. environment: variables to add so that a process sees only this slot. share: the fraction of the GPU.
+    machine: the id of its machine, if there are several. processes: how many train a cell in this slot, each on its
+    own GPU or core.
     """
 
     kind: Device
@@ -55,9 +61,17 @@ class Slot:
     memory_bytes: int | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ONE_THREAD))
     share: float = 1.0
+    machine: str = ""
+    processes: int = 1
+
+    def worker_environment(self) -> dict[str, str]:
+        """The environment of a worker process in this slot. It omits the process group that this process may belong
+        to: only a slot makes a worker one of a cell's processes."""
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_GROUP}
+        return {**inherited, **self.environment}
 
     def shared(self, among: int) -> Slot:
-        """One of so many equal shares of it."""
+        """One of `among` equal shares of the slot."""
         if self.kind == "cpu" or among == 1:
             return self
         share = 1 / among
@@ -66,8 +80,8 @@ class Slot:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, or a MIG instance. id: how `CUDA_VISIBLE_DEVICES` names it; a card by its index in the order of the PCI
-    bus, for not every library reads UUIDs there. parts: the MIG instances that a card is split into."""
+    """A GPU, or a MIG instance. id: its name in `CUDA_VISIBLE_DEVICES`; for a card, its index in PCI bus order, because
+    not every library accepts UUIDs there. parts: the MIG instances of a card."""
 
     id: str
     uuid: str
@@ -77,13 +91,13 @@ class Gpu:
 
 
 def local_slots(given: str = "") -> list[Slot]:
-    """Those of this machine: a slot for each GPU that this process may use, and one for each core.
+    """The slots of this machine: one for each GPU that this process may use, and one for each core.
 
-    given: what follows the executor's name after a colon. Raises RefusedError for anything.
+    given: what follows the executor's name after a colon; must be empty. Raises RefusedError.
     """
     if given:
-        raise RefusedError(f"--executor: {given!r} follows the name, but this executor takes no address. Leave it out.")
-    # Numbers that the user gave mean what they mean to CUDA; ours are those of nvidia-smi.
+        raise RefusedError(f"--executor: {given!r} follows the name, but this executor takes no address. Remove it.")
+    # Indices that the user gave are in CUDA's order; ours are in the order of nvidia-smi.
     order = {} if VISIBLE in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     gpus = [
         Slot("cuda", gpu.name, gpu.memory_bytes, {**ONE_THREAD, **order, VISIBLE: gpu.id}) for gpu in visible_gpus()
@@ -92,31 +106,33 @@ def local_slots(given: str = "") -> list[Slot]:
 
 
 def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
-    """For the processes of a cell that this process runs: each with a GPU of its own where cells run on one, and with
-    torchrun's variables, by which they meet at a port of this machine. Raises RefusedError for too few GPUs."""
-    common = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    # This process keeps the store that they meet in.
-    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    """Slots for the processes of one cell, each with its own GPU if cells run on GPUs. torchrun's environment variables
+    let them meet at a port of this machine. Raises RefusedError if there are too few GPUs."""
+    # This process holds the store of the rendezvous. LOCAL_RANK is not set, because each process sees only one GPU.
+    common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _AGENT_STORE: "True"}
     kind: Device = "cpu" if device == "cpu" or (device == "auto" and not gpu_here()) else "cuda"
     there = [Slot("cpu", "")] * count if kind == "cpu" else [slot for slot in local_slots() if slot.kind == kind]
     if len(there) < count:
         raise RefusedError(
             f"train.processes is {count}, and each process takes a GPU, but this cell may use {len(there)}. Use --set "
-            f"train.processes={max(1, len(there))}, or fewer cells at once (--jobs)."
+            f"train.processes={max(1, len(there))}, or run fewer cells at once (--workers)."
         )
     return [
         replace(
             slot,
             name=f"process {rank} of the cell's {count}",
-            environment={**slot.environment, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            environment={**slot.environment, **common, "RANK": str(rank)},
         )
         for rank, slot in enumerate(there[:count])
     ]
 
 
 def joined(there: Sequence[Slot], processes: int) -> list[Slot]:
-    """Slots for cells of so many processes, each of which takes a GPU, or a core: as many of one kind together."""
-    return [slot for kind in ("cuda", "cpu") for slot in _joined([s for s in there if s.kind == kind], processes)]
+    """Slots for cells of several processes: each joins `processes` GPUs, or cores, of one machine."""
+    alike: dict[tuple[Device, str], list[Slot]] = {}
+    for slot in there:
+        alike.setdefault((slot.kind, slot.machine), []).append(slot)
+    return [slot for group in alike.values() for slot in _joined(group, processes)]
 
 
 def _joined(alike: Sequence[Slot], processes: int) -> Iterator[Slot]:
@@ -124,29 +140,38 @@ def _joined(alike: Sequence[Slot], processes: int) -> Iterator[Slot]:
         group = alike[start : start + processes]
         ids = [slot.environment[VISIBLE] for slot in group if VISIBLE in slot.environment]
         environment = {**group[0].environment, **({VISIBLE: ",".join(ids)} if ids else {})}
-        yield replace(group[0], name=" and ".join(filter(None, (s.name for s in group))), environment=environment)
+        name = " and ".join(filter(None, (slot.name for slot in group)))
+        yield replace(group[0], name=name, environment=environment, processes=processes)
 
 
 def fitting_slots(there: Sequence[Slot], devices: Collection[str]) -> list[Slot]:
-    """The slots for jobs whose `train.device` are these. Where any of them needs a GPU, all slots have one; `cuda:N` is
-    the Nth, whichever job asks for it."""
+    """The slots for jobs with these values of `train.device`. If any job needs a GPU, all slots have one. `cuda:N`
+    means the Nth GPU for all jobs."""
     kind = "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
     of_kind = [slot for slot in there if slot.kind == kind]
     numbers = sorted({int(device.partition(":")[2]) for device in devices if ":" in device})
     return [of_kind[number] for number in numbers if number < len(of_kind)] if numbers else of_kind
 
 
-def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int) -> list[Slot]:
-    """The slots for so many jobs at once; each GPU has one job before any has two, which then have a share of it each.
+def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int, processes: int = 1) -> list[Slot]:
+    """The slots for `count` jobs at once, of `processes` processes each. Every GPU gets one job before any gets two;
+    jobs on one GPU share it equally.
 
-    Raises RefusedError where no slot fits.
+    Raises RefusedError if no slot fits.
     """
-    fitting = fitting_slots(there, devices)
+    fitting = fitting_slots(joined(there, processes), devices)
+    if not fitting and (alone := fitting_slots(there, devices)):
+        most = max(Counter(slot.machine for slot in alone).values())
+        what = "GPU" if alone[0].kind == "cuda" else "core"
+        raise RefusedError(
+            f"train.processes is {processes}, and each process takes a {what}, all on one machine, but no machine has "
+            f"more than {most}. Use --set train.processes={most}."
+        )
     if not fitting:
         gpus = sum(slot.kind == "cuda" for slot in there)
         raise RefusedError(
             f"train.device is {' and '.join(sorted(devices))}, but the executor can run cells on {gpus} GPUs and "
-            f"{len(there) - gpus} CPU cores. Set train.device to what there is (GPUs are numbered from 0), or choose "
+            f"{len(there) - gpus} CPU cores. Set train.device to one of these (GPUs are numbered from 0), or choose "
             "another executor (`bench ls executors`)."
         )
     on_each = [count // len(fitting) + (place < count % len(fitting)) for place in range(len(fitting))]
@@ -164,8 +189,8 @@ def gpu_share() -> float:
 
 
 def show_only(device: str) -> str:
-    """Hide all GPUs from this process but the one that `cuda:N` names, so that every library takes that one; returns
-    its name from now on, `cuda`. Other devices stay as they are. Call before torch looks for GPUs.
+    """Hide all GPUs but the one that `cuda:N` names from this process, so that every library uses it. Returns its new
+    name, `cuda`; returns any other device unchanged. Call it before torch looks for GPUs.
 
     Raises RefusedError if there is no such GPU.
     """
@@ -177,10 +202,10 @@ def show_only(device: str) -> str:
 
 
 def visible_gpus() -> list[Gpu]:
-    """Those that `CUDA_VISIBLE_DEVICES` leaves, in its order and by CUDA's rules: what follows an entry that names no
-    GPU is not seen. A card that is split has its MIG instances in its place."""
-    there = _installed_gpus()
+    """The GPUs that `CUDA_VISIBLE_DEVICES` selects, in its order. As in CUDA, an entry that names no GPU also hides all
+    later entries. A card that is split is replaced by its MIG instances."""
     given = os.environ.get(VISIBLE)
+    there = [] if given == "" else _installed_gpus()  # the remedy for an nvidia-smi that hangs
     chosen = there if given is None else [*_named(given.split(","), there)]
     return [part for gpu in chosen for part in (gpu.parts or (gpu,))]
 
@@ -219,7 +244,7 @@ def _installed_gpus() -> list[Gpu]:
 
 @cache
 def _asked(*arguments: str) -> str | None:
-    """What nvidia-smi says; None without one, or where it finds no driver."""
+    """The output of nvidia-smi; None if it is not installed or finds no driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -227,14 +252,14 @@ def _asked(*arguments: str) -> str | None:
         told = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_SMI_S)
     except subprocess.TimeoutExpired:
         raise RefusedError(
-            f"nvidia-smi {' '.join(arguments)} has not answered within {_SMI_S:.0f} s: a GPU may hang. Set "
+            f"nvidia-smi {' '.join(arguments)} has not answered within {_SMI_S:.0f} s, so a GPU may hang. Set "
             f"{VISIBLE}= (empty) to run on the CPU."
         ) from None
     return told.stdout if told.returncode == 0 else None
 
 
 def _of_driver() -> list[Gpu]:
-    """The cards that the driver knows and this process has a device file of, which in a container need not be all."""
+    """The driver's cards for which this process has a device file; in a container, some may have none."""
     found = [dict(_FIELDS.findall(path.read_text())) for path in sorted(DRIVER.glob("*/information"))]
     open_to_us = [card for card in found if (DEVICES / f"nvidia{card.get('Device Minor', '')}").exists()]
     return [

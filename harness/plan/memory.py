@@ -117,8 +117,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         "weights": trunks * total * width,
         "copies": copies(spec, device) * shape.parameters * width,
     }
-    engine_name = engine_on(device, spec.rollout.engine, processes)
-    engine = ENGINES.find(engine_name).memory(drawing_load(spec, shape, width, device))
+    engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
     phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
     if trains:
         optimizer = optimizer_bytes(trunks * trained, width)
@@ -151,7 +150,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
 
 
 def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
-    """What to say of arms whose cells may not fit into the share of a GPU that a slot has."""
+    """A warning if cells may not fit into their slot's share of a GPU; names the largest arm."""
     known = [slot.memory_bytes * slot.share for slot in slots if slot.memory_bytes is not None]
     if not known:
         return []
@@ -162,8 +161,8 @@ def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
         return []
     arm = max(needed, key=lambda arm: needed[arm])
     return [
-        f"a cell of {arm} needs about {needed[arm] / 1e9:.1f} GB, and the smallest slot has {least / 1e9:.1f} GB of a "
-        "GPU: it may run out of memory. Take fewer --workers, or see the guide on fitting the memory."
+        f"a cell of {arm} needs about {needed[arm] / 1e9:.1f} GB, but the smallest slot has {least / 1e9:.1f} GB of "
+        "GPU memory: it may run out of memory. Use fewer --workers, or see the guide on fitting the memory."
     ]
 
 

@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from harness.records.counted import Counted, count, shortfall, size_shortfall
+from harness.records.counted import Counted, count, shortfall
 from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
@@ -32,23 +32,18 @@ from harness.records.files import (
 from harness.records.lease import is_leased
 from harness.records.rollouts import read_rollouts, rollout_files
 from harness.records.scores import read_scores
+from harness.records.status import CellState, checked_status, status_in, with_remedy
 from harness.records.tables import read_columns, read_parquet
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.compute
 
-CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted", "damaged"]
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
 _START = ("epoch", "from_step", "owner", "time", "registered")
 EVALUATIONS = "evaluations"
 EVALUATION_FILE = "evaluation.json"
 STARTS_FILE = "starts.jsonl"
-# What status.json holds besides the state; each may be absent.
-_STATUS = {
-    **{"reason": str | None, "flags": list, "digest": str | None},
-    **{"step": int, "steps": int | None, "generated_tokens": int, "records": dict},
-}
 _COUNTED = (STARTS_FILE, "steps.jsonl", "timing.jsonl", "scores.jsonl", PROBLEMS_FILE, "rollouts")
 
 
@@ -128,30 +123,33 @@ class CellRecord:
 
     def _written_status(self) -> dict[str, Any]:
         """Whatever a lease says."""
-        status = _status_in(self.path)
+        status = status_in(self.path)
         if self.evaluation is None or status["state"] != "done":
             return status
-        evaluated = _status_in(self.evaluation_folder)
+        evaluated = status_in(self.evaluation_folder)
         of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
         return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
+
+    def is_named_in(self, error: DamagedRecordError) -> bool:
+        """Whether the error is about this cell, which was not known to be damaged."""
+        return self.fault is None and f"{self.path}/" in str(error)
 
     def require_readable(self) -> None:
         """Raise DamagedRecordError if its state is unknown, or it is done and lacks some of what it counted."""
         for folder in (self.path, self.evaluation_folder):
-            if (fault := _checked_status(folder)[1]) is not None:
+            if (fault := checked_status(folder)[1]) is not None:
                 raise DamagedRecordError(fault)
 
     def require_whole(self) -> None:
         """Raise DamagedRecordError unless a finished cell has all that it counted, byte for byte. Those of earlier
         versions counted nothing."""
         for folder in dict.fromkeys((self.path, self.evaluation_folder)):
-            for name, there in _status_in(folder).get("records", {}).items():
+            for name, there in status_in(folder).get("records", {}).items():
                 if (fault := shortfall(folder / name, there)) is not None:
-                    raise DamagedRecordError(_with_remedy(fault, folder))
+                    raise DamagedRecordError(with_remedy(fault, folder))
 
     def count(self, *also: str) -> Counted:
-        """How much there is, on the disk, of its files of rows (of its evaluation's, if that is not its own), of its
-        rollouts and of the files named: what is written next stands on it."""
+        """The size on disk of its files of rows (the evaluation's), its rollouts and the files named."""
         return count(self.evaluation_folder, [*_COUNTED, *also])
 
     def shortfall(self, counted: Counted) -> str | None:
@@ -220,8 +218,7 @@ class CellRecord:
             return int(status.get("generated_tokens", 0))
         path = self.path / "steps.jsonl"
         row = read_last_row(path)
-        n_tokens = 0 if row is None else row.get("generated_tokens")
-        if not isinstance(n_tokens, int):
+        if not isinstance(n_tokens := 0 if row is None else row.get("generated_tokens"), int):
             raise DamagedRecordError(f"{path}, last row: lacks generated_tokens. Restore the file.")
         return n_tokens
 
@@ -367,34 +364,4 @@ class CellRecord:
         columns: to read, those of them that were recorded; all by default. where: which rows to keep. Raises
         DamagedRecordError.
         """
-        path = self.evals
-        return read_parquet(path, columns, where) if path.exists() else None
-
-
-def _status_in(folder: Path) -> dict[str, Any]:
-    status, fault = _checked_status(folder)
-    return status if fault is None else status | {"state": "damaged", "reason": fault}
-
-
-def _checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """status.json in a folder of a cell or evaluation, and what is wrong with it, or with the sizes of the files that
-    it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
-    path = folder / "status.json"
-    try:
-        status: dict[str, Any] = read_object(path) if path.exists() else {"state": "pending"}
-    except (DamagedRecordError, OSError) as error:
-        return {}, str(error)
-    wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
-    if status.get("state") not in get_args(CellState):
-        wrong.insert(0, "state")
-    if wrong:
-        fault = f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there)"
-        return {}, _with_remedy(fault, folder)
-    counted: Counted = status.get("records", {}) if status["state"] == "done" else {}
-    faults = (size_shortfall(folder / name, there) for name, there in counted.items())
-    short = next(filter(None, faults), None)
-    return status, None if short is None else _with_remedy(short, folder)
-
-
-def _with_remedy(fault: str, folder: Path) -> str:
-    return f"{fault}. Restore it, or move {folder} away and run the sweep again."
+        return read_parquet(self.evals, columns, where) if self.evals.exists() else None

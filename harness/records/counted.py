@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 from harness.records.files import make_durable
 
@@ -31,6 +31,17 @@ class Extent(TypedDict, total=False):
 
 Counted = Mapping[str, Extent]
 """By the name of the file or folder."""
+
+
+def is_counted(document: Mapping[str, Any]) -> bool:
+    """Whether this, read from a file, has the form of `Counted`."""
+    kinds = {"rows": int, "files": int, "bytes": int, "blake2b": str}
+    return all(
+        isinstance(extent, dict)
+        and "bytes" in extent
+        and all(name in kinds and isinstance(value, kinds[name]) for name, value in extent.items())
+        for extent in document.values()
+    )
 
 
 def count(folder: Path, names: Sequence[str]) -> Counted:

@@ -26,6 +26,8 @@ from harness.errors import BenchError
 
 Row = TypeVar("Row")
 _NAME_BYTES = 100
+_NO_JSON = (ValueError, RecursionError)
+"""What json raises for bytes that are no document, or one that is too deep or has a number of too many digits."""
 _END_BYTES = 64 * 1024
 OLD_TEMPORARY_S = 24 * 3600.0
 """So old is no file that is still being written, whatever two clocks differ by."""
@@ -144,9 +146,10 @@ def read_bytes(path: Path) -> bytes:
 
 def read_json(path: Path) -> Any:
     """Raises DamagedRecordError if the file holds no JSON document."""
+    content = read_bytes(path)
     try:
-        return json.loads(read_bytes(path).decode("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(content.decode("utf-8"))
+    except _NO_JSON as error:
         raise DamagedRecordError(
             f"{path}: is damaged ({error}). Restore it, or delete its folder and run the sweep again."
         ) from None
@@ -182,7 +185,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     # Read as one document, rows share their keys' strings: a third of the memory for the long rows of steps.jsonl.
     try:
         rows: list[dict[str, Any]] = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except _NO_JSON:
         rows = []
     if len(rows) != sum(map(bool, lines)) or not all(isinstance(row, dict) for row in rows):
         raise DamagedRecordError(f"{path}, {_first_fault(lines)}. Restore the file, or move its folder away.")
@@ -210,7 +213,7 @@ def read_last_row(path: Path) -> dict[str, Any] | None:
         return None
     try:
         row = json.loads(lines[-1])
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except _NO_JSON as error:
         raise DamagedRecordError(f"{path}, last row: is damaged ({error}). Restore the file.") from None
     if not isinstance(row, dict):
         raise DamagedRecordError(f"{path}, last row: is not a JSON object. Restore the file.")
@@ -222,7 +225,7 @@ def _first_fault(lines: list[bytes]) -> str:
         try:
             if line and not isinstance(json.loads(line.decode("utf-8")), dict):
                 return f"line {number}: is not a JSON object"
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except _NO_JSON as error:
             return f"line {number}: is damaged ({error})"
     raise AssertionError("no line is at fault")
 

@@ -1,16 +1,16 @@
-"""Leases: a file that says which process works in a folder, so that of two that run one cell, make what cells share, or
-write down a question, only one counts, on one machine or on several that share the folder.
+"""Leases: a file that names the one process that may work in a folder. Only one process runs a cell, makes a shared
+result or writes a question, on one machine or on several that share the folder.
 
-lease.json names its owner by a random id and counts the owner's heartbeats. Neither the names of machines nor a
-comparison of their clocks decides anything:
+lease.json names its owner by a random id and counts the owner's heartbeats. Host names and comparisons of clocks play
+no part:
 
-* A free lease is made by link(), and a dead owner's is renamed away first: of several that try, one can.
-* An owner is dead once it has given the lease back, once the lock that it held is gone where the same kernel would
-  still show it, or once its file has not changed for `STALE_AFTER_S` of the reader's own monotonic clock.
-* One that was stopped, taken for dead and wakes up late finds its id gone at its next heartbeat, and before it writes a
-  checkpoint, and stops. What it wrote until then carries an older epoch, and readers drop it.
+* A lease is created by link(); a dead owner's lease is first renamed away. If several processes try, one succeeds.
+* An owner counts as dead if it has released the lease, if its file lock is gone although the same kernel would show
+  it, or if the file has not changed for `STALE_AFTER_S` by the reader's own monotonic clock.
+* Fencing: an owner that was suspended and taken for dead may wake up late. At its next heartbeat, or before its next
+  checkpoint, it finds another id and stops. What it wrote carries an older epoch, and readers drop it.
 
-Locks only make a death known sooner: where a file system has none, its owners are watched.
+Locks only reveal a death sooner. On a file system without locks, heartbeats suffice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STALE_AFTER_S = 120.0
 _FILE = "lease.json"
 _LOOK_EVERY_S = 1.0
 _BYTES = 512
-"""The size of the file, whatever it says: a heartbeat overwrites it in place."""
+"""The fixed size of the file: a heartbeat overwrites it in place."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _TRIES = 5
 _RETRY_S = 0.05
@@ -46,11 +46,11 @@ class LeaseTakenError(Exception):
 
 
 class LeaseLostError(Exception):
-    """This process was taken for dead, and another one owns its folder."""
+    """This process was taken for dead, and another one now owns its folder."""
 
 
 class Clock(Protocol):
-    """As the module `time` is one."""
+    """The functions of the module `time` that leases use."""
 
     def monotonic(self) -> float: ...
     def sleep(self, seconds: float, /) -> None: ...
@@ -66,15 +66,15 @@ class Lease:
     about: dict[str, Any]
     beats: int = 0
     is_lost: bool = False
-    """Whether somebody else was found to have it. Known after a heartbeat at the latest; see `require`."""
+    """Whether another process is known to own it; noticed at the next heartbeat at the latest. See `require`."""
 
     def require(self) -> None:
-        """Raise LeaseLostError if somebody else has it by now. Asked before anything is written that counts."""
+        """Raise LeaseLostError if another process owns it now. Call this before writing a checkpoint or a result."""
         if self.is_lost or not self._is_ours():
             self.is_lost = True
             raise LeaseLostError(
                 f"{self.path.parent.name} was taken over by another process ({_in_words(_read(self.path))}), since "
-                f"this one gave no sign of life for {STALE_AFTER_S:.0f} s; what it did since is left out."
+                f"this one sent no heartbeat for {STALE_AFTER_S:.0f} s; its work since then does not count."
             )
 
     def _is_ours(self) -> bool:
@@ -82,15 +82,15 @@ class Lease:
             content = _read(self.path)
             if content is not None:
                 return _parse(content).get("owner") == self.owner
-            time.sleep(_RETRY_S)  # somebody took it for a dead one's, and is about to put it back
+            time.sleep(_RETRY_S)  # another process renamed it by mistake and is putting it back
         return False
 
     def beat(self, released: bool = False) -> None:
-        """A sign of life; the last one says that the lease is free. Raises OSError if the file cannot be written."""
+        """Write a heartbeat; the last one releases the lease. Raises OSError if the file cannot be written."""
         if not self._is_ours():
             self.is_lost = True
             return
-        # In place, by a handle of this very file: one that was renamed away meanwhile hurts nobody.
+        # In place, through a handle of this very file: if it has been renamed away meanwhile, the write does no harm.
         with self.path.open("r+b") as file:
             if _parse(file.read()).get("owner") == self.owner:
                 self.beats += 1
@@ -100,7 +100,7 @@ class Lease:
                 os.fsync(file.fileno())
 
     def content(self, released: bool = False) -> bytes:
-        """What the file says."""
+        """The content of the file."""
         known = {"owner": self.owner, "epoch": self.epoch, "beats": self.beats, "released": released}
         text = json.dumps({**known, **self.about, "heartbeat_s": round(time.time())})
         return text.encode().ljust(_BYTES - 1) + b"\n"
@@ -108,7 +108,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class _Sighting:
-    """since_s: on the reader's clock. has_changed: whether it said something else before, so that its owner lived."""
+    """since_s: on the reader's clock. has_changed: whether the content was seen to change, so the owner was alive."""
 
     content: bytes
     since_s: float
@@ -119,7 +119,7 @@ class _Sighting:
 class Leases:
     """The leases of shared folders, as one process sees them.
 
-    kernel: which one this is; None: found out. sightings: what each lease was last seen to say.
+    kernel: the id of the running kernel; None: looked up. sightings: the content last seen of each lease.
     """
 
     kernel: str | None = None
@@ -129,10 +129,10 @@ class Leases:
 
     @contextmanager
     def hold(self, folder: Path, last_epoch: int = 0) -> Iterator[Lease]:
-        """Own a cell's folder for the duration. last_epoch: the highest that its records know.
+        """Own a cell's folder during the block. last_epoch: the highest epoch in its records.
 
-        Raises LeaseTakenError while another live process owns it. Where only time can tell whether an owner lives, it
-        is watched: until its next heartbeat, or for `STALE_AFTER_S`.
+        Raises LeaseTakenError if another live process owns it. If only time can tell whether the owner lives, this
+        waits for its next heartbeat, at most for `STALE_AFTER_S`.
         """
         with ExitStack() as open_files:
             lease = self._take(folder / _FILE, last_epoch, open_files)
@@ -144,13 +144,13 @@ class Leases:
             finally:
                 released.set()
                 heart.join()
-                with suppress(OSError):  # then its lock says that it is free, or time will
+                with suppress(OSError):  # then the lock shows that it is free, or its heartbeat goes stale
                     lease.beat(released=True)
 
     @contextmanager
     def hold_in_turn(self, folder: Path, on_wait: Callable[[str], None] = lambda owner: None) -> Iterator[Lease]:
-        """Own a folder, which is made, as soon as nobody else does. on_wait: is told every second who does; what it
-        raises ends the wait."""
+        """Own a folder as soon as no other process does; the folder is created. on_wait: called every second with the
+        owner; an exception from it ends the wait."""
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             lease: Lease | None = None
@@ -163,8 +163,8 @@ class Leases:
             yield lease
 
     def look(self, folder: Path) -> Literal["free", "held", "unknown"]:
-        """Whether a process owns the folder. "unknown": only time can tell whether its owner lives. Look again: it is
-        known at its next heartbeat, or once `STALE_AFTER_S` have passed without one."""
+        """Whether a process owns the folder. "unknown": only time can tell whether its owner lives. Look again: the
+        answer is known at its next heartbeat, or after `STALE_AFTER_S` without one."""
         path = folder / _FILE
         found = _read(path)
         if found is None:
@@ -177,7 +177,7 @@ class Leases:
         return "held" if self.sightings[path].has_changed else "unknown"
 
     def is_held(self, folder: Path) -> bool:
-        """Whether a process owns the folder that is not known to be dead."""
+        """Whether a process that is not known to be dead owns the folder."""
         return self.look(folder) != "free"
 
     def _take(self, path: Path, last_epoch: int, open_files: ExitStack) -> Lease:
@@ -203,7 +203,7 @@ class Leases:
         return lease
 
     def _await_free(self, path: Path) -> bytes | None:
-        """What a dead owner's lease says; None if there is no lease. Raises LeaseTakenError."""
+        """The content of a dead owner's lease; None if there is no lease. Raises LeaseTakenError."""
         watched: bytes | None = None
         while (found := _read(path)) is not None:
             state = self._state(path, found)
@@ -212,14 +212,14 @@ class Leases:
             if state == "dead" or self._is_stale(path, found):
                 return found
             if watched is None:
-                for other in path.parents[1].glob(f"*/{_FILE}"):  # so that one wait serves all that one death left
+                for other in path.parents[1].glob(f"*/{_FILE}"):  # one wait then serves all cells of a dead machine
                     self._is_stale(other, _read(other) or b"")
             watched = found
             self.clock.sleep(_LOOK_EVERY_S)
         return None
 
     def _is_stale(self, path: Path, found: bytes) -> bool:
-        """Whether this is what the lease has said for so long that its owner must be dead."""
+        """Whether the lease has had this content for so long that its owner must be dead."""
         now_s = self.clock.monotonic()
         seen = self.sightings.get(path)
         if seen is None or seen.content != found:
@@ -234,13 +234,13 @@ class Leases:
         lock = _lock_of(path)
         if lock == "held":
             return "alive"
-        if not owner:  # earlier versions left an empty file, and what is no lease holds nobody up
+        if not owner:  # empty, as earlier versions left it, or not a lease: it blocks nobody
             return "dead"
         known = owner.get("kernel") if owner.get("locked") else None
         return "dead" if lock == "free" and known is not None and known == self._kernel(path.parent) else "unknown"
 
     def _kernel(self, folder: Path) -> str:
-        """The kernel and the file system that a lock is kept by; containers of one machine share both."""
+        """An id of the kernel and the file system that keep locks; containers on one machine share both."""
         return f"{self.kernel or _boot_id()}:{folder.stat().st_dev}"
 
 
@@ -251,7 +251,7 @@ look_at_lease, is_leased = HERE.look, HERE.is_held
 
 def _beat(lease: Lease, released: threading.Event) -> None:
     while not lease.is_lost and not released.wait(HEARTBEAT_S):
-        with suppress(OSError):  # the folder may be away for a while: the next one tells
+        with suppress(OSError):  # the folder may be unreachable for a while; the next heartbeat tries again
             lease.beat()
 
 
@@ -271,7 +271,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """{} for what is no lease of ours."""
+    """The fields of a lease; {} for anything else."""
     try:
         found = json.loads(content)
     except ValueError:
@@ -295,14 +295,14 @@ def _taken(path: Path) -> LeaseTakenError:
 
 
 def _lock_of(path: Path) -> Literal["held", "free", "unknown"]:
-    """Whether somebody holds the file's lock, as far as its file system shows it."""
+    """Whether a process holds the file's lock, as far as the file system shows it."""
     try:
         with path.open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return "free"
     except BlockingIOError:
         return "held"
-    except OSError:  # ENOLCK and others: it has no locks
+    except OSError:  # ENOLCK and others: no locks on this file system
         return "unknown"
 
 
@@ -315,7 +315,7 @@ def _lock(handle: IO[bytes]) -> bool:
 
 
 def _write(path: Path, lease: Lease, open_files: ExitStack) -> None:
-    """A new file with what the lease says. It is locked before anybody can find it, for as long as it is open."""
+    """Write the lease to a new file. It is locked before anybody can find it, and as long as it is open."""
     handle = open_files.enter_context(path.open("xb"))
     lease.about["locked"] = _lock(handle)
     handle.write(lease.content())
@@ -328,7 +328,7 @@ def _link(aside: Path, path: Path, lease: Lease, open_files: ExitStack) -> None:
     try:
         os.link(aside, path)
     except FileExistsError:
-        if aside.stat().st_nlink == 1:  # else it was done, and its answer got lost on the network
+        if aside.stat().st_nlink == 1:  # else the link was made, and only the reply was lost on the network
             raise
     except OSError as error:
         if error.errno not in _NO_LINKS:
@@ -345,11 +345,11 @@ def _rename_away(path: Path, dead: bytes, owner: str) -> None:
         raise FileExistsError from None
     if _read(was) == dead:
         return
-    # Another one's by now, or a sign of life.
+    # It belongs to another owner now, or has a new heartbeat: put it back.
     with suppress(OSError):
         os.link(was, path)
     if not path.exists():
-        with suppress(FileNotFoundError):  # the next owner has swept it
+        with suppress(FileNotFoundError):  # the next owner has deleted it
             was.rename(path)
     was.unlink(missing_ok=True)
     raise FileExistsError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -317,7 +316,7 @@ class SweepRecord(Part):
     def setting_aside(self, error: DamagedRecordError) -> SweepRecord:
         """The same, with the cell that the error names `damaged`: one bad cell hides no other. Raises the error if it
         is about something else."""
-        at_fault = [cell for cell in self.cells if f"{cell.path}{os.sep}" in str(error) and cell.fault is None]
+        at_fault = [cell for cell in self.cells if cell.is_named_in(error)]
         if not at_fault:
             raise error
         return self._with_cells([replace(cell, fault=str(error)) if cell in at_fault else cell for cell in self.cells])

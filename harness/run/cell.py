@@ -34,7 +34,7 @@ from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.health import health_flags
 from harness.run.learning import Trained
-from harness.run.learning.base import Examples, nothing
+from harness.run.learning.base import Examples
 from harness.run.provenance import append_start
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
@@ -123,9 +123,9 @@ class CellRun:
         self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
 
     def _train(self) -> None:
-        """To the budget. An interruption leaves a checkpoint of the last whole step."""
+        """Train until the budget is used. An interruption leaves a checkpoint of the last complete step."""
         try:
-            self._evaluate_on_the_way()  # what an interruption left of it
+            self._evaluate_on_the_way()  # what an interruption left undone
             while not self._finished():
                 self._train_step()
                 self._evaluate_on_the_way()
@@ -155,7 +155,7 @@ class CellRun:
             self._restore(checkpoint)
             self._log.note(f"resumed at step {self._step}")
         if passed_over:
-            went_on = f"goes on from step {self._step}" if checkpoint else "begins anew"
+            went_on = f"continues from step {self._step}" if checkpoint else "starts again from step 0"
             for sentence in (f"{self._cell.path.name} {went_on}: {reason}" for reason in passed_over):
                 self._log.note(sentence)
                 self._remark(sentence)
@@ -173,9 +173,9 @@ class CellRun:
         return {"model": self._start.account()} | self._examples.account | together
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
-        """What keeps a whole checkpoint from being gone on from, in words."""
+        """Why an intact checkpoint cannot be resumed from; None if it can."""
         if checkpoint.epoch is not None and self._cell.superseded()(checkpoint.epoch, checkpoint.step):
-            return f"the checkpoint of step {checkpoint.step} is of a start whose steps a later one made anew"
+            return f"the checkpoint of step {checkpoint.step} is from a start whose steps a later start repeated"
         return self._cell.shortfall(checkpoint.records)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -184,7 +184,7 @@ class CellRun:
         except RuntimeError as error:
             raise DamagedRecordError(
                 f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
-                "Restore it, or delete that folder: the next run then begins anew."
+                "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
         self._saved_step = self._step
@@ -223,11 +223,7 @@ class CellRun:
 
     def _train_step(self) -> None:
         with ExitStack() as update:
-            if Processes.here().size > 1:  # the others could not go on from where one was stopped
-                update.enter_context(self._stopping.held())
-                self._do_step(nothing)
-            else:
-                self._do_step(lambda: update.enter_context(self._stopping.held()))
+            self._do_step(lambda: update.enter_context(self._stopping.held()))
         self._tell("training")
 
     def _do_step(self, before_update: Callable[[], object]) -> None:

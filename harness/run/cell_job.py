@@ -99,7 +99,7 @@ def run_cell(
                 lease.require()
                 cell.write_status("done", **checkpoint.outcome(), records=cell.count("evals.parquet"))
             elif cell.lacks == "training":
-                Processes.join()
+                Processes.join(stopping)
                 examples, begin = _examples_and_begin(spec, home, starting_point)
                 CellRun(cell, spec, begin, examples, report, require_code, remark, lease, stopping).run()
                 Processes.here().dismiss()
@@ -122,9 +122,9 @@ def run_cell(
             raise
 
 
-def serve_cell(spec: RunSpec, home: Path, starting_point: StartingPoint) -> None:
+def serve_cell(spec: RunSpec, home: Path, starting_point: StartingPoint, stopping: Stopping | None = None) -> None:
     """What the processes of a cell do besides the first: their share of what it does, until it is done."""
-    Processes.join()
+    Processes.join(stopping)
     examples, begin = _examples_and_begin(spec, home, starting_point)
     Trained(spec, begin, examples)
     Processes.here().serve(expected=DivergedError)

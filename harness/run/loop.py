@@ -30,7 +30,7 @@ class StoppedError(BenchError):
 
 
 class CodeChangedError(Exception):
-    """The user's code, or data, changed while a job that depends on them was under way."""
+    """The user's code or data changed during a job that depends on it."""
 
     def __init__(self, files: Sequence[Path | str]) -> None:
         super().__init__(
@@ -54,7 +54,7 @@ class Observer(Protocol):
 
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
     def elsewhere(self, fractions: Mapping[str, float]) -> None:
-        """The cells that other processes run now -> how much of each is done, in [0, 1]."""
+        """fractions: each cell that other processes are running now -> the fraction done, in [0, 1]."""
 
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
@@ -77,7 +77,7 @@ class JobSource(Protocol):
 def run_jobs(executor: Executor, source: JobSource) -> None:
     """Run all jobs of a source; returns when the last has ended. The source's methods may raise to stop.
 
-    A job that its place failed, not the other way round, is started again, at most `MOST_ATTEMPTS` times in all.
+    A job whose slot failed it (`Ended.again`) is started up to `MOST_ATTEMPTS` times in all.
     """
     under_way = 0
     lost: list[Job] = []
@@ -95,7 +95,7 @@ def run_jobs(executor: Executor, source: JobSource) -> None:
                 if event.again and attempts[event.job] < MOST_ATTEMPTS:
                     lost.append(event.job)
                     name = Path(event.job.path).name or event.job.kind
-                    remark = f"{name}: {event.reason_and_place}; it is started again"
+                    remark = f"{name}: {event.reason_and_place}; restarting it"
                     source.progress(event.job, {"remark": remark})
                 else:
                     source.ended(event)
@@ -105,7 +105,7 @@ def run_jobs(executor: Executor, source: JobSource) -> None:
 
 @contextmanager
 def closing(executor: Executor, observer: Observer) -> Iterator[Executor]:
-    """The executor, for the duration. After Ctrl-C its jobs get the time to leave a checkpoint."""
+    """The executor, closed at the end of the block. After Ctrl-C, its jobs get time to write a checkpoint."""
     try:
         yield executor
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
-"""A sweep that several processes share, on one machine or on many: each takes cells that nobody else runs.
+"""A sweep that several processes share, on one machine or on many: each takes cells that no other process runs.
 
-They meet in the home only. A lease says who runs a cell, and the records say how it ended.
+They communicate only through files in the home: a lease names the process that runs a cell, and the records say how the
+cell ended.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from harness.run.sweep import SweepCells, SweepRun, after_inputs, cell_name, cel
 LOOK_EVERY_S = 10.0
 """How often a process that shares a sweep looks at the cells of others."""
 _LOOK_SHARE = 0.02
-"""The share of its time that it looks around at most, on a slow disk."""
+"""The largest share of its time that a process spends on looking, on a slow disk."""
 _REACH_CELLS = 16
 
 
@@ -34,15 +35,15 @@ _REACH_CELLS = 16
 class WorkerRun(SweepRun):
     """One of several processes, here or on other machines, that share the cells of a plan: `bench worker`.
 
-    waits: stay until every cell has ended, and take over those of processes that die; else until each cell that is left
-    is run by a living process. ran: by name, how each cell ended that this process ran.
+    waits: stay until every cell has ended, and take over the cells of processes that die; otherwise, stay until live
+    processes run all the remaining cells. ran: the final state of each cell that this process ran, by name.
     """
 
     waits: bool = False
     ran: dict[str, str] = field(default_factory=dict)
 
     def _require_to_be_asked(self) -> None:
-        """Raise RefusedError where other processes run cells of another question of this name."""
+        """Raise RefusedError if other processes run cells of another question with the same name."""
         try:
             known = read_sweep(self.folder)
         except (FileNotFoundError, DamagedRecordError):  # written anew by the run
@@ -53,12 +54,12 @@ class WorkerRun(SweepRun):
         if not (running := [cell_name_of(cell) for cell in known.cells if cell.state == "running"]):
             return
         if {(cell.arm, cell.seed) for cell in known.cells} == {(cell.arm, cell.seed) for cell in ours}:
-            why = "with other settings, data, model files, plug-ins or numerics of bench than here"
+            why = "other settings, data, model files, plug-ins or numerics of bench"
         else:
-            why = "of another choice of arms and seeds"
+            why = "another choice of arms and seeds"
         raise RefusedError(
-            f"{self.folder}: other processes run {few(running)}, {why}, and all that share a sweep must ask the same. "
-            f"They ask `{known.command}`. Ask that here too, or give this question another `name:` or --home."
+            f"{self.folder}: other processes run {few(running)} with {why}, and all workers of a sweep must ask the "
+            f"same question. Theirs is `{known.command}`. Use the same arguments here, or another `name:` or --home."
         )
 
     def _work(
@@ -71,21 +72,21 @@ class WorkerRun(SweepRun):
     ) -> None:
         do_stages(executor, specs, self.home, observer, to_load)
         run_jobs(executor, _SharedCells(self, [*missing], observer))
-        # Last, and by whoever is free first: no cell waits for it.
+        # Last, in the first process that is free: no cell waits for these.
         make_missing(executor, after_inputs(self._stages_for_report()), self.home, observer)
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
-        """Those that nobody is making."""
+        """Those that no other process is making."""
         wanted = super()._stages_for_report()
         return [(spec, one) for spec, one in wanted if not is_leased(lease_folder(result_path(one, spec, self.home)))]
 
 
 @dataclass
 class _SharedCells(SweepCells):
-    """The cells of a sweep of which other processes take some.
+    """The cells of a sweep that other processes share.
 
-    free: those that nobody ran at the last look, in the order of `waiting`. next_look_s: when the next one is due.
-    seen_elsewhere: by name, those that another process ran at some look.
+    free: cells that no process ran at the last look, in the order of `waiting`. next_look_s: when the next look is due.
+    seen_elsewhere: names of cells that another process was once seen to run.
     """
 
     run: WorkerRun
@@ -96,7 +97,7 @@ class _SharedCells(SweepCells):
     def next(self) -> Job | None:
         self._look_around()
         while self.free:
-            # Processes that start together do not all reach for the first one.
+            # At random, so that processes that start together do not all try the same cell.
             cell = self.free.pop(random.randrange(min(_REACH_CELLS, len(self.free))))
             record = self._record(cell)
             if record.state == "running" or self._has_ended(cell):
@@ -116,14 +117,14 @@ class _SharedCells(SweepCells):
         return super().progress(job, event)
 
     def ended(self, ended: Ended) -> None:
-        if ended.state == "taken":  # until whoever was quicker has done it
+        if ended.state == "taken":  # another process was faster: wait until it has ended the cell
             self.waiting.append(self.started[ended.job.path])
         else:
             self.run.ran[cell_name(ended.job)] = "failed" if ended.state == "refused" else ended.state
             super().ended(ended)
 
     def _look_around(self) -> None:
-        """Find out, at times, what other processes have done."""
+        """Check now and then which cells other processes run or have ended."""
         began_s = time.monotonic()
         if began_s < self.next_look_s:
             return
@@ -139,7 +140,7 @@ class _SharedCells(SweepCells):
         self.next_look_s = now_s + max(LOOK_EVERY_S, (now_s - began_s) / _LOOK_SHARE)
 
     def _has_ended(self, cell: PlannedCell) -> bool:
-        """Whether another process has come to its end, which is told."""
+        """Whether another process has ended the cell; if so, report it."""
         status = self._record(cell).read_status()
         if has_ended := status["state"] in ENDED:
             self.waiting.remove(cell)
@@ -147,10 +148,10 @@ class _SharedCells(SweepCells):
         return has_ended
 
     def _done_frac(self, cell: PlannedCell) -> float:
-        """The share of a cell that another process has done, in [0, 1]."""
+        """The fraction of a cell that another process has done, in [0, 1]."""
         try:
             row = read_last_row(self._record(cell).path / "steps.jsonl") or {}
-        except DamagedRecordError:  # whoever runs it says so
+        except DamagedRecordError:  # the process that runs it reports the damage
             return 0.0
         tokens = cell.spec.budget.tokens
         of_budget = row.get("generated_tokens", 0) / tokens if tokens else 0.0
@@ -158,14 +159,15 @@ class _SharedCells(SweepCells):
 
 
 def _free_of_the_dead(folder: Path) -> bool:
-    """Give back the lease of an owner that died; whether nobody else did or runs the cell again.
+    """Release the lease of a dead owner; returns False if another process has taken the cell.
 
-    The owner is known to be dead here, where its lease was watched: a worker process would have to watch it anew.
+    Only this process, which has watched the lease, knows that the owner is dead: a worker process would have to watch
+    it again.
     """
     try:
         with hold_lease(folder):
             return True
     except LeaseTakenError:
         return False
-    except OSError:  # the cell's own job says what is wrong with its folder
+    except OSError:  # the cell's job will report what is wrong with its folder
         return True

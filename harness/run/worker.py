@@ -1,13 +1,14 @@
-"""A worker: imports everything heavy once, then runs jobs one at a time. `python -m harness.run.worker HOME` is one.
+"""A worker process: imports everything heavy once, then runs jobs one at a time. Started as
+`python -m harness.run.worker HOME`.
 
-The process reads a job a line on stdin, as JSON. Events go out as JSON lines on what was stdout; whatever a library
-prints goes to stderr. Every few seconds an event is a sign of life, with `still_s` and `at` (see `_watch`).
+It reads jobs from stdin, one JSON document per line, and writes events as JSON lines to its original stdout. Everything
+that libraries print goes to stderr. Every few seconds it sends a heartbeat, with `still_s` and `at` (see `_watch`).
 
-SIGTERM ends the worker: a running cell leaves a checkpoint of its last step, if it can within `STOP_WITHIN_S`. It does
-so too when stdin closes, for then the parent is gone. `null` in the place of a job interrupts the running one in the
-same way, and the worker waits for the next.
+SIGTERM ends the worker: a running cell writes a checkpoint of its last step, if it can within `STOP_WITHIN_S`. The same
+happens when stdin closes, because then the parent is gone. `null` in place of a job stops the running job in the same
+way, and the worker waits for the next one.
 
-A cell of several processes (`train.processes`) is run by workers of this worker's, which have torchrun's variables in
+For a cell of several processes (`train.processes`), this worker starts further workers, with torchrun's variables in
 their environment: see `harness.processes`.
 """
 
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from harness import OUR_PACKAGES, plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
-from harness.executors.base import NAMED_AFTER_S, Ended, Job, JobState
+from harness.executors.base import COUNTED_AT_ONCE_S, NAMED_AFTER_S, Ended, Job, JobState
 from harness.executors.local import STOP_WITHIN_S, LocalPool
 from harness.executors.slots import slots_of_processes
 from harness.processes import Interrupted, Stopping
@@ -50,8 +51,10 @@ if TYPE_CHECKING:
 
 Tell = Callable[[dict[str, Any]], None]
 UPDATE_WITHIN_S = 6.0
-"""So long may an update last once the worker is asked to stop."""
-LOOK_EVERY_S, BEAT_S = 1.0, 5.0
+"""How long an update may go on after the worker was asked to stop."""
+END_WITHIN_S = 1.0
+"""How long the processes of a cell may take to end after they are killed."""
+LOOK_EVERY_S, BEAT_S, SILENT_AFTER_S = 1.0, 5.0, 9.0
 _OUR_FOLDERS = tuple(f"{Path(__file__).parents[2] / name}{os.sep}" for name in OUR_PACKAGES)
 _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
@@ -59,10 +62,10 @@ _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, Permiss
 def run_job(
     job: Job, home: Path, start: StartingPoint, tell: Tell, stopping: Stopping | None = None
 ) -> tuple[JobState, str | None]:
-    """Run a job; returns how it ended and why. tell: receives the fields of `harness.executors.base.Progress`.
+    """Run a job; returns how it ended and why. tell: receives the event of a `harness.executors.base.Progress`.
     stopping: how a cell is asked to stop; see `harness.run.cell.CellRun`.
 
-    Our own bugs pass through, and so does `Interrupted`.
+    Raises Interrupted. Unexpected exceptions, our own bugs, pass through.
     """
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
@@ -74,7 +77,7 @@ def run_job(
         if job.kind == CELL and _needs_processes(job, home):
             return run_in_processes(job, home, tell)
         if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
-            serve_cell(job.spec, home, start)
+            serve_cell(job.spec, home, start, stopping)
         elif job.kind == CELL:
             run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping)
         else:
@@ -106,20 +109,25 @@ def run_job(
 
 
 def _needs_processes(job: Job, home: Path) -> bool:
-    """Whether a cell is to be trained by several processes, of which this is none."""
+    """Whether a cell must be trained by several processes and this process is not one of them."""
     several = job.spec.train.processes > 1 and not job.spec.checkpoint
-    return several and "RANK" not in os.environ and CellRecord.at(home / job.path).lacks == "training"
+    return several and not _is_one_of_several() and CellRecord.at(home / job.path).lacks == "training"
+
+
+def _is_one_of_several() -> bool:
+    """Whether this worker is one of the processes that train a cell together."""
+    return "RANK" in os.environ
 
 
 def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
-    """Run a cell in processes of its own. It ends as its first process says, or as another that fails before; then all
+    """Run a cell in several worker processes. It ends as rank 0 does, or as the first other rank that fails. Then all
     are stopped."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    # This process holds the port for as long as the others need it.
+    # This process keeps the port of the rendezvous open while the others need it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     slots = slots_of_processes(job.spec.train.device, job.spec.train.processes, store.port)
-    pool = LocalPool(slots, home, "harness.run.worker")
+    pool = LocalPool(slots, home, "harness.run.worker", end_with_us=True)
     jobs = [replace(job) for _ in slots]
     first = jobs[0]
     _Now.is_watched_elsewhere = True
@@ -129,14 +137,15 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
         try:
             ended = _first_to_end(pool, first, tell)
         except Interrupted:
-            # The others must live until the first has stopped where it can be continued.
-            pool.cancel(first)
+            # They must live until rank 0 has written its checkpoint.
+            for one in jobs:
+                pool.cancel(one)
             with suppress(TimeoutError):
-                _first_to_end(pool, first, tell, STOP_WITHIN_S)
+                _first_to_end(pool, first, tell, STOP_WITHIN_S - END_WITHIN_S)
             raise
     finally:
-        for one in jobs[1:]:
-            pool.kill(one)  # they wait for the first, and have nothing to save
+        for one in jobs:
+            pool.kill(one)  # the others only wait for rank 0, and have nothing to save
         pool.close()
         _Now.is_watched_elsewhere = False
     if ended.output:
@@ -146,7 +155,7 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
 
 
 def _first_to_end(pool: LocalPool, first: Job, tell: Tell, within_s: float = math.inf) -> Ended:
-    """How the first job ended, or another that did not succeed before. TimeoutError if neither has in this time."""
+    """The end of rank 0's job, or of another job that fails before. Raises TimeoutError if there is none in time."""
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         for event in pool.wait(POLL_S):
@@ -159,10 +168,10 @@ def _first_to_end(pool: LocalPool, first: Job, tell: Tell, within_s: float = mat
 
 
 def _make(stage: Stage, path: Path, context: StageContext) -> None:
-    """Make a stage's result, or wait while another process, here or on another machine, makes it."""
+    """Make a stage's result, or wait until another process, perhaps on another machine, has made it."""
     from harness.run.stages import lease_folder
 
-    if not stage.key(context.spec):  # it keeps nothing that could be shared
+    if not stage.key(context.spec):  # its result is not stored, so nothing can be shared
         stage.make(path, context)
         return
 
@@ -183,8 +192,8 @@ def _make(stage: Stage, path: Path, context: StageContext) -> None:
 
 
 def require_code(job: Job) -> None:
-    """Raise CodeChangedError unless the user's code, prompt templates, data and model are those of the plan, and the
-    code still lies on the disk: a result is filed under what made it."""
+    """Raise CodeChangedError unless the user's code, prompt templates, data and model are those of the plan and the
+    code on disk is unchanged: a result is filed under the hash of what made it."""
     modules = user_code(job.spec)
     runs = code_digests(job.spec)
     files = {name: path for module in modules for name, path in module.files.items()} | own_templates(job.spec)
@@ -196,28 +205,29 @@ def require_code(job: Job) -> None:
 
 
 class _Now:
-    """What is under way, for signal handlers and the watch. Not behind a lock: interrupted code may hold it."""
+    """The current job, for signal handlers and `_watch`. It has no lock, because interrupted code might hold it."""
 
     stopping: Stopping | None = None
-    """How the running job is asked to stop; None while there is none."""
+    """How to ask the running job to stop; None without one."""
     log: Path | None = None
-    """The log of the running cell."""
+    """The log file of the running cell."""
     is_watched_elsewhere = False
-    """Whether another process does the job, whose signs of life are passed on."""
+    """Whether other processes run the job, whose heartbeats are passed on."""
 
 
 def main() -> None:
     home = Path(sys.argv[1])
     events, lock = os.dup(sys.stdout.fileno()), threading.Lock()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    # Ctrl-C on a terminal reaches the whole process group; the parent decides what it means for the workers.
+    # Ctrl-C in a terminal reaches the whole process group; the parent decides what happens to the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop)
+    # A scheduler may send SIGTERM to all processes of a cell; only rank 0 acts on it, and the others follow it.
+    signal.signal(signal.SIGTERM, _stop if int(os.environ.get("RANK", 0)) == 0 else signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, _cancel)
 
     def tell(event: dict[str, Any]) -> None:
         line = memoryview((json.dumps(event) + "\n").encode())
-        with lock, suppress(BrokenPipeError):  # that the parent is gone is known from stdin
+        with lock, suppress(BrokenPipeError):  # stdin tells when the parent is gone
             while line:
                 line = line[os.write(events, line) :]
 
@@ -226,12 +236,12 @@ def main() -> None:
     threading.Thread(target=_watch, args=(threading.get_ident(), tell), daemon=True).start()
     with suppress(Interrupted):
         _work(jobs, home, tell)
-    os._exit(0)  # not sys.exit: threads of libraries may still be at work
+    os._exit(0)  # not sys.exit: library threads may still run
 
 
 def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell) -> None:
-    # All that takes seconds to import, while there may be no job yet. Most of what is imported stays for good: looking
-    # for garbage in it, now and at each later collection, would take a fifth of that time.
+    # Import everything slow now, perhaps before there is a job. Imported objects live for good, so the garbage
+    # collector need not search them: that would take a fifth of the time.
     gc.disable()
     import harness.run.cell_job  # noqa: F401
     from harness.models.start import StartingPoint
@@ -258,7 +268,7 @@ def _do(
     try:
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
         job = Job.from_json(document).in_slot()
-    except RefusedError as error:  # a plug-in that was there when the job was planned
+    except RefusedError as error:  # a plug-in that existed when the job was planned is gone
         return "invalid", str(error)
     _Now.log = CellRecord.at(home / job.path).log if job.kind == CELL else None
     return run_job(job, home, start, tell, stopping)
@@ -270,14 +280,16 @@ def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
             os.kill(os.getpid(), signal.SIGUSR1)
         else:
             jobs.put(document)
+    if _is_one_of_several():
+        os.kill(os.getpid(), signal.SIGKILL)  # its parent, which should have ended it, was killed
     jobs.put(None)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(STOP_WITHIN_S)
-    os._exit(1)  # it hangs, and nobody else is there to end it
+    os._exit(1)  # it hangs, and no parent is left to kill it
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
-    """A checkpoint must be written within `STOP_WITHIN_S`: an update that takes too long for that is left."""
+    """SIGTERM: end the worker. An update that takes too long for a checkpoint within `STOP_WITHIN_S` is abandoned."""
     if _Now.stopping is None:
         raise Interrupted
     signal.signal(signal.SIGALRM, _insist)
@@ -296,40 +308,43 @@ def _cancel(signum: int, frame: FrameType | None) -> None:
 
 
 def _watch(main_thread: int, tell: Tell) -> None:
-    """Tell every few seconds for how long the main thread has stood still, and where; the stack goes to the cell's log
-    when that is long.
+    """Send heartbeats: for how long the main thread has made no progress, and where it is. After `NAMED_AFTER_S`
+    without progress, write the stack to the cell's log.
 
-    It stands still while each look finds all functions of its stack at the same instruction. Of the user's functions
-    only the outermost counts, as one that waits for a server may look busy: a call of it is one step.
+    The thread makes no progress while every function of its stack is found at the same instruction. Below the outermost
+    function of the user's code nothing is compared, because code that waits for a server may look busy: a call of that
+    function counts as one step.
     """
-    place, moved_s, told_s, is_logged = None, time.monotonic(), 0.0, False
+    place, still_s, told_s, is_logged = None, 0.0, 0.0, False
+    looked_s = time.monotonic()
     while True:
         if _Now.is_watched_elsewhere:
             place = None
             faulthandler.cancel_dump_traceback_later()
             time.sleep(LOOK_EVERY_S)
             continue
-        now_s = time.monotonic()
+        now_s, log = time.monotonic(), _Now.log
+        # This process may have been suspended for hours.
+        still_s, looked_s = still_s + min(now_s - looked_s, COUNTED_AT_ONCE_S), now_s
         now, at = _whereabouts(sys._current_frames()[main_thread])
         if now != place:
-            place, moved_s, is_logged = now, now_s, False
-        still_s, log = now_s - moved_s, _Now.log
+            place, still_s, is_logged = now, 0.0, False
         if still_s >= NAMED_AFTER_S and log is not None and not is_logged:
             is_logged = True
             stack = "".join(traceback.format_stack(sys._current_frames()[main_thread]))
             with log.open("a", encoding="utf-8") as handle:
-                handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} has stood still for {still_s:.0f} s:\n{stack}")
+                handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} no progress for {still_s:.0f} s:\n{stack}")
         if now_s - told_s >= BEAT_S:
             told_s = now_s
             tell({"event": "progress", "still_s": still_s, "at": at})
-            # If this thread cannot run either, as native code does not let go, the stack goes to stderr.
-            faulthandler.dump_traceback_later(NAMED_AFTER_S)
+            # If native code holds the GIL, this thread cannot run either: then the stack goes to stderr.
+            faulthandler.dump_traceback_later(SILENT_AFTER_S)
         time.sleep(LOOK_EVERY_S)
 
 
 def _whereabouts(frame: FrameType) -> tuple[list[object], str]:
-    """Where a thread is: comparable, and in words. No frame is kept, as that would keep its tensors, but for the one of
-    the user's function: while it is kept, no later call can be taken for it."""
+    """A thread's position, for comparison and in words. Frames are not kept, since they would keep tensors alive. The
+    exception is the frame of the user's function: while it exists, no later call can be mistaken for it."""
     stack, users = [frame], plugins.files_in_use()
     while (caller := stack[-1].f_back) is not None:
         stack.append(caller)

@@ -53,6 +53,7 @@ class SearchRun:
 
     def __post_init__(self) -> None:
         self._owner = uuid.uuid4().hex
+        self._told_of_waiting = False
         self.study = SearchStudy(self.plan, self.folder, self.storage_url)
 
     @property
@@ -72,6 +73,8 @@ class SearchRun:
         trials = self.study.trials()
         observer.planned(self.trials, sum(trial.state.is_finished() for trial in trials))
         observer.used(self.used(trials))
+        while not self.budget_is_left(0) and not self.is_settled(observer):
+            time.sleep(WAIT_S)
         if self.budget_is_left(0) or self.study.is_any_abandoned():
             record_sources(base, self.home / "cache")
             with closing(self.open_executor(self.workers), observer) as executor, self._worker_lease():
@@ -79,25 +82,30 @@ class SearchRun:
                 run_jobs(executor, _Trials(self, self._owner, self.workers, observer))
         if self.trials is None and self._is_used_up(self.study.trials()):
             observer.remark(
-                f"the last {IDLE_TRIALS} trials used nothing of the budget, as settings that were tried before or "
-                "cannot be tried: the search ends"
+                f"the search ends: the last {IDLE_TRIALS} trials used none of the budget, because their settings were "
+                "tried before or cannot be tried"
             )
         if running := self.study.running():
-            observer.remark(self._owned_elsewhere(running))
+            numbers = ", ".join(map(str, running))
+            observer.remark(f"not ended yet: trial {numbers}, which another worker is training")
         return self.write(with_importances=True)
 
-    def _owned_elsewhere(self, running: Sequence[int]) -> str:
-        what = f"not ended yet: trial {', '.join(map(str, running))}, which another worker is training"
-        if self.storage_url is None:
-            return what
-        return (
-            f"{what}, or whose worker is not yet known to be dead: {STALE_AFTER_S:.0f} s after its last sign of life "
-            "the same command continues it"
-        )
+    def is_settled(self, observer: Observer) -> bool:
+        """Whether it is known of each running trial whether its worker lives. If not, the next heartbeat will tell, or
+        `STALE_AFTER_S` without one; the user is told once."""
+        unknown = self.study.unknown()
+        if unknown and not self._told_of_waiting:
+            self._told_of_waiting = True
+            numbers = ", ".join(map(str, unknown))
+            observer.remark(
+                f"waiting for a heartbeat from the worker of trial {numbers}; without one, the trial is continued here "
+                f"after {STALE_AFTER_S:.0f} s"
+            )
+        return not unknown
 
     @contextmanager
     def _worker_lease(self) -> Iterator[None]:
-        """Hold a lease in the search's folder, by which others know whose trials are worked on."""
+        """Hold a lease in the search's folder, which tells other workers whose trials are running."""
         lease = self.folder / WORKERS / self._owner
         lease.mkdir(parents=True)
         with hold_lease(lease):
@@ -186,7 +194,9 @@ class _Trials:
                 return None
 
     def is_over(self) -> bool:
-        return self._budget_is_used_up and not self._active
+        if not self._budget_is_used_up or self._active:
+            return False
+        return self.run.is_settled(self.observer) and not self.run.study.is_any_abandoned()
 
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
         self._beat()

@@ -2,7 +2,8 @@
 
 Whatever workers must know of each other is in the storage: a trial's attributes say what was drawn (`drawn`), which
 setting that is (`hash`), who works on it (`owner`), and why it failed (`reason`). The records of its cells stay the
-truth of what was measured.
+truth of what was measured. No clocks are compared: as in `harness.records.lease`, an owner that is known by its
+heartbeats alone is dead once they have stopped for `STALE_AFTER_S` of the reader's own clock.
 
 study.json as a file: what is drawn on the search's page, written anew after each trial.
 """
@@ -17,14 +18,15 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.config.search import KnobRange, direction
 from harness.errors import RefusedError
 from harness.plan.search_plan import SearchPlan, Values
 from harness.records.files import DamagedRecordError, read_json
-from harness.records.lease import STALE_AFTER_S, is_leased
+from harness.records.lease import STALE_AFTER_S, is_leased, look_at_lease
 from harness.records.study import STUDY
 from harness.search.optuna_parts import (
     JOURNAL,
@@ -46,6 +48,16 @@ _LOCK = ".study.lock"
 WORKERS = "workers"
 
 
+@dataclass(frozen=True)
+class _Sighting:
+    """What a trial said of its owner since some time of the reader's clock. has_changed: whether it said something else
+    before, so that its owner lived."""
+
+    owner: dict[str, Any] | None
+    since_s: float
+    has_changed: bool
+
+
 class SearchStudy:
     """The study of a plan, in a journal in `folder` or in the database at `storage_url`.
 
@@ -57,6 +69,8 @@ class SearchStudy:
         import optuna
 
         self.plan, self.folder, self.storage_url = plan, folder, storage_url
+        self._sightings: dict[int, _Sighting] = {}
+        self._beats = 0
         make_sampler(plan.search.sampler, 0)  # refuses unknown options before anything is written
         pruner = make_pruner(plan.search.pruner)
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +127,7 @@ class SearchStudy:
         import optuna
 
         for frozen in self._running():
-            if number in (None, frozen.number) and not self._is_alive(frozen):
+            if number in (None, frozen.number) and self._look(frozen) == "free":
                 trial = optuna.trial.Trial(self.study, frozen._trial_id)
                 self.claim(trial, owner)
                 if self._is_ours(trial, owner):
@@ -129,9 +143,14 @@ class SearchStudy:
         return any(t.number == trial.number and t.user_attrs["owner"]["worker"] == owner for t in self._running())
 
     def running(self) -> list[int]:
-        """Numbers of the trials that a living worker is training."""
+        """Numbers of the trials that a worker is training which is not known to be dead."""
         with self.turn():
-            return [trial.number for trial in self._running() if self._is_alive(trial)]
+            return [trial.number for trial in self._running() if self._look(trial) != "free"]
+
+    def unknown(self) -> list[int]:
+        """Numbers of the trials of which only time can tell whether a worker is training them."""
+        with self.turn():
+            return [trial.number for trial in self._running() if self._look(trial) == "unknown"]
 
     def _running(self) -> list[FrozenTrial]:
         from optuna.trial import TrialState
@@ -140,7 +159,7 @@ class SearchStudy:
 
     def is_any_abandoned(self) -> bool:
         with self.turn():
-            return any(not self._is_alive(trial) for trial in self._running())
+            return any(self._look(trial) == "free" for trial in self._running())
 
     def forget_dead_workers(self) -> None:
         """Remove the leases of dead workers, except those that left a trial for somebody to continue."""
@@ -152,22 +171,25 @@ class SearchStudy:
 
     def claim(self, trial: Trial, owner: str) -> None:
         """Record who works on a trial, and that this worker is alive now."""
-        trial.set_user_attr("owner", {"worker": owner, "host": socket.gethostname(), "heartbeat_s": time.time()})
+        self._beats += 1
+        trial.set_user_attr("owner", {"worker": owner, "host": socket.gethostname(), "beats": self._beats})
 
-    def _is_alive(self, trial: FrozenTrial) -> bool:
-        """A worker that shares our folder is known by its lease there, whose lock dies with it; one with a folder of
-        its own by its heartbeat in the storage. A trial without an owner was asked for just now by one of those, as
-        ours ask and claim in one `turn`. Call in a `turn`."""
+    def _look(self, trial: FrozenTrial) -> Literal["free", "held", "unknown"]:
+        """Whether a worker is training a trial, as `harness.records.lease.Leases.look` says it. One that shares our
+        folder is known by its lease there, whose lock dies with it; one with a folder of its own by its heartbeats in
+        the storage. A trial without an owner was asked for just now by one of those, as ours ask and claim in one
+        `turn`. Call in a `turn`."""
         owner = trial.user_attrs.get("owner")
-        if owner is None:
-            if self.storage_url is None:
-                return False
-            started_s = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
-            return time.time() - started_s < STALE_AFTER_S
-        lease = self.folder / WORKERS / str(owner["worker"])
-        if lease.exists():
-            return is_leased(lease)
-        return bool(time.time() - owner["heartbeat_s"] < STALE_AFTER_S)
+        if owner is None and self.storage_url is None:
+            return "free"
+        if owner is not None and (lease := self.folder / WORKERS / str(owner["worker"])).exists():
+            return look_at_lease(lease)
+        now_s, seen = time.monotonic(), self._sightings.get(trial.number)
+        if seen is None or seen.owner != owner:
+            seen = self._sightings[trial.number] = _Sighting(owner, now_s, has_changed=seen is not None)
+        if now_s - seen.since_s >= STALE_AFTER_S:
+            return "free"
+        return "held" if seen.has_changed else "unknown"
 
     def is_default(self, trial: Trial | FrozenTrial) -> bool:
         """The first trial is the default, where that lies in the ranges."""

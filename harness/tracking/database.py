@@ -93,8 +93,8 @@ _LATEST = """
 
 
 def add_metrics(client: Any, run_id: str, metrics: Sequence[Metric]) -> bool:
-    """Add points to a run's curves as MLflow's `log_batch` does: one that is there already stays one. Returns False,
-    and does nothing, where an `MlflowClient` talks to a server, or to a database that takes no such statement.
+    """Add points to a run's curves as MLflow's `log_batch` does: a point that is there already is not added twice.
+    Returns False, and does nothing, if the client talks to a server, or to a database that takes no such statement.
 
     Values are finite, and keys legal names. Raises SQLAlchemyError."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore

@@ -261,9 +261,11 @@ _log = logging.getLogger(__name__)
 class MirrorThread:
     """`with MirrorThread(mirror): ...` syncs every `interval_s` seconds and once more at the end.
 
-    A server that is away or slow costs the sweep nothing but the mirror's freshness: one warning says so, each sync is
-    a new try, and leaving waits at most `patience_s` for the last one.
+    A server that is away or slow makes only the mirror late: one warning says so, and each sync tries again. Leaving
+    waits at most `patience_s` for the last one, or `HURRY_S` if an error, such as Ctrl-C, ends the sweep.
     """
+
+    HURRY_S = 5.0
 
     def __init__(self, mirror: Mirror, interval_s: float = 5.0, patience_s: float = 30.0) -> None:
         self._mirror = mirror
@@ -281,12 +283,11 @@ class MirrorThread:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        patience_s = self._patience_s if error is None else min(self._patience_s, self.HURRY_S)
         self._leaving.set()
-        self._thread.join(self._patience_s)
+        self._thread.join(patience_s)
         if self._thread.is_alive():
-            self._warn(
-                f"MLflow took more than {self._patience_s:g} s; `bench sync` does the rest. The records are complete."
-            )
+            self._warn(f"MLflow took more than {patience_s:g} s; `bench sync` does the rest. The records are complete.")
 
     def _tail(self) -> None:
         is_last = False

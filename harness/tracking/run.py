@@ -63,8 +63,8 @@ class MirroredRun:
         return cls(client, info.run_id, info.start_time, info.status, dict(data.tags), dict(data.metrics))
 
     def log_points(self, points: Iterable[Point]) -> int:
-        """Add points to the curves; returns how many there were. A database takes them at once, a server in as many
-        requests as MLflow's client deems right (1000 points each).
+        """Add points to the curves, and return how many there were. A server gets them in requests of the size that
+        MLflow's client chooses (1000 points each).
 
         MLflow recognises a point that is sent a second time (its answer was lost, we were killed) by its value, step
         and time, all of which are read from the records.

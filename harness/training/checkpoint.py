@@ -38,7 +38,7 @@ KEPT = 2
 STAGING_BYTES = 2**28
 """The pinned buffer that a GPU's tensors pass through."""
 FORMAT = 5
-"""Raised when what a checkpoint holds changes its shape: a cell with older ones begins anew, to the same numbers."""
+"""Raised when the format of checkpoints changes: a cell with older ones starts again, and gives the same numbers."""
 _OLDER_FORMATS = (3, 4)
 """In these the checkpoint of step 0 holds the weights too. Format 3 lacks the extents of the records and the digest of
 checkpoint.json."""
@@ -103,7 +103,7 @@ def _frozen(model: nn.Module) -> set[str]:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write `folder/step-NNNNNN`, so that it is on the disk whole or not at all, then drop all but the newest two.
 
-    Those of earlier starts of the cell that lie beyond the new one are dropped too: their steps are made anew.
+    Checkpoints of earlier starts of the cell, of later steps, are dropped too: their steps are trained again.
     """
     final = checkpoint_path(folder, checkpoint.step)
     folder.mkdir(parents=True, exist_ok=True)
@@ -240,7 +240,8 @@ def _read_meta(path: Path) -> dict[str, Any]:
 
 def _unusable(path: Path, fault: str) -> UnusableCheckpointError:
     return UnusableCheckpointError(
-        f"{path}: is damaged ({fault}). Restore it, or delete {path.parent}: the next run then begins anew."
+        f"{path}: is damaged ({fault}). Restore it, or delete {path.parent}: the next run then trains the "
+        "cell from the start."
     )
 
 

@@ -1,7 +1,7 @@
-"""Weights of which each process of a cell holds a part (`train.sharding: fully`).
+"""Weights that are split over the processes of a cell (`train.sharding: fully`).
 
-FSDP2 keeps a part of each weight, of its gradient and of the optimiser's state in each process, and gathers a layer
-when a pass needs it (Zhao et al. 2304.11277). Passes are in step: all processes must make equally many.
+Each process holds a part of every weight, of its gradient and of the optimiser state. FSDP2 gathers a layer when a pass
+needs it (Zhao et al. 2304.11277), so all processes must run the same number of passes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from harness.processes import Processes, gathered, is_part
 
 
 class _Root(nn.Module):
-    """Through which every pass over a model enters FSDP2, which wants a single root: our passes call the decoder, and
-    read the output head's weights. dtype: that of passes."""
+    """The module through which every pass enters FSDP2. FSDP2 needs a single root, but our passes call the decoder and
+    read the weights of the output head. dtype: that of passes."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ _masters: set[int] = set()
 
 
 def split_for_training(train: TrainSpec, *models: PreTrainedModel | None, head: nn.Module | None = None) -> None:
-    """Split the weights of models, and of the critic's head, as the spec says; a model may be given twice."""
+    """Split the weights of models, and of the critic's head, if the spec says so. The same model may be given twice."""
     if train.sharding == "rows" or Processes.here().size == 1:
         return
     for model in models:
@@ -46,15 +46,15 @@ def split_for_training(train: TrainSpec, *models: PreTrainedModel | None, head: 
 
 
 def split_weights(model: PreTrainedModel) -> None:
-    """Leave only a part of each of the model's weights in this process, in place. What is trained becomes float32,
-    which the optimiser moves, and is rounded to the model's dtype for each pass. All processes must call it alike."""
+    """Keep only this process's part of each weight of a model, in place. Trained weights become float32 masters, which
+    are rounded to the model's dtype for each pass. All processes must call it together."""
     from harness.training.prefix_attention import shares_prompts
     from harness.training.token_scores import output_head
 
     processes = Processes.here()
     if model in processes.split:
         return
-    # Both find out by a pass of their own, which is not possible any more once the weights are split.
+    # Both run a pass of their own to find out, which does not work once the weights are split.
     shares_prompts(model.get_decoder())
     output_head(model)
     root = _Root(model)
@@ -77,21 +77,20 @@ def _fully_shard(module: nn.Module, dtype: torch.dtype, reshard_after_forward: b
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
     assert isinstance(module, FSDPModule)
-    # Gradients are sums, as losses have the denominators of the whole step. A factor of the root alone would leave
-    # means in the layers.
+    # Gradients are summed, because losses have the denominators of the whole step. The factor must be set on every
+    # module: one on the root alone would leave the layers with means.
     module.set_gradient_divide_factor(1.0)
     module.set_force_sum_reduction_for_comms(True)
 
 
 def is_master(weight: Tensor) -> bool:
-    """Whether a split weight is the float32 master of one that passes see rounded."""
+    """Whether a split weight is a float32 master that passes see rounded."""
     return id(weight) in _masters
 
 
 @torch.no_grad()
 def gather_into(model: PreTrainedModel, split: PreTrainedModel) -> None:
-    """Give a whole model the weights that are trained in a split one of its architecture. All processes must call it
-    alike."""
+    """Copy the trained weights of a split model into a whole one. All processes must call it together."""
     whole_weights = dict(model.named_parameters())
     for name, weight in split.named_parameters():
         if weight.requires_grad:
@@ -100,12 +99,12 @@ def gather_into(model: PreTrainedModel, split: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def scatter_into(split: PreTrainedModel, model: PreTrainedModel) -> None:
-    """Give a split model the weights of a whole one."""
+    """Copy the weights of a whole model into a split one."""
     split.load_state_dict(parts_of(split, model.state_dict()))
 
 
 def whole(value: Tensor) -> Tensor:
-    """A tensor of which each process may hold a part: on the host, in the first process. All must call it alike."""
+    """The whole of a tensor that may be split: in rank 0, on the host. All processes must call it together."""
     if not is_part(value):
         return value
     found = gathered(value)
@@ -113,7 +112,7 @@ def whole(value: Tensor) -> Tensor:
 
 
 def part_like(own: Tensor, value: Tensor) -> Tensor:
-    """What this process holds of a whole tensor, if it holds it as it does another of its shape."""
+    """This process's part of a whole tensor, split in the same way as `own`."""
     if not is_part(own) or is_part(value):
         return value
     from torch.distributed.tensor import distribute_tensor
@@ -124,6 +123,6 @@ def part_like(own: Tensor, value: Tensor) -> Tensor:
 
 
 def parts_of(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What this process holds of a whole module's state."""
+    """This process's part of the state dict of a whole module."""
     own = module.state_dict()
     return {name: part_like(own.get(name, value), value) for name, value in state.items()}

@@ -89,7 +89,7 @@ def test_slurm(tmp_path: Path, environment: dict[str, str], unbroken: Path) -> N
     send_sigterm_to_script(int((tmp_path / "101.pid").read_text()))
     output = end(array)
 
-    assert "ended by SIGTERM; what ran is saved" in output
+    assert "stopped by SIGTERM; progress is saved" in output
     assert not (tmp_path / "100.code").exists(), "killed"
     assert (tmp_path / "101.code").read_text() == "0\n", "requeued, and done"
     assert bench.all_contents(home) == bench.all_contents(unbroken)

@@ -63,8 +63,8 @@ def _refusal(rollout: RolloutSpec, device: str) -> str | None:
     expandable = [name for name, value in settings.items() if "expandable_segments:true" in value.lower()]
     if device.startswith("cuda") and expandable:
         return (
-            f"{expandable[0]} is {settings[expandable[0]]!r}, and vLLM cannot give back memory of expandable segments "
-            "while it sleeps. Leave expandable_segments out, or use --set rollout.engine=torch."
+            f"{expandable[0]} is {settings[expandable[0]]!r}, but vLLM cannot free expandable segments while it "
+            "sleeps. Remove expandable_segments, or use --set rollout.engine=torch."
         )
     return temperature_refusal(rollout.temperature)
 

@@ -45,6 +45,7 @@ from harness.engines.parity import probe_sequences, require_parity
 from harness.engines.vllm import CPU_CACHE_BYTES, sleeps_between_calls, temperature_refusal
 from harness.errors import RefusedError
 from harness.models.language_model import require_answerable, weight_version
+from harness.processes import Processes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -308,7 +309,8 @@ def _drop(resident: _Resident) -> None:
     global _resident
     if _resident is resident:
         _resident = None
-    resident.shut_down()
+    if Processes.here().size == 1:  # else it would end the group of the cell's processes, which end with the cell
+        resident.shut_down()
 
 
 def _import_vllm(on_cpu: bool) -> Any:

@@ -1,8 +1,8 @@
-"""The checks of `bench selftest`, how they are run, and those of what engines draw.
+"""The checks of `bench selftest`: how they run, and the checks of engines.
 
-A check is a function with `@check` at the top level of a module here. It runs in a process of its own, so that one that
-crashes the device, runs out of memory or hangs fails alone. Together the checks have TOTAL_S; one that would begin
-later is not run.
+A check is a function with `@check` at the top level of a module here. It runs in a process of its own: if it crashes
+the device, runs out of memory or hangs, only this check fails. All checks together have `TOTAL_S`; a check that would
+begin later is not run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TOTAL_S = 600.0
 LONGEST_S = 240.0
-"""A check that takes longer has failed."""
+"""A check that takes longer fails."""
 _OUTPUT_CHARACTERS = 4000
 
 Result = Literal["passed", "failed", "not run"]
@@ -37,7 +37,7 @@ Result = Literal["passed", "failed", "not run"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a check runs. device: as `train.device`, `auto` settled; folder: for its files, empty."""
+    """Where a check runs. device: as `train.device`, but never `auto`. folder: an empty folder for its files."""
 
     device: str
     folder: Path
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, in a phrase, and its figures by name (with units)."""
+    """The result of a check. found: a phrase for the table. figures: measurements by name; names end in the unit."""
 
     passed: bool
     found: str
@@ -58,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """lacks: why it cannot run on a device of this kind, None if it can."""
+    """A check. lacks: device -> why the check cannot run there; None if it can."""
 
     name: str
     run: Callable[[Place], Finding]
@@ -71,7 +71,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check. found: why, if it failed or was not run; output: the end of what a failed one wrote."""
+    """How a check ended. found: for one that crashed or was not run, the reason. output: the end of a failed check's
+    output."""
 
     check: str
     result: Result
@@ -89,12 +90,12 @@ CHECKS: Kind[Check] = Kind(
 def check(
     name: str, lacks: Callable[[str], str | None] = lambda device: None
 ) -> Callable[[Callable[[Place], Finding]], Check]:
-    """Make a check of a function. lacks: see `Check`."""
+    """Turn a function into a check. lacks: see `Check`."""
     return lambda run: Check(name, run, lacks)
 
 
 def run_checks(device: str, names: Sequence[str], began: Callable[[str], None]) -> Iterator[Outcome]:
-    """The outcome of each check, as it ends. began: is told the name of one that starts."""
+    """Run checks; yields the outcome of each as it ends. began: called with the name of each check that starts."""
     until_s = time.monotonic() + TOTAL_S
     for name in names:
         reason = CHECKS.find(name).lacks(device)
@@ -102,11 +103,11 @@ def run_checks(device: str, names: Sequence[str], began: Callable[[str], None]) 
             began(name)
             yield _run_apart(name, device, min(LONGEST_S, left_s))
         else:
-            yield Outcome(name, "not run", reason or f"the {TOTAL_S / 60:.0f} minutes of all checks are over")
+            yield Outcome(name, "not run", reason or f"the {TOTAL_S / 60:.0f} minutes for all checks are over")
 
 
 def _run_apart(name: str, device: str, limit_s: float) -> Outcome:
-    """Run one check in a process at the head of a group of its own, which ends with it."""
+    """Run one check in a process group of its own, which is killed at the end."""
     started_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-selftest-", ignore_cleanup_errors=True) as folder:
         result = Path(folder) / "finding.json"
@@ -135,7 +136,7 @@ def _run_apart(name: str, device: str, limit_s: float) -> Outcome:
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:
-    """Its workers too, if it has left any."""
+    """Kill a process and all workers that it has left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -144,7 +145,7 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
 
 
 def device_name(device: str) -> str:
-    """The GPU's or the processor's."""
+    """The name of the GPU, or of the processor."""
     from harness.run.provenance import processor_name
 
     if device == "cpu":
@@ -155,7 +156,7 @@ def device_name(device: str) -> str:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Versions and hardware, for the file."""
+    """Versions and hardware, for the result file."""
     import torch
 
     from harness.run.provenance import provenance
@@ -192,7 +193,7 @@ def _tiny(place: Place, dtype: str = "float32") -> LanguageModel:
 
 
 def _engines(language_model: LanguageModel) -> dict[str, Engine]:
-    """Each of ours that runs here, over the model."""
+    """Each engine that is installed here, by name, over the model."""
     from harness.config.rollout import RolloutSpec
     from harness.engines.base import make_engine
 
@@ -202,7 +203,7 @@ def _engines(language_model: LanguageModel) -> dict[str, Engine]:
 
 @check("engine contract")
 def engine_contract(place: Place) -> Finding:
-    """Every promise of `harness.engines.base`, by every engine that is installed."""
+    """Every installed engine keeps all promises of the contract in `harness.engines.base`."""
     from harness.extras.engine_contract import PROMISES, BrokenPromiseError, Trial
 
     language_model = _tiny(place)
@@ -223,7 +224,7 @@ def engine_contract(place: Place) -> Finding:
 
 @check("mismatch in bfloat16")
 def mismatch(place: Place) -> Finding:
-    """How far the engines' log-probs lie from the trainer's on the same weights, where rounding is coarse."""
+    """On the same bfloat16 weights, the log-probs of every engine are close to the trainer's."""
     from harness.engines.parity import BOUNDS
     from harness.extras.engine_contract import Trial, trainer_logps
 
@@ -236,14 +237,14 @@ def mismatch(place: Place) -> Finding:
         tokens = int(drawn.lengths.sum())
         figures[name] = {"mean_nats": apart.sum().item() / tokens, "most_nats": apart.max().item(), "tokens": tokens}
     worst = max(one["mean_nats"] for one in figures.values())
-    found = "; ".join(f"{name}: {one['mean_nats']:.1g} nats a token" for name, one in figures.items())
+    found = "; ".join(f"{name}: {one['mean_nats']:.1g} nats per token" for name, one in figures.items())
     return Finding(worst <= BOUNDS["bfloat16"], f"{found} (at most {BOUNDS['bfloat16']})", figures)
 
 
 @check("graphs against eager", _needs_cuda)
 def graphs_against_eager(place: Place) -> Finding:
-    """The torch engine with recorded steps and without: other kernels may round otherwise, so that now and then a
-    completion takes another token; where the tokens are the same, log-probs differ by rounding."""
+    """The torch engine draws the same with CUDA graphs and without. Kernels may round differently, so a few completions
+    may differ; those with equal tokens have equal log-probs up to rounding."""
     import torch
 
     from harness.engines.torch.engine import TorchEngine
@@ -261,15 +262,15 @@ def graphs_against_eager(place: Place) -> Finding:
             shapes,
         )
         trial = Trial(engine, language_model)
-        drawn += [trial.draw(), trial.draw()]  # the second replays what the first has recorded
+        drawn += [trial.draw(), trial.draw()]  # the second call replays what the first has captured
     recorded, replayed, eager, _ = drawn
     if not torch.equal(recorded.tokens, replayed.tokens):
-        return Finding(False, "replayed steps draw other tokens than the call that recorded them")
+        return Finding(False, "replayed CUDA graphs draw other tokens than the call that captured them")
     pairs = [*zip(rows_of(replayed), rows_of(eager), replayed.logps, eager.logps, strict=True)]
     same = [(one, other, row) for row, known, one, other in pairs if row == known]
     apart = max(((one[: len(row)] - other[: len(row)]).abs().max().item() for one, other, row in same), default=0.0)
     share = len(same) / len(pairs)
-    found = f"{share:.0%} of completions alike, log-probs up to {apart:.1g} nats apart"
+    found = f"{share:.0%} of completions equal, log-probs up to {apart:.1g} nats apart"
     return Finding(
         share >= SAME_COMPANY_FRAC and apart <= trial.rounding_nats, found, {"alike_frac": share, "most_nats": apart}
     )
@@ -277,8 +278,8 @@ def graphs_against_eager(place: Place) -> Finding:
 
 @check("vLLM sync", _needs_vllm)
 def vllm_sync(place: Place) -> Finding:
-    """vLLM's copy of the weights after they were written, in the dtype of training on this device. A sync that leaves
-    something out raises EngineMismatchError."""
+    """After the weights change, vLLM's copy gives the trainer's log-probs, in the dtype of training on this device. A
+    sync that misses a weight raises EngineMismatchError."""
     import torch
 
     from harness.engines.parity import BOUNDS
@@ -297,12 +298,12 @@ def vllm_sync(place: Place) -> Finding:
         syncs_s.append(drawn.cost.sync_s)
         apart_nats.append(apart.item())
     figures = {"sync_s": syncs_s, "mean_nats": apart_nats}
-    found = f"3 syncs, up to {max(apart_nats):.1g} nats a token from the trainer (at most {BOUNDS[dtype]})"
+    found = f"3 syncs, up to {max(apart_nats):.1g} nats per token from the trainer (at most {BOUNDS[dtype]})"
     return Finding(max(apart_nats) <= BOUNDS[dtype], found, figures)
 
 
 def main(name: str, device: str, result: Path) -> None:
-    """Run one check and write what it found. Its files lie beside that."""
+    """Run one check and write its finding to `result`; the check's files go beside it."""
     folder = result.parent / "files"
     folder.mkdir()
     finding = CHECKS.find(name).run(Place(device, folder))
@@ -310,7 +311,7 @@ def main(name: str, device: str, result: Path) -> None:
 
 
 if __name__ == "__main__":
-    # This file, run as a program, is another module than the one that the checks are made with.
+    # Run as a program, this file is the module `__main__`; the checks belong to the imported one.
     import harness.extras.selftest.checks as checks
 
     checks.main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -1,5 +1,5 @@
-"""Checks of `bench selftest` that train whole cells, in worker processes as `bench run` does: memory, a kill, cells
-side by side, and the time of a step."""
+"""The checks of `bench selftest` that train whole cells in worker processes, as `bench run` does: memory, resume after
+a kill, two cells at once, and the time of a step."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, recorded_spec
+from harness.executors.slots import Slot
 from harness.extras.selftest.checks import Finding, Place, check
 from harness.plan.memory import estimate_memory
 from harness.records import CellRecord, cell_directory_name
@@ -39,7 +40,7 @@ SMALL = {
     "eval.max_completion_tokens": 32,
 }
 MEMORY_FACTOR = 1.5
-"""How far the plan's estimate may lie from what a cell takes, either way."""
+"""The largest factor allowed between the plan's estimate and the measured memory, either way."""
 
 
 def _spec(place: Place, settings: dict[str, Any]) -> RunSpec:
@@ -58,12 +59,18 @@ class CellFailedError(Exception):
 
 
 class _Worker:
-    """A process of `harness.run.worker`."""
+    """A worker process (`harness.run.worker`)."""
 
     def __init__(self, home: Path) -> None:
         command = [sys.executable, "-P", "-m", "harness.run.worker", str(home)]
         self._home = home
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=Slot("cpu", "").worker_environment(),  # on a GPU too, that of the check shows it
+        )
 
     def start(self, cell: CellRecord) -> None:
         from harness.run.sweep import cell_job
@@ -74,7 +81,7 @@ class _Worker:
         self.process.stdin.flush()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Until the job ends. CellFailedError if it does not end well."""
+        """The events until the job ends. Raises CellFailedError if it does not end as `done`."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             event = json.loads(line)
@@ -103,12 +110,12 @@ def _workers(place: Place, count: int) -> Iterator[list[_Worker]]:
 
 @check("memory plan")
 def memory_plan(place: Place) -> Finding:
-    """The peak of a cell beside the estimate of `bench plan`; on CUDA for a model with the shape of Qwen2.5-0.5B, by
-    torch's allocator, which knows nothing of the CUDA context."""
+    """The peak memory of a cell is close to the estimate of `bench plan`. On CUDA, the model has the shape of
+    Qwen2.5-0.5B, and the peak is that of torch's allocator, without the CUDA context."""
     settings: dict[str, Any] = {"train.steps": 2, "train.checkpoint_every": 2}
     if not place.on_cpu:
         _save_half_billion(place.folder / "model")
-        # Untrained, it earns no rewards that differ: the KL gives a gradient.
+        # Untrained, all its rewards are equal; the KL term gives a gradient.
         settings |= {
             "model.source": f"path:{place.folder / 'model'}",
             "objective.kl.where": "loss",
@@ -118,7 +125,7 @@ def memory_plan(place: Place) -> Finding:
         }
     spec = _spec(place, settings)
     estimate = estimate_memory(spec, cuda=not place.on_cpu)
-    assert estimate is not None, "both are of a known architecture"
+    assert estimate is not None, "both models have a known architecture"
     planned_gb = (estimate.total_bytes - (0 if place.on_cpu else estimate.held_bytes["process"])) / 1e9
     cell = _new_cell(place, "memory", spec)
     with _workers(place, 1) as (worker,):
@@ -132,7 +139,7 @@ def memory_plan(place: Place) -> Finding:
 
 
 def _save_half_billion(folder: Path) -> None:
-    """A model of the shape of Qwen2.5-0.5B with random weights and the tiny model's tokenizer: nothing is fetched."""
+    """Save a model in the shape of Qwen2.5-0.5B, with random weights and the tiny model's tokenizer: no download."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -158,8 +165,8 @@ def _save_half_billion(folder: Path) -> None:
 
 @check("kill and resume")
 def kill_and_resume(place: Place) -> Finding:
-    """A worker is killed after the step that follows a checkpoint; the next one makes that step anew. On a CPU the cell
-    ends with the weights of one that nobody killed; kernels of CUDA may add in another order."""
+    """A worker is killed one step after a checkpoint, and another worker repeats that step. On a CPU, the final weights
+    equal those of an uninterrupted cell; CUDA kernels may sum in another order."""
     spec = _spec(place, {})
     cell, unbroken = (_new_cell(place, name, spec) for name in ("killed", "unbroken"))
     with _workers(place, 2) as (worker, another):
@@ -181,9 +188,9 @@ def kill_and_resume(place: Place) -> Finding:
     remade = all(before[name] == after[name] for name in drawn)
     same_weights = cell.digest == unbroken.digest
     found = (
-        f"killed after step {before['step']}, resumed from {from_step}; the step was made "
-        f"{'alike' if remade else 'otherwise'}, final weights {'those' if same_weights else 'not those'} of an "
-        "unbroken cell"
+        f"killed after step {before['step']}, resumed from {from_step}; the repeated step is "
+        f"{'the same' if remade else 'different'}, final weights {'equal' if same_weights else 'unequal'} to those of "
+        "an uninterrupted cell"
     )
     figures = {"killed_after_step": before["step"], "resumed_from_step": from_step, "same_weights": same_weights}
     return Finding(remade and from_step > 0 and (same_weights or not place.on_cpu), found, figures)
@@ -191,7 +198,8 @@ def kill_and_resume(place: Place) -> Finding:
 
 @check("two cells side by side")
 def side_by_side(place: Place) -> Finding:
-    """The same cell twice at once, and alone: what another process does beside it changes nothing but the time."""
+    """The same cell runs in two processes at once, then alone: on a CPU only the time may differ, on CUDA also the
+    rounding."""
     spec = _spec(place, {})
     one, other, alone = (_new_cell(place, name, spec) for name in ("one", "other", "alone"))
     with _workers(place, 2) as workers:
@@ -211,14 +219,14 @@ def side_by_side(place: Place) -> Finding:
         for cell in (one, alone)
     )
     found = (
-        f"the first step drawn {'alike' if drawn_alike else 'otherwise'}, final weights "
-        f"{'equal' if same_weights else 'unequal'}; a step takes {together_s / alone_s:.1f} x as long as alone"
+        f"first step {'the same' if drawn_alike else 'different'}, final weights "
+        f"{'equal' if same_weights else 'unequal'}; a step takes {together_s / alone_s:.1f} times as long as alone"
     )
     figures = {"same_weights": same_weights, "step_together_s": together_s, "step_alone_s": alone_s}
     return Finding(drawn_alike and (same_weights or not place.on_cpu), found, figures)
 
 
-# Speed, by the scripts of benchmarks/.
+# Speed, measured by the scripts of benchmarks/.
 
 
 def _needs_benchmarks(device: str) -> str | None:
@@ -230,7 +238,7 @@ def _needs_trl(device: str) -> str | None:
 
 
 def _benchmark(place: Place, script: str, *options: str) -> dict[str, Any]:
-    """What it measured, whether or not it met the bounds that it has for a quiet machine."""
+    """What a script measured, whether or not it met its own bounds, which are for an idle machine."""
     command = [sys.executable, str(BENCHMARKS / script), "--json", "--device", place.device, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if not done.stdout:
@@ -241,22 +249,22 @@ def _benchmark(place: Place, script: str, *options: str) -> dict[str, Any]:
 
 @check("step time beside the roofline", _needs_benchmarks)
 def roofline(place: Place) -> Finding:
-    """A step of the tiny profile beside what its arithmetic and memory traffic must take here. The model is too small
-    to fill a GPU: `python benchmarks/roofline.py --model ...` measures larger ones."""
+    """The time of a step of the tiny profile, compared with the least that its arithmetic and memory traffic take here.
+    The model is too small to fill a GPU: `python benchmarks/roofline.py --model ...` measures larger ones."""
     threads = ["--threads", "1"] if place.on_cpu else []
     measured = _benchmark(place, "roofline.py", "--steps", "1", *threads)
     step_s, fraction = measured["measured"]["seconds_per_step"], measured["fraction_of_algorithmic"]
-    found = f"{step_s:.3f} s a step; {fraction:.1%} of the limit is reached"
+    found = f"{step_s:.3f} s per step, {fraction:.1%} of the roofline"
     figures = {"step_s": step_s, "fraction_of_limit": fraction, "device": measured["device"]}
     return Finding(0 < fraction <= 1, found, figures)
 
 
 @check("step time beside TRL", _needs_trl)
 def beside_trl(place: Place) -> Finding:
-    """Our step against that of TRL's GRPOTrainer: the same work, and not slower."""
+    """A step of ours does the same work as one of TRL's GRPOTrainer, and is not slower."""
     threads = ["--threads", "1"] if place.on_cpu else []
     turns = ["--case", "varying", "--pairs", "2", "--steps", "2", "--warmup", "2"]
     measured = _benchmark(place, "grpo_step.py", *turns, *threads)
     ratio, unequal = measured["ratio_varying"], measured["varying"]["unequal"]
-    found = f"ours takes {ratio:.2f} of TRL's time{''.join(f'; not the same work: {one}' for one in unequal)}"
+    found = f"our step takes {ratio:.2f} of TRL's time{''.join(f'; not the same work: {one}' for one in unequal)}"
     return Finding(ratio <= 1 and not unequal, found, {"ratio": ratio, "unequal": unequal})

@@ -1,5 +1,5 @@
-"""How a cell learns: what one training step does with the policy, by where its examples come from; and what each
-process of a cell has of it."""
+"""How a cell learns: the learner for each source of examples, and `Trained`, the state that every process of a cell
+holds."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ from harness.training.split import gather_into, scatter_into, whole
 
 
 class Trained:
-    """The policy of a cell, what trains it and what draws from it: the same in every process of the cell.
+    """The policy of a cell, its learner and its sampler, in every process of the cell.
 
-    Where the weights are split, a copy is trained, and the model that draws takes over its weights after each step.
+    If the weights are split, a split copy is trained, and the whole model that samples takes over its weights after
+    each step.
     """
 
     def __init__(self, spec: RunSpec, begin: Callable[[], LanguageModel], examples: Examples) -> None:
         """begin: as in `harness.run.cell.CellRun`."""
         self._begin = begin
         self.start = start = begin()
-        """Its model has the policy's weights, whole."""
+        """Its model holds the whole weights of the policy."""
         engine = make_engine(spec.rollout, start)
         self.sampler = EngineSampler(start, engine, spec.seed)
         self._policy = self._model = start.model
@@ -48,13 +49,13 @@ class Trained:
 
     @by_all
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The trained weights and the trainer's state, as a checkpoint holds them: the same however many processes
-        there are, up to rounding. Whole in the first."""
+        """The trained weights and the trainer's state, as a checkpoint holds them; complete in rank 0. Up to rounding,
+        they do not depend on the number of processes."""
         trainer: dict[str, Any] = with_tensors(self.learner.trainer_state(), whole)
         return trained_weights(self._policy), trainer
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
-        """Go on from a checkpoint, which lies at the path. RuntimeError if it is of another model."""
+        """Resume from a checkpoint, stored at `path`. Raises RuntimeError if it belongs to another model."""
         self._read = checkpoint
         self._restore(path)
 
@@ -63,7 +64,7 @@ class Trained:
         checkpoint = self._read or load_checkpoint(path)
         self._read = None
         if checkpoint.is_start:
-            # The learner has learned nothing yet, or, after divergence, learns nothing any more.
+            # The learner has not begun, or has ended after divergence: its state is not needed.
             self._begin()
         else:
             load_trained_weights(self._policy, checkpoint.weights)
@@ -74,15 +75,15 @@ class Trained:
 
     @by_all
     def take_over(self) -> None:
-        """Bring the model that draws up to date after a step, where weights are split."""
+        """After a step with split weights, copy them into the model that samples."""
         gather_into(self._policy, self._model)
 
 
 def make_learner(spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> Learner:
-    """The learner of a cell. The language model must hold the starting weights; it is trained in place. The engine
-    draws from it.
+    """Make the learner of a cell. The language model must hold the starting weights and is trained in place. The engine
+    samples from it.
 
-    Raises ValueError if pairs are to be learned from and the examples have none.
+    Raises ValueError if the spec needs a dataset of pairs and the examples hold none.
     """
     match spec.pairs:
         case PolicyPairs() as pairs:

@@ -374,7 +374,8 @@ class PolicyGradientLearner(RolloutLearner):
             "groups_dropped": len(torch.unique(batch.groups)) - len(torch.unique(kept.groups)),
             "refill_rounds": batch.refill_rounds,
         }
-        update = self._update.run(kept, step)
+        # What is sent to other processes: problems may hold code of a task, which does not travel.
+        update = self._update.run(replace(kept, problems=(), attempts=(), reward_columns={}), step)
         columns: list[Row] = [{} for _ in range(len(batch))]
         if update.tokens is not None:
             drawn = zip(kept.sequences.completions.tolist(), kept.attempts, strict=True)

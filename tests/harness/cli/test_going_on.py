@@ -116,8 +116,8 @@ def test_a_sweep_of_ones_own_is_only_known_by_its_records(tmp_path: Path) -> Non
             ("--from", "home/mine", "--home", "home"),
             "lies in home, where its finished cells would not be trained again",
         ),
-        (("std_norm", "--from", "home/mine"), "leave out the sweep and the options that ask something else"),
-        (("--from", "home/mine", "--seeds", "3"), "leave out the sweep and the options that ask something else"),
+        (("std_norm", "--from", "home/mine"), "leave out the sweep and the options that change the question"),
+        (("--from", "home/mine", "--seeds", "3"), "leave out the sweep and the options that change the question"),
     ],
 )
 def test_a_run_that_cannot_be_repeated(bench: Bench, tmp_path: Path, words: tuple[str, ...], says: str) -> None:
@@ -138,13 +138,13 @@ def test_cells_of_a_repeated_run_that_differ_are_named(
             append_jsonl(cell.path / "starts.jsonl", [start])
             cell.write_status("done", digest=f"{cell.arm}{home.name if cell.arm == 'without' else ''}")
     say_whether_equal(then / "mine", now / "mine")
-    assert f"weights: 1 of 2 cells end with those of {then}/mine; without-s0 differ" in capsys.readouterr().err
+    assert f"weights: 1 of 2 cells end with the same as in {then}/mine; without-s0 differ" in capsys.readouterr().err
     say_what_differs(then / "mine", make_plan(str(then / "mine")))
     said = capsys.readouterr().err
     assert "python was 2.7, is 3." in said and "the hash of" not in said
     monkeypatch.setattr("harness.config.hashing.NUMERICS_VERSION", 999)
     say_what_differs(then / "mine", make_plan(str(then / "mine")))
-    assert "the hash of with-s0, without-s0: data, the model's files" in capsys.readouterr().err
+    assert "the hash of with-s0, without-s0, since data, model files" in capsys.readouterr().err
 
 
 AUTO = ["train.device=auto", "model.dtype=auto", "rollout.engine=torch"]
@@ -190,4 +190,4 @@ def test_a_plan_warns_where_cells_exceed_their_share_of_a_gpu(
 
     assert warnings(80) == []
     (warned,) = warnings(0.5)
-    assert "the smallest slot has 0.5 GB of a GPU" in warned
+    assert "the smallest slot has 0.5 GB of GPU memory" in warned

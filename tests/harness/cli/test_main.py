@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -34,8 +36,17 @@ def test_a_mistake_is_a_message_and_a_code(
 
 def test_ctrl_c_is_130(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     make_plan_raise(monkeypatch, KeyboardInterrupt())
-    assert bench("plan", "std_norm").code == 130
-    assert bench("run", "std_norm").code == 130
+    for verb in ("plan", "run"):
+        result = bench(verb, "std_norm")
+        assert (result.code, result.err) == (130, "error: interrupted.\n")
+
+
+def test_ctrl_c_while_it_starts_is_130_too() -> None:
+    program = "import os, signal, sys, harness.cli as cli\nclass Late:\n    def find_spec(self, name, *_):\n"
+    program += "        if name == 'harness.cli.app': os.kill(os.getpid(), signal.SIGINT)\n"
+    program += "sys.meta_path.insert(0, Late())\ncli.main()"
+    ended = subprocess.run([sys.executable, "-c", program, "--help"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "error: interrupted.\n")
 
 
 def test_a_fault_of_ours_is_not_hidden(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def test_it_says_what_is_done_and_what_writes_the_report(bench: Bench, tmp_path:
         finish(cell, plan.folder(tmp_path / "my runs"))
     said = bench("worker", path, "--home", "my runs")
     assert (said.code, said.out) == (
-        0, "this worker ran 0; 2 of 2 cells are done\nthe report: bench run mine --home 'my runs'\n"
+        0, "this worker ran 0; 2 of 2 cells are done\nfor the report: bench run mine --home 'my runs'\n"
     )  # fmt: skip
     document = bench("worker", path, "--home", "my runs", "--json").document
     assert document | {"cells": ...} == {
@@ -49,5 +49,5 @@ def test_a_sweep_that_searches_first_is_refused(bench: Bench, tmp_path: Path) ->
     tune = {"per_arm": {"train.learning_rate": {"log": [1e-4, 1e-2]}}, "trials": 5}
     refused = bench("worker", write_sweep_file(tmp_path, tune=tune))
     assert refused.code == 2
-    assert "looks for the best setting of with, without first" in refused.err and "`bench run` does" in refused.err
+    assert "first searches for the best setting of with, without" in refused.err and "with `bench run`" in refused.err
     assert not (tmp_path / "runs").exists()

@@ -94,13 +94,12 @@ def test_rounds_have_a_length_only_where_there_are_rounds() -> None:
         ({**DPO, "train.updates_per_rollout": 3}, "Choose updates_per_rollout among the divisors of 4"),
         ({**DPO, "reward.parts.process": 1.0, "task.train": "gsm8k"}, "this task does not say what a step is"),
         ({**TWO, "train.device": "cuda:1"}, "each process takes a GPU of its own. Set train.device to cuda"),
-        ({**TWO, "rollout.engine": "vllm"}, "Set rollout.engine to torch, or processes to 1"),
-        ({**TWO, "objective.aggregation": "micro_token_mean"}, "would depend on how rows are split"),
+        ({**TWO, "objective.aggregation": "micro_token_mean"}, "would depend on how the rows are split"),
         ({**TWO, **DPO, **ROUNDS, "train.sharding": "fully"}, "Set rollout.sampler to policy, or sharding to rows"),
-        ({**TWO, "train.sharding": "fully", **SFT}, "a cold start, which one process trains by itself"),
+        ({**TWO, "train.sharding": "fully", **SFT}, "a cold start: one process trains that on one device"),
         (
             {**TWO, "train.sharding": "fully", "reward.parts.reward_model": 1.0},
-            "with a reward model, which one process",
+            "with a reward model: one process",
         ),
     ],
 )

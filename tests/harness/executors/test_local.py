@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from harness.executors import local
 from harness.executors.base import Ended, Job
 from harness.executors.local import LocalPool
 from harness.executors.slots import Slot
-from harness.run.loop import run_jobs
+from harness.run.loop import MOST_ATTEMPTS, run_jobs
 from tests.harness.run.small import small_spec
 
 WORKER = """
@@ -87,8 +88,9 @@ class Seen:
     def is_over(self) -> bool:
         return not self.waiting
 
-    def progress(self, job: Job, event: dict[str, int]) -> bool:
-        self.pids.append(event["pid"])
+    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+        if "remark" not in event:
+            self.pids.append(event["pid"])
         return False
 
     def ended(self, ended: Ended) -> None:
@@ -161,6 +163,13 @@ def test_a_crash_takes_only_its_job_with_it(pool: LocalPool) -> None:
     assert crashed.output == "it went wrong\nbadly: of no reason\n"
 
 
+def test_the_job_of_a_worker_that_was_killed_is_worth_another_attempt(pool: LocalPool) -> None:
+    """Not that of one that ended by itself."""
+    seen = run(pool, "kill", "crash of no reason")
+    assert {ended.job.path: ended.again for ended in seen.ends} == {"kill": True, "crash of no reason": False}
+    assert len(seen.pids) == MOST_ATTEMPTS + 1
+
+
 def test_every_worker_crashing_still_ends(pool: LocalPool) -> None:
     assert {state for state, _ in run(pool, *(f"crash {number}" for number in range(5))).outcomes().values()} == {
         "failed"
@@ -207,12 +216,18 @@ def test_leaving_stops_the_workers() -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
+def stop(pid: int) -> None:
+    """Stop a child. It is known to be: of two signals that are under way at once, SIGTERM would come first."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def test_leaving_waits_for_all_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "STOP_WITHIN_S", 1.0)
     with opened(3) as pool:
         pids = run(pool, "sleep .3", "sleep .3", "sleep .3").pids
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
         started_s = time.monotonic()
     assert len(set(pids)) == 3 and time.monotonic() - started_s < 2.5
     assert not any(is_alive(pid) for pid in pids)
@@ -222,7 +237,7 @@ def test_ctrl_c_while_leaving_ends_all_workers_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), opened(2) as pool:
         pids = run(pool, "sleep .3", "sleep .3").pids
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            stop(pid)
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         started_s = time.monotonic()
     assert time.monotonic() - started_s < local.STOP_WITHIN_S - 3
@@ -243,7 +258,7 @@ def test_leaving_kills_a_worker_that_does_not_listen(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(local, "STOP_WITHIN_S", 0.5)
     with opened(1) as pool:
         (pid,) = run(pool, "ok").pids
-        os.kill(pid, signal.SIGSTOP)  # a stopped process keeps SIGTERM pending
+        stop(pid)  # a stopped process keeps SIGTERM pending
     assert not is_alive(pid)
 
 

@@ -81,7 +81,7 @@ class KillingOnce(Quiet):
 
     def progress(self, name: str, event: Any) -> None:
         is_busy = all(place.job is not None for place in self.pools[0]._places)
-        if is_busy and event["step"] >= 4 and self.nodes.second is not None:
+        if is_busy and event.get("step", 0) >= 4 and self.nodes.second is not None:
             self.nodes.kill_second()
 
     def remark(self, sentence: str) -> None:
@@ -191,9 +191,9 @@ def not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("address", "problem"),
     [
-        ("127.0.0.1:1", "nobody answers at 127.0.0.1:1 ([Errno 111] Connection refused). Start a cluster with"),
-        ("head:99999", "nobody answers at head:99999"),
-        ("head", "'head' is no address. Give HOST:PORT"),
+        ("127.0.0.1:1", "no answer from 127.0.0.1:1 ([Errno 111] Connection refused). Start a cluster with"),
+        ("head:99999", "no answer from head:99999"),
+        ("head", "'head' is not an address. Give HOST:PORT"),
     ],
 )
 def test_an_address_where_nobody_is_is_refused(not_connected: None, address: str, problem: str) -> None:
@@ -206,7 +206,7 @@ def test_a_server_that_never_answers_is_refused(
     """Ray would wait for it for more than two minutes."""
     monkeypatch.setattr(ray_executor, "CONNECT_S", 0.2)
     host, port = listening.getsockname()
-    assert f"nobody answers at {host}:{port} (timed out)" in refusal(f"{host}:{port}")
+    assert f"no answer from {host}:{port} (timed out)" in refusal(f"{host}:{port}")
 
 
 def test_a_server_of_another_kind_is_refused(not_connected: None, listening: socket.socket) -> None:
@@ -216,13 +216,21 @@ def test_a_server_of_another_kind_is_refused(not_connected: None, listening: soc
 
     threading.Thread(target=answer, daemon=True).start()
     host, port = listening.getsockname()
-    assert f"what answers at {host}:{port} is no Ray cluster" in refusal(f"{host}:{port}")
+    assert f"the server at {host}:{port} is not a Ray cluster" in refusal(f"{host}:{port}")
 
 
 def test_a_machine_with_other_numerics_is_refused() -> None:
     place = ray_executor._Place(Slot("cpu", ""), None, None)
     with pytest.raises(BenchError, match=r"node7 has another version of bench.*numerics 1, here"):
         ray_executor._introduce(place, {"host": "node7", "numerics": 1})
+
+
+def test_a_cell_of_several_processes_asks_for_whole_gpus_on_one_node() -> None:
+    pair = Slot("cuda", "", processes=2)
+    assert ray_executor._resources(pair) == {"num_cpus": 2, "num_gpus": 2}
+    assert ray_executor._resources(Slot("cuda", "").shared(3)) == {"num_cpus": 0.3333, "num_gpus": 0.3333}
+    with pytest.raises(RefusedError, match=r"train\.processes is 2, and with Ray such cells cannot share GPUs"):
+        ray_executor._resources(pair.shared(2))
 
 
 def test_a_parcel_holds_a_folder_without_its_lease_and_what_is_unfinished(tmp_path: Path) -> None:

@@ -131,6 +131,8 @@ def test_an_nvidia_smi_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(slots, "_SMI_S", 0.1)
     with pytest.raises(RefusedError, match=r"nvidia-smi -L has not answered.*CUDA_VISIBLE_DEVICES="):
         local_slots()
+    monkeypatch.setenv(VISIBLE, "")
+    assert {slot.kind for slot in local_slots()} == {"cpu"}, "the remedy works"
 
 
 GPUS = [Slot("cuda", f"GPU {n}", environment={VISIBLE: str(n)}) for n in range(3)]
@@ -168,6 +170,33 @@ def test_a_cell_of_several_processes_takes_as_many_cards_or_cores() -> None:
     assert [slot.kind for slot in pairs] == ["cuda", "cpu", "cpu"], "the third card is left over"
     assert (pairs[0].environment[VISIBLE], pairs[0].name) == ("0,1", "GPU 0 and GPU 1")
     assert joined([*GPUS, *CORES], 1) == [*GPUS, *CORES]
+
+
+def test_the_processes_of_a_cell_are_on_one_machine() -> None:
+    there = [Slot("cuda", f"a GPU of {host}", machine=host) for host in ("one", "two", "two")]
+    (pair,) = joined(there, 2)
+    assert (pair.machine, pair.processes) == ("two", 2)
+    assert choose_slots(there, {"cuda"}, 1, processes=2) == [pair]
+    with pytest.raises(
+        RefusedError, match=r"takes a GPU, all on one machine, but no machine has more than 2\..*processes=2\."
+    ):
+        choose_slots(there, {"cuda"}, 1, processes=3)
+    with pytest.raises(RefusedError, match=r"train\.processes is 5, and each process takes a core,"):
+        choose_slots([*GPUS, *CORES], {"cpu"}, 1, processes=5)
+
+
+def test_a_worker_belongs_to_no_group_but_that_of_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training job of Kubernetes or torchrun may have started bench in a group of its own."""
+    for name, value in {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "elsewhere", "LOCAL_RANK": "3"}.items():
+        monkeypatch.setenv(name, value)
+    alone = Slot("cpu", "").worker_environment()
+    assert not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK"} & set(alone)
+    assert alone["PATH"] == os.environ["PATH"]
+    first, second = (slot.worker_environment() for slot in slots_of_processes("cpu", 2, 2323))
+    assert [(one["RANK"], one["WORLD_SIZE"], one["MASTER_ADDR"]) for one in (first, second)] == [
+        ("0", "2", "127.0.0.1"),
+        ("1", "2", "127.0.0.1"),
+    ]
 
 
 def test_each_process_of_a_cell_sees_its_own_card(smi: None, monkeypatch: pytest.MonkeyPatch) -> None:

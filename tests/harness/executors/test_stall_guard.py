@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from harness.executors.base import Ended, Job, Progress, StallGuard
 from harness.run.loop import run_jobs
 from tests.harness.run.small import small_spec
 
+TRAINING: dict[str, object] = {"phase": "training"}
 AT = "slow of /mine/rewards.py, line 12"
 
 
@@ -68,11 +70,11 @@ class Listening:
 def guarded(
     monkeypatch: pytest.MonkeyPatch, *script: tuple[float, dict[str, object] | str]
 ) -> tuple[Scripted, Listening]:
-    """Run a job that may stand still for 100 s."""
+    """Run a job that may make no progress for 20 s."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     executor, seen = Scripted(clock, *script), Listening()
-    run_jobs(StallGuard(executor, 100.0), seen)
+    run_jobs(StallGuard(executor, 20.0), seen)
     assert executor.script == []
     return executor, seen
 
@@ -81,39 +83,75 @@ def still(seconds: float) -> dict[str, object]:
     return {"still_s": seconds, "at": AT}
 
 
-def test_signs_of_life_and_progress_keep_a_job_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_and_progress_keep_a_job_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     executor, seen = guarded(
-        monkeypatch, (99, still(0)), (99, still(5)), (94, {"phase": "training"}), (99, ""), (0, still(1)), (50, "done")
+        monkeypatch,
+        *((9.9, ""), (9.9, still(0)), (9.9, ""), (9.9, still(5)), (9.9, ""), (4, TRAINING)),
+        *((9.9, ""), (9.9, ""), (0, still(1)), (10, "done")),
     )
     assert executor.killed == []
     assert [ended.state for ended in seen.ends] == ["done"]
-    assert seen.told == [{"phase": "training"}], "signs of life are not passed on"
+    assert seen.told == [{"phase": "training"}], "heartbeats are not passed on"
 
 
-def test_a_job_that_stands_still_is_named_ended_and_started_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_progress_is_named_killed_and_restarted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     executor, seen = guarded(
-        monkeypatch, (40, still(40)), (15, still(55)), (20, still(75)), (25, still(100)), (10, still(0)), (1, "done")
+        monkeypatch, (8, still(8)), (3, still(11)), (4, still(15)), (5, still(20)), (2, still(0)), (1, "done")
     )
     assert len(executor.started) == 2 and len(executor.killed) == 1
     assert [(ended.state, ended.reason) for ended in seen.ends] == [("done", None)]
     named, again = (str(event["remark"]) for event in seen.told)
-    assert named.startswith("arm-s0-0123456789 has stood still for 55 s, since ") and named.endswith(f", in {AT}")
+    assert named.startswith("arm-s0-0123456789 has made no progress for 11 s (since ")
+    assert named.endswith(f"); it is in {AT}")
     assert again == (
-        "arm-s0-0123456789: it stood still for 100 s (--stalled-after), in slow of /mine/rewards.py, line 12; "
-        "it is started again"
+        "arm-s0-0123456789: it made no progress for 20 s (--stalled-after); it was in slow of /mine/rewards.py, "
+        "line 12; restarting it"
     )
 
 
 def test_after_the_second_time_it_is_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    executor, seen = guarded(monkeypatch, (100, ""), (100, still(100)))
+    executor, seen = guarded(monkeypatch, (10, ""), (10, ""), (10, still(10)), (10, still(20)))
     assert len(executor.started) == 2
     (ended,) = seen.ends
     assert ended.state == "failed"
     assert ended.reason == (
-        "it stood still for 100 s (--stalled-after), and did so again when it was started once more; it was in "
-        "slow of /mine/rewards.py, line 12"
+        "it made no progress for 20 s (--stalled-after), again after a restart; it was in slow of /mine/rewards.py, "
+        "line 12"
     )
-    assert "a place that is not known, as it gave no sign of life" in str(seen.told[0]["remark"])
+    assert "its position is unknown, because it sent no heartbeat" in str(seen.told[0]["remark"])
+
+
+def test_who_was_stopped_with_its_workers_takes_none_for_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-Z, or where a scheduler suspends jobs, hours have passed and nothing was heard."""
+    executor, seen = guarded(monkeypatch, (1, still(0)), (7200, ""), (1, still(2)), (7200, still(3)), (1, "done"))
+    assert executor.killed == []
+    assert [ended.state for ended in seen.ends] == ["done"]
+
+
+DUMP = """something else
+Timeout (0:00:09)!
+Thread 0x00007f0000000001 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/mine/threads.py", line 1 in serve
+
+Thread 0x00007f0000000002 (most recent call first):
+  File "/usr/lib/python3.11/re/__init__.py", line 166 in match
+  File "/venv/lib/python3.11/site-packages/regex/regex.py", line 255 in match
+  File "/mine/rewards.py", line 12 in slow
+  File "/bench/harness/rewards/total.py", line 138 in checked
+"""
+
+
+def test_where_native_code_kept_it_is_read_from_what_its_process_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Printing(Scripted):
+        def wait(self, timeout_s: float) -> list[Progress | Ended]:
+            return [replace(one, output=DUMP) if isinstance(one, Ended) else one for one in super().wait(timeout_s)]
+
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    executor, seen = Printing(clock, (10, ""), (10, ""), (10, ""), (10, "")), Listening()
+    run_jobs(StallGuard(executor, 20.0), seen)
+    assert str(seen.ends[0].reason).endswith(f"it was in {AT}")
 
 
 def test_a_job_that_ends_in_time_after_all_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +161,6 @@ def test_a_job_that_ends_in_time_after_all_has_ended(monkeypatch: pytest.MonkeyP
 
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    executor, seen = Late(clock, (100, still(100)), (0, "done")), Listening()
-    run_jobs(StallGuard(executor, 100.0), seen)
+    executor, seen = Late(clock, (10, ""), (10, still(20)), (0, "done")), Listening()
+    run_jobs(StallGuard(executor, 20.0), seen)
     assert [ended.state for ended in seen.ends] == ["done"] and len(executor.started) == 1

@@ -127,7 +127,7 @@ class FakeClock:
 
 @contextmanager
 def stopped_owner(folder: Path, host: str = "there", kernel: str = "another") -> Iterator[Lease]:
-    """A lease of another machine whose owner gives no sign of life by itself."""
+    """A lease of another machine whose owner sends no heartbeat by itself."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lease_module, "_beat", lambda lease, released: None)
         patched.setattr(lease_module, "_lock_of", lambda path: "free")  # a lock is not seen from one to the other

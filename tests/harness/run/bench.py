@@ -36,7 +36,7 @@ main()
 """
 ARMS: dict[str, dict[str, Any]] = {"group_std": {}, "no_std": {"objective.scale": "none"}}
 SWEEP_SETTINGS = {"train.steps": 10, "train.checkpoint_every": 3, "eval.every": 4, "eval.problems": 24}
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 def write_sweep(folder: Path, arms: dict[str, dict[str, Any]] | None = None, seeds: int = 2) -> Path:
@@ -57,10 +57,12 @@ def write_sweep(folder: Path, arms: dict[str, dict[str, Any]] | None = None, see
     return path
 
 
-def start(sweep: Path | str, home: Path, *options: str, program: str = PROGRAM) -> subprocess.Popen[str]:
-    """`bench run` at the head of a process group of its own."""
+def start(
+    sweep: Path | str, home: Path, *options: str, program: str = PROGRAM, verb: str = "run"
+) -> subprocess.Popen[str]:
+    """`bench run`, or another verb, at the head of a session of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", program, "run", str(sweep), "--home", str(home), "--workers", "2", *options],
+        [sys.executable, "-c", program, verb, str(sweep), "--home", str(home), "--workers", "2", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -143,14 +145,29 @@ def kill_all(process: subprocess.Popen[str]) -> None:
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """Worker processes of a `bench run`, by their command and session: each leads a process group of its own."""
+    """Worker processes of a `bench run`: each leads a process group of its own."""
     found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (path / "cmdline").read_bytes()
-            session = int((path / "stat").read_text().rpartition(")")[2].split()[3])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if b"harness.run.worker" in command and session == process.pid:
-            found.append(int(path.name))
+    for pid in processes_of(process.pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if b"harness.run.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
     return found
+
+
+def processes_of(session: int) -> list[int]:
+    """The live processes of a session; of one that `start` began: the parent, its workers, and what these started."""
+    numbers = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    return [pid for pid in numbers if _stat(pid)[3:4] == [str(session)] and state_of(pid) != "Z"]
+
+
+def state_of(pid: int) -> str | None:
+    """As ps shows it: T for stopped, Z for dead and not yet waited for; None if there is no such process."""
+    return next(iter(_stat(pid)), None)
+
+
+def _stat(pid: int) -> list[str]:
+    """State, parent, process group, session and more; [] if there is no such process. See proc(5)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from harness.config.run_spec import RunSpec
-from harness.executors.base import Job
+from harness.executors.base import Ended, Job, Progress
+from harness.executors.local import LocalPool
+from harness.executors.slots import Slot
 from harness.models.start import StartingPoint
 from harness.processes import Interrupted
 from harness.records import CellRecord
 from harness.records.files import write_json
+from harness.records.lease import is_leased
 from harness.run.worker import run_job
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run.small import small_spec
@@ -53,16 +57,16 @@ def weights(home: Path) -> dict[str, Tensor]:
     return load_file(checkpoint_folders((home / CELL) / "checkpoints")[-1] / "weights.safetensors")
 
 
-def processes_started_here() -> dict[int, int]:
-    """RANK -> pid."""
+def processes_of(home: Path) -> dict[int, int]:
+    """RANK -> pid of the workers of a home that are one of several."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_text().split("\0")
             environment = dict(pair.partition("=")[::2] for pair in (folder / "environ").read_text().split("\0"))
         except OSError:
             continue
-        if parent == os.getpid() and "RANK" in environment:
+        if str(home) in command and "RANK" in environment:
             found[int(environment["RANK"])] = int(folder.name)
     return found
 
@@ -72,7 +76,7 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert run(alone, spec_of()) == ("done", None)
     with pytest.raises(Interrupted):
         run(together, spec_of(2), stop_at(2))
-    assert processes_started_here() == {}
+    assert processes_of(together) == {}
     with pytest.raises(Interrupted):
         run(together, spec_of(), stop_at(4))
     assert run(together, spec_of(2, "fully")) == ("done", None)
@@ -88,12 +92,34 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert [row["metrics"] for row in cell.read_scores()] == [row["metrics"] for row in expected.read_scores()]
 
 
+def test_one_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
+    """Its cell is free at once, for it is to be started once more."""
+    spec, folder = spec_of(2, train__steps=1000), tmp_path / CELL
+    folder.mkdir(parents=True)
+    write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    pool, job = LocalPool([Slot("cpu", "")], tmp_path, "harness.run.worker"), Job("cell", CELL, spec)
+    try:
+        pool.start(job)
+        while not any(isinstance(one, Progress) and one.event.get("step") == 2 for one in pool.wait(1.0)):
+            pass
+        assert len(processes_of(tmp_path)) == 2
+        pool.kill(job)
+        while not any(isinstance(one, Ended) for one in pool.wait(1.0)):
+            pass
+        began_s = time.monotonic()
+        while is_leased(folder):  # the last of them takes a moment to go
+            assert time.monotonic() - began_s < 2
+            time.sleep(0.01)
+    finally:
+        pool.close()
+
+
 def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:
     def kill(event: Event) -> None:
-        if event.get("step") == 2 and 1 in (there := processes_started_here()):
+        if event.get("step") == 2 and 1 in (there := processes_of(tmp_path)):
             os.kill(there[1], signal.SIGKILL)
 
     state, reason = run(tmp_path, spec_of(2, train__steps=1000), kill)
     assert state == "failed"
     assert reason == "its worker process was killed by signal 9 (on process 1 of the cell's 2)"
-    assert processes_started_here() == {}
+    assert processes_of(tmp_path) == {}

@@ -172,7 +172,7 @@ def test_a_resume_goes_on_from_the_checkpoint_whose_rows_are_there(
     drop_row(-1)(cell.path / "steps.jsonl")
     said, trained = resumed(cell)
     assert trained == [3, 4]
-    assert len(said) == 1 and "goes on from step 2: " in said[0] and "steps.jsonl: holds 3 of the 4 rows" in said[0]
+    assert len(said) == 1 and "continues from step 2: " in said[0] and "steps.jsonl: holds 3 of the 4 rows" in said[0]
     assert said[0] in cell.log.read_text()
     assert contents(cell) == contents(unbroken)
 
@@ -184,7 +184,9 @@ def test_without_the_rows_of_any_checkpoint_it_begins_anew(
     drop_row(0)(cell.path / "timing.jsonl")
     said, trained = resumed(cell)
     assert trained == [1, 2, 3, 4]
-    assert len(said) == 2 and all("begins anew: " in sentence and "timing.jsonl" in sentence for sentence in said)
+    assert len(said) == 2 and all(
+        "starts again from step 0: " in sentence and "timing.jsonl" in sentence for sentence in said
+    )
     assert contents(cell) == contents(unbroken)
     assert [path.name for path in sorted(cell.checkpoints.iterdir())] == ["step-000002", "step-000004"]
 
@@ -200,7 +202,7 @@ def test_a_later_start_counts_no_checkpoint_that_it_made_void(stopped: CellRecor
         run_cell(cell, SPEC)
     (cell.path / "steps.jsonl").write_bytes(steps)
     said, trained = resumed(cell)
-    assert trained == [3, 4] and "a later one made anew" in said[0]
+    assert trained == [3, 4] and "a later start repeated" in said[0]
 
 
 def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_them(

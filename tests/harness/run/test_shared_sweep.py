@@ -219,8 +219,8 @@ def test_who_asks_otherwise_is_refused_while_cells_run(others: Others, tmp_path:
         {"seeds": 1}, {"settings": ["train.steps=7"]}
     ))  # fmt: skip
     end = others.hold("with-s1")
-    for plan, why in ((fewer, "of another choice of arms and seeds"), (other, "with other settings, data")):
-        with pytest.raises(RefusedError, match=f"other processes run with-s1, {why}.*They ask `bench run mine`"):
+    for plan, why in ((fewer, "another choice of arms and seeds"), (other, "other settings, data")):
+        with pytest.raises(RefusedError, match=f"other processes run with-s1 with {why}.*Theirs is `bench run mine`"):
             WorkerRun(plan, others.home, "bench run mine", 1, lambda slots: Done(others.home)).run(Told())
         assert len(read_sweep(plan.folder(others.home)).cells) == 4
     end()

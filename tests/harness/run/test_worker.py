@@ -250,7 +250,7 @@ class TestCell:
         (folder / "checkpoint.json").write_text('{"model": "mine"}')
         state, reason = run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
         assert state == "damaged" and reason is not None
-        assert f"{folder}: is damaged" in reason and "the next run then begins anew" in reason
+        assert f"{folder}: is damaged" in reason and "the next run then trains the cell from the start" in reason
         record_end(Ended(job("cell", cell.path.name), state, reason), cell)
         assert (cell.state, cell.reason) == ("damaged", reason)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,13 +23,15 @@ ENDS_WITHIN_S = 10.0
 
 
 @pytest.fixture
-def worker(home: Path) -> Iterator[subprocess.Popen[str]]:
+def worker(home: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    """With what a test adds to its environment."""
     process = subprocess.Popen(
         [sys.executable, "-m", "harness.run.worker", str(home)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env=os.environ | getattr(request, "param", {}),
     )
     yield process
     process.kill()
@@ -46,7 +50,7 @@ def give(worker: subprocess.Popen[str], kind: str, path: str, settings: dict[str
 
 
 def next_event(worker: subprocess.Popen[str]) -> dict[str, Any]:
-    """The next that is no sign of life."""
+    """The next event that is not a heartbeat."""
     assert worker.stdout is not None
     while "still_s" in (event := json.loads(worker.stdout.readline())):
         pass
@@ -75,6 +79,22 @@ def test_a_busy_worker_ends_when(worker: subprocess.Popen[str], tmp_path: Path, 
         worker.terminate()
     assert worker.wait(ENDS_WITHIN_S) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["leases"]
+
+
+SECOND_OF_TWO = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worker", [SECOND_OF_TWO], indirect=True)
+def test_one_of_the_processes_of_a_cell_ends_at_once_when_its_parent_is_gone(
+    worker: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """It waits for the others, which end so too. While it lived, it would keep a GPU, or the cell's lease."""
+    give(worker, "cell", "cell", {"train.processes": 2})
+    assert worker.stdin is not None
+    worker.stdin.close()
+    worker.stdin = None
+    assert worker.wait(ENDS_WITHIN_S) == -signal.SIGKILL
 
 
 @pytest.mark.slow

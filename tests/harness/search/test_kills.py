@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from optuna.storages.journal import JournalFileBackend
 
 from harness.plan.search_plan import make_search_plan
-from harness.records.lease import hold_lease
+from harness.records.lease import STALE_AFTER_S, hold_lease
 from harness.search.study import SearchStudy
 from tests.harness.search.fake_cells import Silent, search, write_search
 
@@ -105,16 +106,69 @@ def test_a_trial_that_nobody_claimed_before_a_kill_is_taken_up_at_once(
     assert [trial["state"] for trial in found["trials"]] == ["complete"] * 3
 
 
-def test_what_is_not_known_to_be_dead_is_named_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Clock:
+    """A second passes with every look at it. began_s: where it stands, as every machine's stands elsewhere."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, began_s: float = 1e6) -> None:
+        self.now_s = began_s
+        monkeypatch.setattr("harness.search.study.time.monotonic", self.read)
+        monkeypatch.setattr("harness.search.run.WAIT_S", 0.001)
+
+    def read(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+@pytest.mark.parametrize(
+    ("trials", "skew_s", "is_claimed"),
+    [(1, -1e5, True), (3, 1e5, True), (3, 1e5, False)],
+    ids=["nothing else to do", "trials left", "not claimed yet"],
+)
+def test_a_trial_of_a_machine_that_died_is_continued_whatever_its_clock_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: int, skew_s: float, is_claimed: bool
+) -> None:
     url, path = f"sqlite:///{tmp_path / 'study.db'}", write_search(tmp_path)
     search(path, 1, storage_url=url)
-    SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", url).study.ask()
-    observer = Silent()
-    found, _ = search(path, 3, observer=observer, storage_url=url)
-    assert [trial["state"] for trial in found["trials"]] == ["complete", "running", "complete"]
+    real = time.time
+    with monkeypatch.context() as there:
+        there.setattr(time, "time", lambda: real() + skew_s)
+        study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", url)
+        if is_claimed:
+            study.ask("on another machine")
+        else:
+            study.study.ask()
+    clock, observer = Clock(monkeypatch), Silent()
+    found, _ = search(path, trials, observer=observer, storage_url=url)
+    assert [trial["state"] for trial in found["trials"]] == ["complete"] * max(2, trials)
+    assert clock.now_s - 1e6 > STALE_AFTER_S
     (said,) = observer.remarks
-    assert said.startswith("not ended yet: trial 1, which another worker is training, or whose worker is not yet known")
-    assert "120 s after its last sign of life the same command continues it" in said
+    assert said.startswith(
+        "waiting for a heartbeat from the worker of trial 1; without one, the trial is continued here after"
+    )
+
+
+@pytest.mark.parametrize("skew_s", [-1e5, 1e5])
+def test_a_trial_of_a_machine_that_lives_is_left_to_it_whatever_its_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew_s: float
+) -> None:
+    url, path = f"sqlite:///{tmp_path / 'study.db'}", write_search(tmp_path)
+    search(path, 1, storage_url=url)
+    study = SearchStudy(make_search_plan(str(path)), tmp_path / "runs" / "found", url)
+    trial, real = study.ask("on another machine"), time.time
+    observer = Silent()
+
+    class Beating(Clock):
+        def read(self) -> float:
+            if self.now_s % 30 == 0:
+                study.claim(trial, "on another machine")
+            return super().read()
+
+    with monkeypatch.context() as there:
+        there.setattr(time, "time", lambda: real() + skew_s)
+        Beating(there)
+        found, _ = search(path, 1, observer=observer, storage_url=url)
+    assert [trial["state"] for trial in found["trials"]] == ["complete", "running"]
+    assert observer.remarks[-1] == "not ended yet: trial 1, which another worker is training"
 
 
 def test_a_trial_in_the_hands_of_another_worker_of_this_folder_is_named_at_the_end(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from harness.errors import RefusedError
 from harness.executors.base import Job, JobState
 from harness.plan.search_plan import make_search_plan
 from harness.records import CellRecord, read_sweep
+from harness.records.lease import STALE_AFTER_S
 from harness.search.run import IDLE_TRIALS
 from harness.search.study import SearchStudy
 from tests.harness.search.fake_cells import KNOBS, METRIC, FakeCells, by_learning_rate, search, search_run, write_search
@@ -392,8 +394,11 @@ def test_of_two_machines_that_take_up_one_trial_the_last_has_it(
     study = SearchStudy(plan, tmp_path / "runs" / "found", f"sqlite:///{tmp_path / 'study.db'}")
     with study.turn():
         left = study.ask("dead")
-    claim = {"worker": "dead", "host": "elsewhere", "heartbeat_s": 0.0}
+    claim = {"worker": "dead", "host": "elsewhere", "beats": 1}
     left.set_user_attr("owner", claim)
+    assert study.unknown() == [left.number]
+    real = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: real() + STALE_AFTER_S)
     sleep = "harness.search.study.time.sleep"
     monkeypatch.setattr(sleep, lambda _: left.set_user_attr("owner", claim | {"worker": "b"}))
     with study.turn():

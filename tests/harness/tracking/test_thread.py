@@ -77,6 +77,20 @@ def test_a_server_that_does_not_answer_is_not_waited_for(
         assert "`bench sync`" in caplog.text
 
 
+def test_after_ctrl_c_a_slow_server_is_waited_for_a_few_seconds(
+    sweep: DiskSweep, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    monkeypatch.setattr(MirrorThread, "HURRY_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        mirror = Mirror(sweep.path, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        started_s = time.monotonic()
+        with pytest.raises(KeyboardInterrupt), MirrorThread(mirror):
+            raise KeyboardInterrupt
+        assert time.monotonic() - started_s < 1
+        assert "`bench sync`" in caplog.text
+
+
 def test_an_error_of_the_sweep_passes_after_a_last_sync() -> None:
     mirror = CountingMirror(None)
     with pytest.raises(KeyboardInterrupt), MirrorThread(mirror, interval_s=60):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.records.cell import CellState
 from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
+from harness.records.status import CellState
 from harness.tracking import Mirror
 from tests.harness.tracking.helpers import DiskSweep, Reader, train
 from tests.reports.search.studies import TOKENS, study_document

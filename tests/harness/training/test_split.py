@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from torch.multiprocessing.spawn import spawn
 
 from harness import processes
-from harness.processes import Processes, Share
-from harness.training.optimizer import TokenBudget
+from harness.engines.base import SharedEngine
+from harness.processes import Interrupted, Processes, Share, by_all
+from harness.training import update_report
+from harness.training.optimizer import DivergedError, TokenBudget
 from tests.harness.training.together import VARIANTS, Trained, free_port, in_two, run_here, spec_of
 
 STEPS = range(1, 4)
@@ -20,7 +23,12 @@ STEPS = range(1, 4)
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
 
 
+IDLE_ROWS = 2
+"""Fewer than the batch has, so that a sample of them is measured."""
+
+
 def all_variants(folder: Path) -> None:
+    update_report.IDLE_ROWS = IDLE_ROWS
     for sharding in TOLERANCE:
         for variant in VARIANTS:
             trained = Trained(spec_of(variant, processes=2, sharding=sharding))
@@ -30,7 +38,8 @@ def all_variants(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_train_like_one(tmp_path: Path) -> None:
+def test_two_processes_train_like_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_report, "IDLE_ROWS", IDLE_ROWS)
     spawn(in_two, args=(free_port(), all_variants, tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     for variant in VARIANTS:
         alone = run_here(Trained(spec_of(variant)), STEPS)
@@ -42,6 +51,45 @@ def test_two_processes_train_like_one(tmp_path: Path) -> None:
             assert worst <= tolerance, (variant, sharding)
             for name, value in alone["metrics"].items():
                 assert together["metrics"][name] == pytest.approx(value, rel=1e-3, abs=1e-4), (variant, sharding, name)
+
+
+class Slow:
+    """An engine whose draws take long. The second process is asked to stop in the middle of its first one."""
+
+    def generate(self, prompts: Any, keys: Any, params: Any) -> Any:
+        here = Processes.here()
+        if here.rank == 1:
+            here.stopping.ask()
+        return None
+
+
+class Counting:
+    def __init__(self) -> None:
+        self.draws = SharedEngine(Slow())  # type: ignore[arg-type]
+        Processes.here().share(self)
+
+    @by_all
+    def ranks(self) -> list[int]:
+        return Processes.here().everyones(Processes.here().rank)
+
+
+def stopped_in_a_draw(folder: Path) -> None:
+    counting, here = Counting(), Processes.here()
+    if not here.is_first:
+        here.serve(DivergedError)
+        return
+    with pytest.raises(Interrupted):
+        counting.draws.generate([[1], [2]], torch.zeros(2, 1), None)  # type: ignore[arg-type]
+    here.stopping.ask()  # the second time, as to all of them; a checkpoint is written nevertheless
+    (folder / "ranks.json").write_text(json.dumps(counting.ranks()))
+    here.dismiss()
+
+
+@pytest.mark.slow
+def test_processes_that_are_stopped_in_a_draw_can_still_write_a_checkpoint(tmp_path: Path) -> None:
+    """A draw takes minutes, and what was trained since the last checkpoint must not be lost."""
+    spawn(in_two, args=(free_port(), stopped_in_a_draw, tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    assert json.loads((tmp_path / "ranks.json").read_text()) == [0, 1]
 
 
 class InOne(Processes):

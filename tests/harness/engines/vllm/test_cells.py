@@ -69,6 +69,17 @@ def test_two_cells_are_the_same_bits(tmp_path: Path, source: str) -> None:
     assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
+def test_each_process_of_a_cell_draws_with_a_vllm_of_its_own(tmp_path: Path, source: str) -> None:
+    alone = run(tmp_path / "alone-s0-0123456789", source, {})[2]
+    settings = {"train.processes": 2, "train.sharding": "fully"}
+    state, reason, together = run(tmp_path / "together-s0-0123456789", source, settings)
+    assert (state, reason) == ("done", None)
+    for row, expected in zip(together.read_steps(), alone.read_steps(), strict=True):
+        assert row["mismatch/ratio_max"] == pytest.approx(1, abs=1e-3)
+        assert (row["reward/mean"], row["len/mean"]) == (expected["reward/mean"], expected["len/mean"])
+
+
 def test_stale_weights_end_a_cell_as_invalid(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM takes the first weights over and none after that."""
     write = vllm_engine._Resident._write

@@ -1,0 +1,47 @@
+"""status.json of a cell, or of one of its evaluations: how it is read, and when it is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from harness.records.counted import Counted, is_counted, size_shortfall
+from harness.records.files import DamagedRecordError, read_object
+
+CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted", "damaged"]
+# What status.json holds besides the state; each may be absent.
+_STATUS = {
+    **{"reason": str | None, "flags": list, "digest": str | None},
+    **{"step": int, "steps": int | None, "generated_tokens": int, "records": dict},
+}
+
+
+def status_in(folder: Path) -> dict[str, Any]:
+    status, fault = checked_status(folder)
+    return status if fault is None else status | {"state": "damaged", "reason": fault}
+
+
+def checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
+    """status.json in a folder of a cell or evaluation, and what is wrong with it, or with the sizes of the files that
+    it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
+    path = folder / "status.json"
+    try:
+        status: dict[str, Any] = read_object(path) if path.exists() else {"state": "pending"}
+    except (DamagedRecordError, OSError) as error:
+        return {}, str(error)
+    wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
+    if status.get("state") not in get_args(CellState):
+        wrong.insert(0, "state")
+    if "records" not in wrong and not is_counted(status.get("records", {})):
+        wrong.append("records")
+    if wrong:
+        fault = f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there)"
+        return {}, with_remedy(fault, folder)
+    counted: Counted = status.get("records", {}) if status["state"] == "done" else {}
+    faults = (size_shortfall(folder / name, there) for name, there in counted.items())
+    short = next(filter(None, faults), None)
+    return status, None if short is None else with_remedy(short, folder)
+
+
+def with_remedy(fault: str, folder: Path) -> str:
+    return f"{fault}. Restore it, or move {folder} away and run the sweep again."
