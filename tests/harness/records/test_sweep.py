@@ -62,7 +62,7 @@ def test_a_sweep_as_it_stands_is_asked_for_its_states_once(tmp_path: Path, monke
     one, other = sweep.cells
     one.write_status("failed", reason="it fell over")
     assert [cell.state for cell in read_sweep(sweep.path).cells] == ["failed", "done"]
-    monkeypatch.setattr("harness.records.cell._checked_status", None)
+    monkeypatch.setattr("harness.records.cell.status_in", None)
     assert [(cell.state, cell.own.state, cell.reason) for cell in sweep.cells] == [("done", "done", None)] * 2
     aside = sweep.setting_aside(DamagedRecordError(f"{other.path / 'steps.jsonl'}: is damaged"))
     assert [cell.state for cell in aside.cells] == ["done", "damaged"]
