@@ -57,12 +57,11 @@ def is_cell_directory_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time,
-    unless it is `as_it_stands`.
+    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time.
 
     evaluation: which one its samples, scores and state are read from: the name of a folder under `evaluations`, or
-    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it. seen: its status
-    as it was read once.
+    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it. seen: a
+    status that is not to be read anew.
     """
 
     path: Path
@@ -85,11 +84,6 @@ class CellRecord:
     def own(self) -> CellRecord:
         """The same cell under the evaluation that it was run with."""
         return self if self.evaluation is None else replace(self, evaluation=None, seen=None)
-
-    @property
-    def as_it_stands(self) -> CellRecord:
-        """The same, for a reader of many things in it, who asks again and again for its state: that of now."""
-        return replace(self, seen=self.read_status())
 
     @property
     def evaluation_folder(self) -> Path:
