@@ -137,11 +137,9 @@ def steps_done(home: Path) -> int:
 
 def kill_all(process: subprocess.Popen[str]) -> None:
     """The parent and its workers, as when the machine's memory runs out."""
-    workers = workers_of(process)
-    process.kill()
-    for worker in workers:
+    for pid in processes_of(process.pid):
         with suppress(ProcessLookupError):
-            os.killpg(worker, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:

@@ -45,7 +45,7 @@ os.fsync = slowly
 LOOK_EVERY_S = 0.001
 MOST_RUNS = 8
 """So many may come to their end before a blow has struck, or after the storm before all is done."""
-ENDS_WITHIN_S = 15.0
+ENDS_WITHIN_S = 30.0
 """What a signal ends, and the workers of a parent that is gone."""
 
 
@@ -130,23 +130,27 @@ class Storm:
     landed: list[Landed] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
     _run: Run | None = None
-    _sessions: list[int] = field(default_factory=list)
+    _begun: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __call__(self, blows: Sequence[Blow]) -> None:
         """Let all blows strike, one after another, in as many runs as that takes; then run until all is done. Nothing
         of all these runs is alive afterwards."""
-        for blow in blows:
-            self._await(blow)
-        for _ in range(MOST_RUNS):
-            if self._end() == 0:
-                break
-        else:
-            raise AssertionError(f"after the storm, {MOST_RUNS} runs have not done everything")
-        self._await_orphans()
+        try:
+            for blow in blows:
+                self._await(blow)
+            for _ in range(MOST_RUNS):
+                if self._end() == 0:
+                    break
+            else:
+                raise AssertionError(f"after the storm, {MOST_RUNS} runs have not done everything")
+            self._await_orphans()
+        finally:
+            for process in self._begun:
+                bench.kill_all(process)
 
     def _await(self, blow: Blow) -> None:
         for _ in range(MOST_RUNS):
-            run = self._run = self._run or self._begun()
+            run = self._run = self._run or self._next()
             since_s: float | None = None
             while run.process.poll() is None:
                 moments = run.moments(self.home)
@@ -181,15 +185,15 @@ class Storm:
             self._end(blow.how)
         return True
 
-    def _begun(self) -> Run:
+    def _next(self) -> Run:
         run = Run(self.begin())
-        self._sessions.append(run.process.pid)
+        self._begun.append(run.process)
         return run
 
     def _end(self, blow: signal.Signals | None = None) -> int:
         """Let the run that is under way come to its end, begun first if there is none; returns its exit code. blow: by
         what it was struck."""
-        run, self._run = self._run or self._begun(), None
+        run, self._run = self._run or self._next(), None
         code, stderr = bench.end(run.process)
         assert "Traceback" not in stderr, stderr
         expected = {None: (0, 1), signal.SIGKILL: (-9,), signal.SIGINT: (130,), signal.SIGTERM: (143,)}[blow]
@@ -202,7 +206,7 @@ class Storm:
         return code
 
     def _await_orphans(self) -> None:
-        bench.wait_until(lambda: not any(map(bench.processes_of, self._sessions)), ENDS_WITHIN_S)
+        bench.wait_until(lambda: not any(bench.processes_of(one.pid) for one in self._begun), ENDS_WITHIN_S)
 
     @property
     def kills(self) -> int:
@@ -222,7 +226,7 @@ class Storm:
             for one in self.landed
         ]
         counts = ", ".join(f"{phase} {self.phases_hit[phase]}" for phase in (*OF_PARENT, *OF_WORKERS))
-        return "\n".join([*lines, f"{self.kills} kills in {len(self._sessions)} runs; {counts}"])
+        return "\n".join([*lines, f"{self.kills} kills in {len(self._begun)} runs; {counts}"])
 
 
 @dataclass
