@@ -115,8 +115,8 @@ class CellRecord:
 
         Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
-        if self.seen is not None and self.fault is None:
-            return {**self.seen}
+        if self.seen is not None:
+            return {**self.seen, **self._damage}
         status = self._written_status()
         is_running = self.fault is None and is_leased(self.path)
         return status | {"state": "running", "reason": None} if is_running else status
@@ -124,13 +124,15 @@ class CellRecord:
     def _written_status(self) -> dict[str, Any]:
         """Whatever a lease says."""
         status = status_in(self.path)
-        if self.fault is not None:
-            return status | {"state": "damaged", "reason": self.fault}
-        if self.evaluation is None or status["state"] != "done":
-            return status
+        if self.fault is not None or self.evaluation is None or status["state"] != "done":
+            return status | self._damage
         evaluated = status_in(self.evaluation_folder)
         of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
         return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
+
+    @property
+    def _damage(self) -> dict[str, Any]:
+        return {} if self.fault is None else {"state": "damaged", "reason": self.fault}
 
     def is_named_in(self, error: DamagedRecordError) -> bool:
         """Whether the error is about this cell, which was not known to be damaged."""

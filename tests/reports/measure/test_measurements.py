@@ -213,11 +213,12 @@ def test_of_a_cell_samples_take_a_few_bytes_each(tmp_path):
     """A sweep has a thousand cells with thousands of samples each: texts that repeat are not held again and again."""
     sweep = write_sweep(tmp_path, ARMS, seeds=1)
     [[measured], _] = read_measurements(sweep).values()
+    assert measured.final_samples is not None
     few, problems = measured.final_samples.num_rows, measured.problem_scores_pp.keys()
     table = pa.parquet.read_table(measured.cell.evals)
     pa.parquet.write_table(pa.concat_tables([table] * 50), measured.cell.evals)
     [[again], _] = read_measurements(sweep).values()
-    assert again.final_samples.num_rows == 50 * few
+    assert again.final_samples is not None and again.final_samples.num_rows == 50 * few
     assert again.final_samples.nbytes < 20 * 50 * few
     assert again.problem_scores_pp.keys() == problems
 
