@@ -106,13 +106,6 @@ def _grading(outcome: Outcome) -> Iterator[list[str]]:
         ]
 
 
-def _report(outcome: Outcome) -> Iterator[list[str]]:
-    settings = outcome["settings"]
-    what = f"report of {settings['arms'] * settings['seeds']} cells x {settings['steps']} steps"
-    yield [f"{what}, median", f"{outcome['seconds']:.1f} s", "", "", _required(outcome, "seconds"), ""]
-    yield [f"{what}, memory", f"{outcome['peak_gb']:.2f} GB", "", "", _required(outcome, "peak_gb"), ""]
-
-
 def _samples(outcome: Outcome) -> Iterator[list[str]]:
     what = f"page of {outcome['samples']:,} samples"
     yield [f"{what}, drawn in a browser", f"{outcome['load_s']:.2f} s", "", "", _required(outcome, "load_s"), ""]
@@ -128,9 +121,29 @@ _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "memory": _memory,
     "eval": _eval,
     "grading": _grading,
-    "report": _report,
     "samples": _samples,
 }
+
+
+def _growth(outcome: Outcome) -> Iterator[list[str]]:
+    """Each verb at each number of cells."""
+    database = outcome["benchmark"].removeprefix("growth").removeprefix("_")
+    for measured in (key.removesuffix("_cpu_s") for key in outcome if key.endswith("_cpu_s")):
+        verb, _, cells = measured.partition("_")
+        at_most = outcome["required"]["at_most"]
+        limits = [f"{at_most[key]:g} {unit}" for unit in ("s", "MB") if (key := _KEY[unit].format(measured)) in at_most]
+        yield [
+            f"{verb}, {database}" if database else verb,
+            f"{int(cells):,} x {outcome['settings']['steps']}",
+            _place(outcome["machine"]),
+            f"{outcome[f'{measured}_s']:.1f}",
+            f"{outcome[f'{measured}_cpu_s']:.1f}",
+            f"{outcome[f'{measured}_peak_mb']:.0f}",
+            f"at most {' and '.join(limits)}" if limits else "",
+        ]
+
+
+_KEY = {"s": "{}_s", "MB": "{}_peak_mb"}
 
 
 def _required(outcome: Outcome, key: str) -> str:
@@ -159,6 +172,10 @@ def tables(outcomes: Mapping[str, Outcome]) -> str:
         seconds: Mapping[str, float] = outcome["seconds_per_step"]
         tried = [[name.removeprefix("trl, "), f"{value:.3f}"] for name, value in seconds.items()]
         parts.append(_markdown([["TRL's settings", "seconds a step"], *tried]))
+    growth = [row for one in outcomes.values() if one["benchmark"].startswith("growth") for row in _growth(one)]
+    if growth:
+        heading = ["verb", "cells x steps", "on", "seconds", "CPU seconds", "peak MB", "required"]
+        parts.append(_markdown([heading, *growth]))
     machines = {_machine(outcome["machine"]): None for outcome in outcomes.values()}
     return "\n".join([*parts, *(f"{line}\n" for line in machines)])
 

@@ -137,7 +137,7 @@ def compare(
 
 def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]) -> tuple[list[Runs], Read]:
     """Read the sides, leaving out cells that prove damaged; returns the sides and the result. Raises
-    DamagedRecordError if anything else is damaged."""
+    DamagedRecordError if anything else is damaged, or no cell of a side is left."""
     from harness.records.files import DamagedRecordError
 
     while True:
@@ -145,7 +145,7 @@ def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]
             return sides, read(sides)
         except DamagedRecordError as error:
             whole = [side.setting_aside(error) for side in sides]
-            if whole == sides:
+            if whole == sides or any(all(cell.fault for cell in side.cells) for side in whole):
                 raise
             sides = whole
 

@@ -89,7 +89,9 @@ def plan(
         | ({"hash": None, "state": "after its search"} if cell.arm in planned.to_tune else {})
         for cell, state, lacks in standing
     ]
-    missing = [cell for cell, _, lacks in standing if lacks and cell.arm not in planned.to_tune]
+    missing = [
+        cell for cell, state, lacks in standing if lacks and state != "damaged" and cell.arm not in planned.to_tune
+    ]
     changed = changes(missing, planned.folder(folder) / "cells")
     searches = _searches(planned, folder)
     document: dict[str, Any] = {

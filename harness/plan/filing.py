@@ -84,9 +84,12 @@ def records_of(planned: Iterable[PlannedCell], cells: Path) -> list[CellRecord]:
 
 def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:
     """The record as it is read under the evaluation of this hash. Of a cell that is not trained yet, it will be its
-    own."""
-    if not record.is_done or _own_evaluation(record) == evaluation:
-        return record
+    own. One whose own evaluation cannot be read is damaged."""
+    try:
+        if not record.is_done or _own_evaluation(record) == evaluation:
+            return record
+    except DamagedRecordError as error:
+        return replace(record, fault=str(error))
     return replace(record, evaluation=evaluation[:HASH_DIGITS])
 
 

@@ -57,12 +57,11 @@ def is_cell_directory_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time,
-    unless it is `as_it_stands`.
+    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time.
 
     evaluation: which one its samples, scores and state are read from: the name of a folder under `evaluations`, or
-    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it. seen: its status
-    as it was read once.
+    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it. seen: a
+    status that is not to be read anew.
     """
 
     path: Path
@@ -85,11 +84,6 @@ class CellRecord:
     def own(self) -> CellRecord:
         """The same cell under the evaluation that it was run with."""
         return self if self.evaluation is None else replace(self, evaluation=None, seen=None)
-
-    @property
-    def as_it_stands(self) -> CellRecord:
-        """The same, for a reader of many things in it, who asks again and again for its state: that of now."""
-        return replace(self, seen=self.read_status())
 
     @property
     def evaluation_folder(self) -> Path:
@@ -121,21 +115,24 @@ class CellRecord:
 
         Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
-        if self.seen is not None and self.fault is None:
-            return {**self.seen}
+        if self.seen is not None:
+            return {**self.seen, **self._damage}
         status = self._written_status()
-        if self.fault is not None:
-            return status | {"state": "damaged", "reason": self.fault}
-        return status | {"state": "running", "reason": None} if is_leased(self.path) else status
+        is_running = self.fault is None and is_leased(self.path)
+        return status | {"state": "running", "reason": None} if is_running else status
 
     def _written_status(self) -> dict[str, Any]:
         """Whatever a lease says."""
         status = status_in(self.path)
-        if self.evaluation is None or status["state"] != "done":
-            return status
+        if self.fault is not None or self.evaluation is None or status["state"] != "done":
+            return status | self._damage
         evaluated = status_in(self.evaluation_folder)
         of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
         return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
+
+    @property
+    def _damage(self) -> dict[str, Any]:
+        return {} if self.fault is None else {"state": "damaged", "reason": self.fault}
 
     def is_named_in(self, error: DamagedRecordError) -> bool:
         """Whether the error is about this cell, which was not known to be damaged."""
@@ -143,9 +140,8 @@ class CellRecord:
 
     def require_readable(self) -> None:
         """Raise DamagedRecordError if its state is unknown, or it is done and lacks some of what it counted."""
-        for folder in (self.path, self.evaluation_folder):
-            if (fault := checked_status(folder)[1]) is not None:
-                raise DamagedRecordError(fault)
+        if fault := self.fault or checked_status(self.path)[1] or checked_status(self.evaluation_folder)[1]:
+            raise DamagedRecordError(fault)
 
     def require_whole(self) -> None:
         """Raise DamagedRecordError unless a finished cell has all that it counted, byte for byte. Those of earlier

@@ -8,7 +8,7 @@ Nobody makes this database while it is looked at: whoever opens it waits for its
 by a process that was killed, or by a disk that was full.
 
 Points of curves go into MLflow's tables in one statement, here and on PostgreSQL: a long sweep has millions of them,
-and through MLflow's objects each takes twenty times as long.
+and through MLflow's objects each takes ten times as long.
 """
 
 from __future__ import annotations

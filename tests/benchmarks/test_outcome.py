@@ -49,4 +49,5 @@ def test_it_is_kept_only_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     end({"ratio": 1 / 3})
     assert not (tmp_path / "results").exists()
     end({"ratio": 1 / 3}, save=True)
-    assert json.loads((tmp_path / "results" / "thing.json").read_text())["ratio"] == 0.333333
+    (kept,) = (tmp_path / "results").glob("thing-*.json")
+    assert json.loads(kept.read_text())["ratio"] == 0.333333

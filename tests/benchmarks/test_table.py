@@ -30,6 +30,21 @@ def test_a_result_changes_the_table(tmp_path: Path) -> None:
     assert "Measured on: P, 2 cores, Python 3.11, torch 2." in written
 
 
+def test_growth_has_a_row_for_each_verb_and_number_of_cells(tmp_path: Path) -> None:
+    outcome = {
+        "benchmark": "growth_postgresql",
+        "machine": {"processor": "P", "cores": 2, "python": "3.11", "torch": "2"},
+        "settings": {"steps": 500},
+        "sync_200_s": 90.0,
+        "sync_200_cpu_s": 70.0,
+        "sync_200_peak_mb": 300.0,
+        "required": {"at_most": {"sync_200_s": 120.0}, "at_least": {}},
+    }
+    (tmp_path / "growth_postgresql-p.json").write_text(json.dumps(outcome))
+    written = tables(outcomes_in(tmp_path))
+    assert "| sync, postgresql | 200 x 500 | P | 90.0 | 70.0 | 300 | at most 120 s |" in written
+
+
 def test_every_kept_result_met_its_bounds_or_says_so() -> None:
     for name, outcome in outcomes_in(RESULTS).items():
         assert name == f"{outcome['benchmark']}-{machine_name(outcome['machine'])}"

@@ -68,6 +68,21 @@ def test_sweeps_pair_where_a_seed_means_the_same(bench: Bench, home: Path) -> No
     assert row["missing"] == [{"seed": 5, "reason": "other/down absent"}]
 
 
+@pytest.mark.parametrize("name", ["scores.jsonl", "steps.jsonl", "status.json", "spec.json"])
+def test_a_damaged_cell_is_left_out_and_named(bench: Bench, home: Path, name: str) -> None:
+    sweep = write(home, "one", {"base": 0.0, "up": 3.0}, {"up": {"objective.scale": "none"}})
+    damaged = next(cell for cell in sweep.cells if (cell.arm, cell.seed) == ("up", 0))
+    (damaged.path / name).write_text('{"st\n')
+    result = bench("compare", "one/up", "one/base", "--json")
+    assert result.code == 0, result.err
+    path = f"{damaged.path.relative_to(home.parent)}/{name}"
+    assert result.err.startswith(f"warning: up-s0 is damaged and left out: {path}")
+    row = result.document
+    assert (row["paired"], row["n_pairs"], [one["seed"] for one in row["missing"]]) == (True, 5, [0])
+    alone = bench("compare", damaged.path, "one/base")
+    assert (alone.code, alone.out) == (2, "") and path in alone.err
+
+
 def test_other_data_is_compared_unpaired_and_it_says_why(bench: Bench, home: Path) -> None:
     one = write(home, "one", {"base": 0.0}, {})
     other = write(home, "other", {"up": 5.0}, {"up": {"task.template": "boxed", "train.learning_rate": 1e-3}}, seeds=4)

@@ -120,6 +120,9 @@ def tear_before_it_is_done(cell: CellRecord) -> None:
 BAD = {
     "status without its state": write("status.json", "{}"),
     "status of bytes": write_bytes("status.json", b"\xff\xfe"),
+    "a status too deep": write("status.json", 100_000 * "["),
+    "a status with a number of too many digits": write("status.json", f'{{"step": {5000 * "9"}}}'),
+    "a status that counts nothing": write("status.json", '{"state": "done", "records": {"steps.jsonl": 5}}'),
     "a folder for the status": put_a_folder_for("status.json"),
     "steps torn in the middle": tear_before_it_is_done,
     "a counted row lost": lose_a_counted_row,

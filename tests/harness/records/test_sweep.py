@@ -57,6 +57,17 @@ def test_a_sweep_without_cells_on_disk_is_all_pending(tmp_path: Path) -> None:
     assert [cell.state for cell in sweep.cells] == ["pending"]
 
 
+def test_a_sweep_as_it_stands_is_asked_for_its_states_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = write_sweep(tmp_path / "mine", {"one": 0.0, "other": 2.0}, seeds=1).as_it_stands
+    one, other = sweep.cells
+    one.write_status("failed", reason="it fell over")
+    assert [cell.state for cell in read_sweep(sweep.path).cells] == ["failed", "done"]
+    monkeypatch.setattr("harness.records.cell.status_in", None)
+    assert [(cell.state, cell.own.state, cell.reason) for cell in sweep.cells] == [("done", "done", None)] * 2
+    aside = sweep.setting_aside(DamagedRecordError(f"{other.path / 'steps.jsonl'}: is damaged"))
+    assert [cell.state for cell in aside.cells] == ["done", "damaged"]
+
+
 def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_sweep(tmp_path / "none")

@@ -92,6 +92,27 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert [row["metrics"] for row in cell.read_scores()] == [row["metrics"] for row in expected.read_scores()]
 
 
+def test_an_evaluation_that_is_interrupted_leaves_a_checkpoint(tmp_path: Path) -> None:
+    """The other process is left in the call in which it draws its share."""
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise Interrupted
+
+    def evaluating(event: Event) -> None:
+        if event.get("step") == 3:
+            signal.setitimer(signal.ITIMER_REAL, 1.0)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(Interrupted):
+            run(tmp_path, spec_of(2, train__checkpoint_every=1000, eval__curve_samples=512), evaluating)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    cell = CellRecord.at(tmp_path / CELL)
+    assert (cell.state, cell.reason) == ("interrupted", "interrupted; the next run continues it")
+    assert [path.name for path in checkpoint_folders(cell.checkpoints)] == ["step-000000", "step-000003"]
+
+
 def test_one_that_hangs_is_ended_with_all_its_processes(tmp_path: Path) -> None:
     """Its cell is free at once, for it is to be started once more."""
     spec, folder = spec_of(2, train__steps=1000), tmp_path / CELL

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from evals.evaluate import SampleRow
+from harness.config.hashing import evaluation_hash
 from harness.executors.base import Ended, Job, Progress
 from harness.models.language_model import load_model
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
+from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
-from harness.records.files import DamagedRecordError, append_jsonl, read_object, sweep_temporary
+from harness.records.files import DamagedRecordError, append_jsonl, read_object, sweep_temporary, write_json
 from harness.run import cell as cell_module
 from harness.run.cell import CellLog, CellRun
 from harness.run.learning.base import Examples
@@ -273,7 +275,7 @@ class OnlyDamaged:
         self.events: list[Progress | Ended] = []
 
     def start(self, job: Job) -> None:
-        is_damaged = CellRecord.at(self.home / job.path).state == "damaged"
+        is_damaged = under_evaluation(CellRecord.at(self.home / job.path), evaluation_hash(job.spec)).state == "damaged"
         ended = run_job(job, self.home, StartingPoint(), lambda event: None) if is_damaged else ("done", None)
         self.events.append(Ended(job, *ended))
 
@@ -297,13 +299,17 @@ def test_one_bad_cell_stops_no_other_of_its_sweep(tmp_path: Path) -> None:
     executor = OnlyDamaged(home)
     run = SweepRun(plan, home, "bench run", 1, lambda slots: executor)
     make_cells(plan, run.missing(), home)
-    first, second, *others = run.missing()
+    first, second, third, *others = run.missing()
+    write_json(plan.record(third, home).path / "status.json", {"state": "done"})
+    (plan.record(third, home).path / "evaluation.json").write_text('{"hash": ')
     (plan.record(first, home).path / "status.json").write_text("{}")
     shutil.rmtree(plan.record(second, home).path)
     plan.record(second, home).path.write_text("a file in the place of the folder")
     make_cells(plan, run.missing(), home)
     run_jobs(executor, SweepCells(run, run.missing(), Told()))
-    assert [told[f"{cell.arm}-s{cell.seed}"][0] for cell in (first, *others)] == ["damaged"] + ["done"] * len(others)
+    states = [told[f"{cell.arm}-s{cell.seed}"][0] for cell in (first, third, *others)]
+    assert states == ["damaged"] * 2 + ["done"] * len(others)
+    assert "evaluation.json: is damaged" in str(told[f"{third.arm}-s{third.seed}"][1])
     assert "Restore it" in str(told[f"{first.arm}-s{first.seed}"][1])
     assert plan.record(first, home).state == "damaged"
 

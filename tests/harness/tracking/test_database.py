@@ -19,6 +19,7 @@ import pytest
 
 from harness.tracking import Mirror, tracking_uri
 from harness.tracking.database import add_metrics, opening, own_database
+from tests.harness.search.test_postgresql import Server, server  # noqa: F401 - a fixture
 from tests.harness.tracking.helpers import DiskSweep, Reader, train
 
 ARTIFACTS = "file:///home/mlartifacts"
@@ -117,24 +118,35 @@ METRICS = [
 ]
 
 
-def test_points_written_at_once_are_those_that_mlflow_writes(tmp_path: Path, uri: str) -> None:
+def test_points_written_at_once_are_those_that_mlflow_writes(uri: str) -> None:
+    require_written_alike(uri)
+
+
+@pytest.mark.slow
+def test_points_written_at_once_on_postgresql(server: Server) -> None:  # noqa: F811 - the fixture
+    require_written_alike(server.url.replace("postgresql:", "postgresql+psycopg:"))
+
+
+def require_written_alike(uri: str) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
+    from sqlalchemy import create_engine, text
 
     client = MlflowClient(tracking_uri=uri)
-    experiment = client.create_experiment("points", artifact_location=tmp_path.as_uri())
+    experiment = client.create_experiment("points", artifact_location=ARTIFACTS)
     ours, theirs = (client.create_run(experiment).info.run_id for _ in range(2))
     for some in (METRICS, METRICS[:1], [("loss", 0.125, 3_000, 3), ("reward", 9.0, 900, 1)]):
         assert add_metrics(client, ours, some)
         client.log_batch(theirs, metrics=[Metric(*one) for one in some])
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
+    with create_engine(uri).connect() as connection:
         for table in ("metrics", "latest_metrics"):
-            query = f"SELECT key, value, timestamp, step, is_nan FROM {table} WHERE run_uuid = ? ORDER BY 1, 4, 3, 2"
-            assert connection.execute(query, [ours]).fetchall() == connection.execute(query, [theirs]).fetchall()
+            query = f"SELECT key, value, timestamp, step, is_nan FROM {table} WHERE run_uuid = :run ORDER BY 1, 4, 3, 2"
+            found = [connection.execute(text(query), {"run": run}).fetchall() for run in (ours, theirs)]
+            assert found[0] == found[1]
     assert client.get_run(ours).data.metrics == {"loss": 0.125, "reward": 2.0}
 
 
-def test_a_server_is_left_to_mlflow(tmp_path: Path) -> None:
+def test_a_server_is_left_to_mlflow() -> None:
     from mlflow import MlflowClient
 
     assert not add_metrics(MlflowClient(tracking_uri="http://127.0.0.1:9"), "0" * 32, METRICS)

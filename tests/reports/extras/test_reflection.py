@@ -155,6 +155,14 @@ def test_seeds_are_counted_together(tmp_path: Any) -> None:
     assert (row.right_frac_with, row.right_frac_without) == (1.0, 0.5)
 
 
+def test_of_many_cells_some_are_looked_at(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = one_cell(tmp_path, arms=5)
+    monkeypatch.setattr("reports.extras.reflection.MOST_FILES", 6)
+    assert {row.arm for row in reflection_of(sweep).arms} == {"arm0", "arm2", "arm4"}
+    monkeypatch.setattr("reports.extras.reflection.MOST_FILES", 10)
+    assert len({row.arm for row in reflection_of(sweep).arms}) == 5
+
+
 def test_the_first_point_is_the_model_before_any_update(tmp_path: Any) -> None:
     rows = [recorded(step, "Wait 1" if step in (1, 3) else "1 2", True) for step in range(1, 2 * MOST_POINTS + 2)]
     analysis = analyse(one_cell(tmp_path, rows))

@@ -11,7 +11,9 @@ import pytest
 
 from harness.records.files import DamagedRecordError
 from harness.records.tables import read_columns
+from reports.measure import analyse
 from reports.measure.measurements import Columns, Measurement, Metric, MetricError, read_measurements
+from reports.measure.variance import declared_budgets
 from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import write_sweep
 
@@ -205,3 +207,24 @@ def test_the_quantum_is_what_one_sample_changes_whatever_a_plug_ins_metric_is_ca
     """Of 100 problems with 8 samples each."""
     cell = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1).cells[0]
     assert Measurement(cell, Metric("arithmetic", metric)).quantum_pp == quantum_pp
+
+
+def test_of_a_cell_samples_take_a_few_bytes_each(tmp_path):
+    """A sweep has a thousand cells with thousands of samples each: texts that repeat are not held again and again."""
+    sweep = write_sweep(tmp_path, ARMS, seeds=1)
+    [[measured], _] = read_measurements(sweep).values()
+    assert measured.final_samples is not None
+    few, problems = measured.final_samples.num_rows, measured.problem_scores_pp.keys()
+    table = pa.parquet.read_table(measured.cell.evals)
+    pa.parquet.write_table(pa.concat_tables([table] * 50), measured.cell.evals)
+    [[again], _] = read_measurements(sweep).values()
+    assert again.final_samples is not None and again.final_samples.num_rows == 50 * few
+    assert again.final_samples.nbytes < 20 * 50 * few
+    assert again.problem_scores_pp.keys() == problems
+
+
+def test_comparing_again_costs_nothing(tmp_path, monkeypatch):
+    analysis = analyse(write_sweep(tmp_path, ARMS, seeds=4))
+    expected = analysis.contrasts
+    monkeypatch.setattr("reports.measure.interactions.compare_arms", None)
+    assert [contrast for contrast, _ in declared_budgets(analysis)] == expected
