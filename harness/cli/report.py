@@ -175,7 +175,9 @@ def written_already(folder: Path) -> dict[str, Any] | None:
     from harness.records.files import read_json
 
     page = folder / "report"
-    if not (page / _STAND).is_file() or (page / _STAND).read_text() != _stand(read_sweep(folder).stand(), page):
+    if not (page / _STAND).is_file() or not (page / "report.json").is_file():
+        return None
+    if (page / _STAND).read_text() != _stand(read_sweep(folder).stand(), page):
         return None
     document: dict[str, Any] = read_json(page / "report.json")
     return document

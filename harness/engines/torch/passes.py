@@ -147,7 +147,7 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
         """Copy some rows (int64 indices) of another cache into the first ones, and the first columns of them. Of this
         cache itself only those that move are copied."""
         if other is self:
-            places = (rows != torch.arange(len(rows))).nonzero()[:, 0]
+            places = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
             rows = rows[places]
             for buffer in itertools.chain.from_iterable(self._buffers):
                 used = buffer[:, :, :columns]

@@ -68,7 +68,7 @@ def test_a_check_that_crashes_or_hangs_fails_alone(monkeypatch: pytest.MonkeyPat
     assert (hung.result, hung.found) == ("failed", "took longer than 0 s")
     assert time.monotonic() - started_s < 30
     monkeypatch.setattr(checks, "TOTAL_S", 0.0)
-    assert outcome_of("engine contract").found == "the 0 minutes of all checks are over"
+    assert outcome_of("engine contract").found == "the 0 minutes for all checks are over"
 
 
 def test_a_failed_check_is_an_exit_code_and_is_kept(

@@ -397,13 +397,15 @@ def test_of_two_machines_that_take_up_one_trial_the_last_has_it(
     claim = {"worker": "dead", "host": "elsewhere", "beats": 1}
     left.set_user_attr("owner", claim)
     assert study.unknown() == [left.number]
-    real = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: real() + STALE_AFTER_S)
+    real, passed_s = time.monotonic, [STALE_AFTER_S]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + sum(passed_s))
     sleep = "harness.search.study.time.sleep"
     monkeypatch.setattr(sleep, lambda _: left.set_user_attr("owner", claim | {"worker": "b"}))
     with study.turn():
         assert study.take_over_dead("a") is None
         monkeypatch.setattr(sleep, lambda _: None)
+        assert study.take_over_dead("a") is None, "b was heard of just now"
+        passed_s.append(STALE_AFTER_S)
         taken = study.take_over_dead("a")
     assert taken is not None and taken.number == left.number
 
