@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 
 demo: .venv/installed
 	$(BIN)/bench run sweeps/std_norm.yaml
 
-# What a contributor runs: lint, types, and the tests that catch most breaks, in 4 minutes on 2 cores. Two processes of one
+# What a contributor runs: lint, types, and the tests that catch most breaks, in 6 minutes on 2 cores. Two processes of one
 # thread each: models of this size gain nothing from more threads. Each begins with half of the files, and takes over tests
 # of the other when it is done. The first run keeps the tests as compiled by pytest for the next.
 test: check
