@@ -25,6 +25,7 @@ from harness.config.hashing import digest, semantic_hash, user_code
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.plan import Plan, PlannedCell
+from harness.plan.filing import records_of
 from harness.plan.gate import values_that_differ
 from harness.plan.plan import RECOMMENDED_SEEDS
 from harness.plan.request import SweepRequest
@@ -82,8 +83,7 @@ def require_same_kind(folder: Path, *, is_search: bool) -> None:
 def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
     """The folder, spec and pending status of cells that are to be run. Raises RefusedError as `write_question`."""
     with _writable(plan.folder(home)):
-        for cell in cells:
-            record = plan.record(cell, home)
+        for cell, record in zip(cells, records_of(cells, plan.folder(home) / "cells"), strict=True):
             folder = record.evaluation_folder  # a trained cell keeps the spec and the code that it was trained with
             if record.state in ("running", "done", "damaged"):  # another `bench run` may have been quicker
                 continue
@@ -189,7 +189,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
         cell_entries=[
             CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.path.name, evaluation=cell.evaluation)
-            for cell in (plan.record(planned, home) for planned in plan.cells)
+            for cell in plan.records(home)
         ],
         tasks=plan.task_names,
         k=list(plan.first_spec.eval.k),

@@ -12,7 +12,7 @@ from harness.config.hashing import code_digests, data_digests, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.executors.base import Ended, Executor, Job
 from harness.plan import Plan, PlannedCell
-from harness.plan.filing import under_evaluation
+from harness.plan.filing import records_of, under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
 from harness.records.files import DamagedRecordError, sweep_temporary
@@ -59,7 +59,7 @@ class SweepRun:
 
     def records(self) -> list[CellRecord]:
         """The cells of the plan, whether they have started or not."""
-        return [self.plan.record(cell, self.home) for cell in self.plan.cells]
+        return self.plan.records(self.home)
 
     def missing(self) -> list[PlannedCell]:
         """The cells that this run would start, seed by seed so that pairs are complete early.
@@ -67,8 +67,8 @@ class SweepRun:
         An invalid one is started again only if asked for: what could not be measured once needs a look first.
         """
         ended = {"done"} if self.retry_invalid else {"done", "invalid"}
-        cells = [cell for cell in self.plan.cells if self.plan.record(cell, self.home).state not in ended]
-        return sorted(cells, key=lambda cell: cell.seed)
+        found = zip(self.plan.cells, self.records(), strict=True)
+        return sorted((cell for cell, record in found if record.state not in ended), key=lambda cell: cell.seed)
 
     def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> None:
         """Do everything that is missing. `while_running` is called once, when the records exist.
@@ -80,8 +80,9 @@ class SweepRun:
         for place in (self.folder, self.home / "cache", *(self.home / "cache").glob("*/")):
             sweep_temporary(place)
         missing = self.missing()
-        trained = [cell for cell in missing if self.plan.record(cell, self.home).lacks == "evaluation"]
-        untrained = [cell for cell in missing if cell not in trained]
+        found = [*zip(missing, records_of(missing, self.folder / "cells"), strict=True)]
+        trained = [cell for cell, record in found if record.lacks == "evaluation"]
+        untrained = [cell for cell, record in found if record.lacks != "evaluation"]
         remarks = [*self._superseded(untrained), *self._only_evaluated(trained)]
         remarks += require_models_and_data(self.plan) if missing else []
         self._require_to_be_asked()
