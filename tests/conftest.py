@@ -14,7 +14,7 @@ from tests.reports.page.browser import find_axe, find_chromium
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# A shell that starts the tests in the background has them, and what they start, ignore Ctrl-C.
+# A shell that runs the tests in the background makes them, and every process they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -1,5 +1,5 @@
 """What every engine promises, what engines may ask of a model and of their input, and when a stop string ends a
-completion: one rule for all. And the engine that a spec names, which the processes of a cell share.
+completion: one rule for all. `make_engine` makes the engine that a spec names; the processes of a cell share it.
 
 Shapes: P prompts, n samples a prompt, N = P * n rows, T longest completion.
 """

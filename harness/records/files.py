@@ -1,7 +1,7 @@
 """Files that survive a kill: whole or not at all (JSON), line by line with at most a torn end (JSONL).
 
-What is renamed into place also survives a power cut, and so do appended rows after `make_durable`. One such file is
-that of problems.
+What is renamed into place also survives a power cut, and so do appended rows after `make_durable`. problems.jsonl is
+one of these files.
 """
 
 from __future__ import annotations
