@@ -92,8 +92,11 @@ class LanguageModel:
         """Token ids of a given completion, to be learned: its text and one end-of-sequence token, the tokenizer's own
         where it has one."""
         own = self.tokenizer.eos_token_id
-        tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return [*tokens, self.eos_token_ids[0] if own is None else int(own)]
+        return [*self.encode_text(text), self.eos_token_ids[0] if own is None else int(own)]
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text that stands behind others, and nothing around it."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids without special tokens. Ids that only the model knows (padded embeddings) have no
@@ -212,6 +215,20 @@ def require_matching_vocabulary(language_model: LanguageModel) -> None:
             "its tokenizer puts an end-of-sequence token after every text, so that a prompt would be over before its "
             "completion begins. Set add_eos_token to false in its tokenizer_config.json."
         )
+
+
+def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, source: str) -> None:
+    """Raise RefusedError unless a teacher's tokens are the student's. source: the teacher's, for the message."""
+    own, others = student.tokenizer.get_vocab(), teacher.tokenizer.get_vocab()
+    if own == others:
+        return
+    token = min(token for token in own.keys() | others.keys() if own.get(token) != others.get(token))
+    ids = [f"id {index}" if index is not None else "none" for index in (others.get(token), own.get(token))]
+    raise RefusedError(
+        f"teacher.source {source}: its vocabulary of {len(others)} tokens is not the student's of {len(own)}; "
+        f"{token!r} has {ids[0]} there and {ids[1]} here. Distributions over tokens can only be compared token by "
+        "token: take a teacher with the student's tokenizer, as models of one family have it."
+    )
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:

@@ -29,8 +29,8 @@ _Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
 
 
 class StartingPoint:
-    """Holds the last model that was asked for, an untouched copy of its weights in the host's memory, and the last
-    adapters put on it.
+    """Holds the last model that was asked for, an untouched copy of its weights in the host's memory, the last adapters
+    put on it, and the last frozen generator.
 
     There is one set of weights: what `get` and `for_training` return share it, and the next call of either resets it.
     """
@@ -40,6 +40,8 @@ class StartingPoint:
         self._language_model: LanguageModel | None = None
         self._weights: dict[str, Tensor] = {}
         self._adapted: tuple[Lora, PreTrainedModel] | None = None
+        self._generator: tuple[_Loaded, LanguageModel] | None = None
+        self._teacher: tuple[_Loaded, LanguageModel] | None = None
 
     def get(self, spec: RunSpec, source: str, float32: bool = False) -> LanguageModel:
         """The model of a source on the spec's device (`auto`: cuda where there is one), with its starting weights, in
@@ -65,6 +67,22 @@ class StartingPoint:
         set_activation_checkpointing(model, on=False)
         return self._language_model
 
+    def generator(self, spec: RunSpec) -> LanguageModel | None:
+        """The frozen model that the spec's `reward.vr_cli.generator` names, on the device and in the dtype of the
+        policy; None where it names none. It is no starting point: nothing resets it. Raises as `get`."""
+        source = spec.reward.generator
+        if source is None:
+            return None
+        device = _device(spec.train.device)
+        dtype = _DTYPES[dtype_on(device, spec.model.dtype)]
+        loaded: _Loaded = (source, device, dtype, "auto", spec.model.trust_remote_code)
+        if self._generator is None or self._generator[0] != loaded:
+            self._generator = None  # there need not be room for both
+            language_model = load_model(*loaded)
+            language_model.model.requires_grad_(False)
+            self._generator = loaded, language_model
+        return self._generator[1]
+
     def for_training(self, spec: RunSpec, source: str) -> LanguageModel:
         """As `get`, ready to be trained as the spec says: with adapters that its seed sets, and with activation
         checkpointing.
@@ -82,6 +100,19 @@ class StartingPoint:
             language_model = replace(language_model, model=model)
         set_activation_checkpointing(language_model.model, spec.train.activation_checkpointing)
         return language_model
+
+    def teacher(self, spec: RunSpec, source: str) -> LanguageModel:
+        """The frozen teacher of a source, beside the model that is trained, on its device and in its dtype. The last
+        one is kept for the next cell. Raises RefusedError as `get`."""
+        device = _device(spec.train.device)
+        dtype = _DTYPES[dtype_on(device, spec.model.dtype)]
+        loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
+        if self._teacher is None or self._teacher[0] != loaded:
+            self._teacher = None  # before another takes its room
+            language_model = load_model(*loaded)
+            language_model.model.requires_grad_(False)
+            self._teacher = (loaded, language_model)
+        return self._teacher[1]
 
 
 def _host_copy(weight: Tensor) -> Tensor:

@@ -2,10 +2,10 @@
 it, and there is no padding except in attention itself.
 
 The tokens of a batch stand in line: first the distinct prompts, then each row's completion without its last token,
-which predicts nothing. Everything in a transformer except attention looks at one token at a time and runs on the line
-as it is. Attention needs blocks [sequences, positions]: one of all prompts, and some of completions of similar length.
-It is a function of ours, called by transformers' own modules. Hidden states and gradients are those of a padded batch,
-up to rounding. A layout is made on the host, which knows all lengths: on a device it would wait for each.
+which predicts nothing. Attention needs blocks [sequences, positions]: one of all prompts, and some of completions of
+similar length; the rest of a transformer runs on the line as it is. Where layers are not computed in blocks on a CPU
+(`harness.models.blocks`), transformers' own modules call an attention function of ours. Hidden states and gradients are
+those of a padded batch, up to rounding. A layout is made on the host: on a device it would wait for each length.
 
 Shapes: n rows, P distinct prompts, W longest prompt, T longest completion, M tokens in line.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from operator import mul
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,11 +29,14 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from harness.models.blocks import AttentionBlock, angles, attend_in_blocks, blocked_layers, window_of
 from harness.training.optimizer import on_device
 
 BLOCK_FILL = 0.5
 """The shortest completion of a block is at least this share as long as its longest, which limits padding. A higher
 share makes more and smaller blocks, and each costs a call of the attention kernel."""
+ATTENDED_TOKENS = 1024
+"""Keys of the sequences that pass through attention together on a CPU: they stay in a core's cache meanwhile."""
 MASK_ALIGNMENT = 16
 """Elements; torch's `pad_bias` in aten/src/ATen/native/transformers/attention.cpp."""
 
@@ -108,14 +111,30 @@ class PrefixLayout:
     def prompts(self) -> Block:
         return self.blocks[0]
 
+    def attention_blocks(self, window: int | None, dtype: torch.dtype) -> list[AttentionBlock]:
+        """The blocks cut into some sequences each; window as in `attention_mask`."""
+        found, line, place, read = [], 0, 0, 0
+        for block in self.blocks:
+            mask = self.attention_mask(block, window, dtype)
+            columns = block.width + (0 if block.prompts is None else self.prompts.width)
+            some = max(1, ATTENDED_TOKENS // columns)
+            for first in range(0, len(block.lengths), some):
+                lengths = block.lengths[first : first + some]
+                rows, count = slice(line, line + int(lengths.sum())), len(lengths)
+                attended = self.attended[read : read + count * columns].view(count, columns)
+                own = mask if mask is None or len(mask) == 1 else mask[first : first + some]
+                found.append(AttentionBlock(rows, self.padded[rows] - place, block.width, attended, own))
+                line, place, read = rows.stop, place + count * block.width, read + count * columns
+        return found
+
     def attention_mask(self, block: Block, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """Additive, broadcast to [b, heads, width, what is attended to]; None: a token sees all before it in its block.
 
         window: it sees only so many positions back, itself included; None: all.
         """
-        if block.prompts is None:
-            return self._prompt_mask(window, dtype)
-        return self._completion_mask(block, window, dtype)
+        return (
+            self._prompt_mask(window, dtype) if block.prompts is None else self._completion_mask(block, window, dtype)
+        )
 
     def _completion_mask(self, block: Block, window: int | None, dtype: torch.dtype) -> Tensor:
         """[b, 1, width, W + width]: of a completion's prompt and of the completion itself."""
@@ -177,41 +196,31 @@ def _similar(lengths: list[int]) -> list[tuple[int, int]]:
 
 def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
     """[count, ...] with rows [m, ...] at these places, no two at one, and 0 elsewhere."""
-    result: Tensor = _Spread.apply(rows, places, count)  # type: ignore[no-untyped-call]
-    return result
+    return _Moved.apply(rows, places, count)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def collect(rows: Tensor, places: Tensor) -> Tensor:
     """[m, ...] the rows at these places, none of them twice: its backward pass need not add anything up."""
-    result: Tensor = _Collect.apply(rows, places)  # type: ignore[no-untyped-call]
-    return result
+    return _Moved.apply(rows, places, None)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Spread(torch.autograd.Function):
+def _moved(rows: Tensor, places: Tensor, count: int | None) -> Tensor:
+    if count is None:
+        return rows.index_select(0, places)
+    return rows.new_zeros((count, *rows.shape[1:])).index_copy_(0, places, rows)
+
+
+class _Moved(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, places: Tensor, count: int | None) -> Tensor:
         ctx.save_for_backward(places)
-        return rows.new_zeros((count, *rows.shape[1:])).index_copy_(0, places, rows)
+        ctx.back = len(rows) if count is None else None
+        return _moved(rows, places, count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        return gradient.index_select(0, places), None, None
-
-
-class _Collect(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.count = len(rows)
-        return rows.index_select(0, places)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
-        return gradient.new_zeros((ctx.count, *gradient.shape[1:])).index_copy_(0, places, gradient), None
+        return _moved(gradient, ctx.saved_tensors[0], ctx.back), None, None
 
 
 ATTENTION = "shared_prefix"
@@ -219,16 +228,39 @@ PROBE_TOLERANCE = 1e-3
 PROBE_TOLERANCE_LOW_PRECISION = 0.1
 """As a share of the hidden states' norm: more than rounding changes them, less than a layer that mixes tokens does."""
 
-_shares: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+Way = Callable[[PreTrainedModel, PrefixLayout], Tensor]
+
+_ways: WeakKeyDictionary[PreTrainedModel, Way | None] = WeakKeyDictionary()
+"""How each decoder is passed through; None: not in line."""
 
 
 def prefix_hidden(decoder: PreTrainedModel, layout: PrefixLayout) -> Tensor:
     """[M, D] the last hidden states of the tokens in line, with their gradient. The decoder must share prompts."""
+    return (_ways.get(decoder) or _by_its_layers)(decoder, layout)
+
+
+def _by_its_layers(decoder: PreTrainedModel, layout: PrefixLayout) -> Tensor:
     with attending_by(decoder, ATTENTION):
         hidden: Tensor = decoder(
             input_ids=layout.tokens[None], position_ids=layout.positions[None], use_cache=False, prefix_layout=layout
         ).last_hidden_state
     return hidden[0]
+
+
+def _in_blocks(decoder: PreTrainedModel, layout: PrefixLayout) -> Tensor:
+    if (layers := blocked_layers(decoder)) is None:
+        return _by_its_layers(decoder, layout)
+    hidden: Tensor = decoder.embed_tokens(layout.tokens)
+    cos, sin = angles(decoder, hidden, layout.positions)
+    blocks = cache(lambda window: layout.attention_blocks(window, hidden.dtype))
+
+    def attend(module: Any, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return attend_in_blocks(queries, keys, values, blocks(window_of(module)), module.scaling)
+
+    for layer in layers:
+        hidden = layer(hidden, cos, sin, attend)
+    hidden = decoder.norm(hidden)
+    return hidden
 
 
 def shares_prompts(decoder: PreTrainedModel) -> bool:
@@ -237,14 +269,15 @@ def shares_prompts(decoder: PreTrainedModel) -> bool:
 
     It is found out once for each decoder, by a comparison with its own forward pass.
     """
-    if decoder not in _shares:
+    if decoder not in _ways:
         standard = decoder.config._attn_implementation == "sdpa" and decoder._supports_attention_backend
-        _shares[decoder] = standard and _agrees(decoder)
-    return _shares[decoder]
+        ways = (_in_blocks, _by_its_layers) if standard else ()
+        _ways[decoder] = next((way for way in ways if _agrees(decoder, way)), None)
+    return _ways[decoder] is not None
 
 
 @torch.no_grad()
-def _agrees(decoder: PreTrainedModel) -> bool:
+def _agrees(decoder: PreTrainedModel, way: Way) -> bool:
     """Whether two completions of one prompt have the hidden states in line that they have apart."""
     tokens = torch.arange(8) % decoder.get_input_embeddings().weight.shape[0]
     prompt, completions = tokens[:3], torch.stack([tokens[3:7], tokens[4:8]])
@@ -253,7 +286,7 @@ def _agrees(decoder: PreTrainedModel) -> bool:
     layout, rows = on_device((layout, rows), decoder.device)
     apart = decoder(input_ids=rows, use_cache=False).last_hidden_state
     try:
-        in_line = prefix_hidden(decoder, layout)[layout.predictors]
+        in_line = way(decoder, layout)[layout.predictors]
     except _NotHandedDownError:
         return False
     low_precision = torch.finfo(in_line.dtype).bits < 32

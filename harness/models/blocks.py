@@ -1,0 +1,400 @@
+"""Decoder layers of the Llama kind on a CPU, computed a block of tokens at a time.
+
+transformers passes over all tokens with one operation after another, so that each reads from memory what the one before
+it wrote there. Here everything but attention, which looks at one token at a time, runs over a block of tokens while the
+block lies in the core's cache, and attention over some sequences at a time. Backward passes are written by hand, and
+compute again what is cheaper to compute than to keep. Results are those of transformers' layers up to rounding.
+
+Shapes: M tokens, m of them in a block, D hidden size, F width of the feed-forward layer, H query heads and K key heads
+of size d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+BLOCK_TOKENS = 512
+"""Tokens for each thread: few enough that the widest tensors of a small model fit a core's cache (0.5 MB of 2), and
+enough for fast matrix products."""
+
+Attend = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
+"""(attention module of transformers, queries [M, H, d], keys and values [M, K, d]) -> [M, H, d]."""
+
+
+@dataclass(frozen=True)
+class BlockedLayer:
+    """One layer of transformers, whose modules keep the weights."""
+
+    layer: Any
+
+    def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """The next layer's hidden states [M, D] from hidden states [M, D]; cos and sin [M, d] of the positions. A layer
+        marked for activation checkpointing is computed again in the backward pass."""
+        if torch.is_grad_enabled() and getattr(self.layer, "gradient_checkpointing", False):
+            again: Tensor = checkpoint(self._forward, hidden, cos, sin, attend, use_reentrant=False)
+            return again
+        return self._forward(hidden, cos, sin, attend)
+
+    def _forward(self, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        layer, attention = self.layer, self.layer.self_attn
+        linear = (attention.q_proj, attention.k_proj, attention.v_proj)
+        norm = layer.input_layernorm
+        projected = _differentiable(
+            _Projection,
+            hidden,
+            norm.weight,
+            *(one.weight for one in linear),
+            *(one.bias for one in linear),
+            cos,
+            sin,
+            norm.variance_epsilon,
+        )
+        queries, keys, values = (one.view(len(hidden), -1, cos.shape[1]) for one in projected)
+        attended = attend(attention, queries, keys, values).flatten(1)
+        norm, mlp = layer.post_attention_layernorm, layer.mlp
+        weights = (attention.o_proj.weight, norm.weight, mlp.gate_proj.weight, mlp.up_proj.weight, mlp.down_proj.weight)
+        result: Tensor = _differentiable(_FeedForward, attended, hidden, *weights, norm.variance_epsilon)
+        return result
+
+
+def blocked_layers(decoder: PreTrainedModel) -> list[BlockedLayer] | None:
+    """The decoder's layers, or None if this is not the place to compute them in blocks: on a GPU, in half precision,
+    with parts that are not known here, and where hooks want to see transformers' own calls.
+
+    A decoder may do more than its parts show, such as scaling what a layer adds. Callers compare once.
+    """
+    layers: Any = getattr(decoder, "layers", None)
+    if layers is None or decoder.device.type != "cpu" or decoder.dtype not in (torch.float32, torch.float64):
+        return None
+    known = (
+        _has_parts(decoder, "embed_tokens", "layers", "norm", "rotary_emb")
+        and type(decoder.embed_tokens) is nn.Embedding
+        and all(map(_is_known, layers))
+        and decoder.rotary_emb.inv_freq.numel() * 2 == layers[0].self_attn.head_dim
+    )
+    if not known or any(map(_is_watched, (decoder, *layers.modules()))):
+        return None
+    return [BlockedLayer(layer) for layer in layers]
+
+
+def angles(decoder: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin [M, d] of tokens with hidden states [M, D] at positions [M]."""
+    cos, sin = decoder.rotary_emb(hidden[None], positions[None])
+    return cos[0], sin[0]
+
+
+def window_of(attention: Any) -> int | None:
+    """Positions that a token sees in this attention module of transformers, itself included; None: all."""
+    window: int | None = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
+    return window
+
+
+@dataclass(frozen=True)
+class AttentionBlock:
+    """b sequences that pass through attention together: w queries each, of which those of a sequence stand next to each
+    other in line, and S keys each, which several sequences may share."""
+
+    rows: slice
+    """Where the queries stand in line."""
+    padded: Tensor
+    """Their places among the b * w."""
+    width: int
+    attended: Tensor
+    """[b, S] int64: where the keys stand in line; any place in padding."""
+    mask: Tensor | None
+    """Additive [b or 1, 1, w, S]; None: a query sees the keys up to its own."""
+
+    def spaced(self, line: Tensor) -> Tensor:
+        """[b, H, w, d] the queries' rows of a tensor in line [M, H, d], 0 in padding."""
+        rows, count = line[self.rows], len(self.attended) * self.width
+        if len(rows) < count:
+            rows = rows.new_zeros((count, *rows.shape[1:])).index_copy_(0, self.padded, rows)
+        return rows.view(-1, self.width, *rows.shape[1:]).transpose(1, 2)
+
+    def write(self, spaced: Tensor, line: Tensor) -> None:
+        """The other way round."""
+        rows = spaced.transpose(1, 2).flatten(0, 1)
+        line[self.rows] = rows if len(self.padded) == len(rows) else rows.index_select(0, self.padded)
+
+    def seen(self, line: Tensor, heads: int) -> Tensor:
+        """[b, heads, S, d] the keys' rows of a tensor in line [M, K, d], each head for those that share it."""
+        rows = line.index_select(0, self.attended.flatten()).view(*self.attended.shape, *line.shape[1:]).transpose(1, 2)
+        return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
+
+    def add_seen(self, grad: Tensor, line: Tensor) -> None:
+        """Add the gradient [b, heads, S, d] of what was seen to that of the tensor in line, in a fixed order."""
+        shared = grad.view(len(grad), line.shape[1], -1, *grad.shape[2:])
+        rows = shared[:, :, 0] if shared.shape[2] == 1 else shared.sum(2)
+        line.index_add_(0, self.attended.flatten(), rows.transpose(1, 2).flatten(0, 1))
+
+
+def attend_in_blocks(
+    queries: Tensor, keys: Tensor, values: Tensor, blocks: list[AttentionBlock], scale: float
+) -> Tensor:
+    """Attention [M, H, d] of queries [M, H, d] to keys and values [M, K, d], by torch's kernel for CPUs. Every token is
+    a query of one block."""
+    result: Tensor = _differentiable(_Attention, queries, keys, values, blocks, scale)
+    return result
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def compute(
+        queries: Tensor, keys: Tensor, values: Tensor, blocks: list[AttentionBlock], scale: float
+    ) -> tuple[Tensor, list[Tensor]]:
+        result, heads = torch.empty_like(queries), queries.shape[1]
+        sums = []
+        for block in blocks:
+            attended, logsumexp = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                block.spaced(queries),
+                block.seen(keys, heads),
+                block.seen(values, heads),
+                is_causal=block.mask is None,
+                attn_mask=block.mask,
+                scale=scale,
+            )
+            block.write(attended, result)
+            sums.append(logsumexp)
+        return result, sums
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        queries, keys, values, ctx.blocks, ctx.scale = given
+        result, sums = _Attention.compute(*given)
+        ctx.save_for_backward(queries, keys, values, result, *sums)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        queries, keys, values, result, *sums = ctx.saved_tensors
+        grads = torch.empty_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
+        heads = queries.shape[1]
+        for block, logsumexp in zip(ctx.blocks, sums, strict=True):
+            to_queries, *to_seen = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+                block.spaced(grad),
+                block.spaced(queries),
+                block.seen(keys, heads),
+                block.seen(values, heads),
+                block.spaced(result),
+                logsumexp,
+                0.0,
+                block.mask is None,
+                attn_mask=block.mask,
+                scale=ctx.scale,
+            )
+            block.write(to_queries, grads[0])
+            for to_line, to_rows in zip(grads[1:], to_seen, strict=True):
+                block.add_seen(to_rows, to_line)
+        return *grads, None, None
+
+
+def _has_parts(module: nn.Module, *names: str) -> bool:
+    return sorted(name for name, _ in module.named_children()) == sorted(names)
+
+
+def _is_known(layer: Any) -> bool:
+    return (
+        _has_parts(layer, "self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
+        and _has_parts(layer.self_attn, "q_proj", "k_proj", "v_proj", "o_proj")
+        and _has_parts(layer.mlp, "gate_proj", "up_proj", "down_proj", "act_fn")
+        and all(type(one) is nn.Linear for one in chain(layer.self_attn.children(), list(layer.mlp.children())[:-1]))
+        and all(one.bias is None for one in (layer.self_attn.o_proj, *list(layer.mlp.children())[:-1]))
+        and layer.self_attn.config.hidden_act == "silu"
+        and all(hasattr(one, "variance_epsilon") for one in (layer.input_layernorm, layer.post_attention_layernorm))
+    )
+
+
+def _is_watched(module: nn.Module) -> bool:
+    return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
+
+
+def _differentiable(function: type[torch.autograd.Function], *given: Any) -> Any:
+    """Without a gradient nothing need be kept, and calls are cheaper."""
+    if torch.is_grad_enabled():
+        return function.apply(*given)  # type: ignore[no-untyped-call]
+    return function.compute(*given)[0]  # type: ignore[attr-defined]
+
+
+def _blocks(tokens: int) -> Iterator[slice]:
+    step = _block_tokens()
+    return (slice(start, start + step) for start in range(0, tokens, step))
+
+
+def _block_tokens() -> int:
+    return BLOCK_TOKENS * torch.get_num_threads()
+
+
+@dataclass(frozen=True)
+class _Normed:
+    """A block [m, D] after RMSNorm (Zhang and Sennrich 1910.07467): `weight` * `unit`, with `unit` = hidden * scale."""
+
+    unit: Tensor
+    scale: Tensor
+    weight: Tensor
+    values: Tensor
+
+    @classmethod
+    def of(cls, hidden: Tensor, weight: Tensor, epsilon: float) -> _Normed:
+        scale = (hidden * hidden).mean(1, keepdim=True).add_(epsilon).rsqrt_()
+        unit = hidden * scale
+        return cls(unit, scale, weight, unit * weight)
+
+    def backward(self, grad: Tensor, grad_weight: Tensor) -> Tensor:
+        """The gradient [m, D] to the hidden states from that to `values`, which is overwritten; that to the weight is
+        added to `grad_weight`."""
+        along = grad * self.unit
+        grad_weight += along.sum(0)
+        shrunk = torch.mv(along, self.weight).div_(grad.shape[1])[:, None]
+        return grad.mul_(self.weight).addcmul_(self.unit, shrunk, value=-1.0).mul_(self.scale)
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor, into: Tensor, inverse: bool = False) -> None:
+    """Rotary position embedding (Su et al. 2104.09864) of [m, H, d], written into a tensor of that shape; cos and sin
+    [m, d]. transformers pairs each element of a head's first half with one of its second half."""
+    half = heads.shape[2] // 2
+    first, second = heads[..., :half], heads[..., half:]
+    sin_first, sin_second = sin[:, None, :half], sin[:, None, half:]
+    torch.mul(heads, cos[:, None], out=into)
+    if inverse:
+        into[..., :half].addcmul_(second, sin_second)
+        into[..., half:].addcmul_(first, sin_first, value=-1.0)
+    else:
+        into[..., :half].addcmul_(second, sin_first, value=-1.0)
+        into[..., half:].addcmul_(first, sin_second)
+
+
+class _Projection(torch.autograd.Function):
+    """RMSNorm, then queries [M, H d], keys and values [M, K d], of which queries and keys are rotated."""
+
+    @staticmethod
+    def compute(
+        hidden: Tensor,
+        norm: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q_bias: Tensor | None,
+        k_bias: Tensor | None,
+        v_bias: Tensor | None,
+        cos: Tensor,
+        sin: Tensor,
+        epsilon: float,
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        outputs = tuple(hidden.new_empty(len(hidden), len(weight)) for weight in (q, k, v))
+        for rows in _blocks(len(hidden)):
+            values = _Normed.of(hidden[rows], norm, epsilon).values
+            for output, weight, bias in zip(outputs[:2], (q, k), (q_bias, k_bias), strict=True):
+                heads, into = functional.linear(values, weight, bias), output[rows]
+                shape = (len(heads), -1, cos.shape[1])
+                _rotate(heads.view(shape), cos[rows], sin[rows], into.view(shape))
+            if v_bias is None:
+                torch.mm(values, v.T, out=outputs[2][rows])
+            else:
+                torch.addmm(v_bias, values, v.T, out=outputs[2][rows])
+        return outputs, ()
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
+        outputs, _ = _Projection.compute(*given)
+        *tensors, ctx.epsilon = given
+        ctx.save_for_backward(*tensors)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, norm, *rest = ctx.saved_tensors
+        weights, biases, (cos, sin) = rest[:3], rest[3:6], rest[6:]
+        grad_hidden = torch.empty_like(hidden)
+        grad_norm, *grad_weights = (torch.zeros_like(weight) for weight in (norm, *weights))
+        grad_biases = [None if bias is None else torch.zeros_like(bias) for bias in biases]
+        for rows in _blocks(len(hidden)):
+            normed = _Normed.of(hidden[rows], norm, ctx.epsilon)
+            grad_values = None
+            for index, (grad, weight, bias) in enumerate(zip(grads, weights, grad_biases, strict=True)):
+                grad = grad[rows]
+                if index < 2:
+                    shape = (len(grad), -1, cos.shape[1])
+                    turned = torch.empty_like(grad)
+                    _rotate(grad.view(shape), cos[rows], sin[rows], turned.view(shape), inverse=True)
+                    grad = turned
+                grad_values = grad @ weight if grad_values is None else grad_values.addmm_(grad, weight)
+                grad_weights[index].addmm_(grad.T, normed.values)
+                if bias is not None:
+                    bias += grad.sum(0)
+            assert grad_values is not None
+            grad_hidden[rows] = normed.backward(grad_values, grad_norm)
+        return grad_hidden, grad_norm, *grad_weights, *grad_biases, None, None, None
+
+
+class _FeedForward(torch.autograd.Function):
+    """What follows attention: its output projection, RMSNorm and the SwiGLU layer (Shazeer 2002.05202), each of the two
+    added to the hidden states before it."""
+
+    @staticmethod
+    def compute(
+        attended: Tensor,
+        hidden: Tensor,
+        o: Tensor,
+        norm: Tensor,
+        gate: Tensor,
+        up: Tensor,
+        down: Tensor,
+        epsilon: float,
+        keep: bool = False,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """keep: also return, for all tokens, what the backward pass needs."""
+        result = torch.empty_like(hidden)
+        tokens = len(hidden) if keep else min(_block_tokens(), len(hidden))
+        middle, gates, ups = (hidden.new_empty(tokens, size) for size in (hidden.shape[1], len(gate), len(up)))
+        for rows in _blocks(len(hidden)):
+            own = rows if keep else slice(len(hidden[rows]))
+            torch.addmm(hidden[rows], attended[rows], o.T, out=middle[own])
+            values = _Normed.of(middle[own], norm, epsilon).values
+            torch.mm(values, gate.T, out=gates[own])
+            torch.mm(values, up.T, out=ups[own])
+            inner = functional.silu(gates[own]).mul_(ups[own])
+            torch.addmm(middle[own], inner, down.T, out=result[rows])
+        return result, (middle, gates, ups)
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        attended, hidden, o, norm, gate, up, down, ctx.epsilon = given
+        weights = (o, norm, gate, up, down)
+        result, kept = _FeedForward.compute(attended, hidden, *weights, ctx.epsilon, keep=True)
+        ctx.save_for_backward(attended, *weights, *kept)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        attended, o, norm, gate, up, down, middle, gates, ups = ctx.saved_tensors
+        grad_attended, grad_hidden = torch.empty_like(attended), torch.empty_like(middle)
+        weights = (o, norm, gate, up, down)
+        grad_o, grad_norm, grad_gate, grad_up, grad_down = (torch.zeros_like(weight) for weight in weights)
+        for rows in _blocks(len(middle)):
+            normed = _Normed.of(middle[rows], norm, ctx.epsilon)
+            activated = functional.silu(gates[rows])
+            grad_inner = grad[rows] @ down
+            grad_down.addmm_(grad[rows].T, activated * ups[rows])
+            grad_ups = activated.mul_(grad_inner)
+            grad_gates = torch.ops.aten.silu_backward(grad_inner.mul_(ups[rows]), gates[rows])
+            grad_gate.addmm_(grad_gates.T, normed.values)
+            grad_up.addmm_(grad_ups.T, normed.values)
+            grad_values = (grad_gates @ gate).addmm_(grad_ups, up)
+            grad_middle = normed.backward(grad_values, grad_norm).add_(grad[rows])
+            grad_hidden[rows] = grad_middle
+            grad_o.addmm_(grad_middle.T, attended[rows])
+            torch.mm(grad_middle, o, out=grad_attended[rows])
+        return grad_attended, grad_hidden, grad_o, grad_norm, grad_gate, grad_up, grad_down, None
