@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 class _Record(NamedTuple):
     """A file of rows. Wall-clock never comes out the same again, so new values there do not mean another training."""
 
-    points: Callable[[dict[str, Any], int | None], Iterator[Point]]
+    points: Callable[[dict[str, Any], int | None], list[Point]]
     is_reproducible: bool
 
 
@@ -127,14 +127,45 @@ class CellView:
         }
 
 
-def sync_cell(view: CellView, run: MirroredRun | None, create: Callable[..., MirroredRun]) -> tuple[MirroredRun, int]:
+@dataclass(frozen=True)
+class News:
+    """The rows of a cell, and the points of those that come after what is mirrored. No call of MLflow is needed to read
+    them, so that it is done while a database works.
+
+    extents: by record, what is mirrored once the points are; sending: which rows the points are of.
+    """
+
+    rows: dict[str, list[Row]]
+    extents: dict[str, _Extent]
+    sending: dict[str, _Extent]
+    points: list[Point]
+
+    @classmethod
+    def read(cls, view: CellView, run: MirroredRun | None) -> News:
+        """run: as in `sync_cell`. Raises DamagedRecordError."""
+        rows = view.rows(began_ms(view.cell) if run is None else run.start_ms)
+        return cls.after(rows, {} if run is None else run.tags)
+
+    @classmethod
+    def after(cls, rows: dict[str, list[Row]], tags: Mapping[str, str]) -> News:
+        """tags: those of the run, which say what is mirrored."""
+        mirrored = _extents(tags, _MIRRORED_TAG)
+        new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
+        extents = {name: _extent(rows[name]) if new[name] else mirrored[name] for name in _RECORDS}
+        sending = {name: _Extent(len(rows[name]), _digest(new[name])) for name in _RECORDS if new[name]}
+        points = [one for name, record in _RECORDS.items() for row in new[name] for one in record.points(*row)]
+        return cls(rows, extents, sending, points)
+
+
+def sync_cell(
+    view: CellView, news: News, run: MirroredRun | None, create: Callable[..., MirroredRun]
+) -> tuple[MirroredRun, int]:
     """Bring `run` up to date, or the one that is made with `create(name, start_ms, tags)` if there is none or if the
     records are no longer those it shows. Returns the run and the number of points sent."""
-    cell = view.cell
-    rows = view.rows(began_ms(cell) if run is None else run.start_ms)
+    cell, rows = view.cell, news.rows
     if run is not None and _shows_other_rows(run, rows, view.is_over):
         run.delete()
-        run = None
+        run, news = None, News.after(rows, {})
     if run is None:
         identity = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
         run = create(f"{cell.arm}-s{cell.seed}", began_ms(cell), {**identity, **view.sweep_tags})
@@ -145,19 +176,14 @@ def sync_cell(view: CellView, run: MirroredRun | None, create: Callable[..., Mir
     if view.status["state"] == "done" and TABLES_TAG not in run.tags and cell.evals.exists():
         run.log_table("completions.json", completions_table(first_samples(cell.evals), cell.read_problems()))
 
-    mirrored = _extents(run, _MIRRORED_TAG)
-    new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
-    points = (point for name, record in _RECORDS.items() for row in new[name] for point in record.points(*row))
-    extents = {name: _extent(rows[name]) if new[name] else mirrored[name] for name in _RECORDS}
-    if any(new.values()):
+    if news.sending:
         # First, so that after a kill in between the same points are known to be sent again.
-        sending = {name: _Extent(len(rows[name]), _digest(new[name])) for name in _RECORDS if new[name]}
-        run.set_tags({_SENDING_TAG: json.dumps(sending)})
-    n_points = run.log_points(points)
+        run.set_tags({_SENDING_TAG: json.dumps(news.sending)})
+    n_points = run.log_points(news.points)
     # Last, so that it never speaks of points that were not sent.
     run.set_tags(
         {
-            _MIRRORED_TAG: json.dumps(extents),
+            _MIRRORED_TAG: json.dumps(news.extents),
             _SENDING_TAG: "",
             "state": view.status["state"],
             "flags": ", ".join(view.status.get("flags", [])),
@@ -197,8 +223,8 @@ def first_samples(path: Path) -> pyarrow.Table:
     return read_parquet(path, columns, field("sample") == 0)
 
 
-def _extents(run: MirroredRun, tag: str) -> dict[str, _Extent]:
-    extents = json.loads(run.tags.get(tag) or "{}")
+def _extents(tags: Mapping[str, str], tag: str) -> dict[str, _Extent]:
+    extents = json.loads(tags.get(tag) or "{}")
     return {name: _Extent(*extents.get(name, (0, ""))) for name in _RECORDS}
 
 
@@ -210,7 +236,7 @@ def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: boo
     """Whether what is mirrored is no longer recorded, or was mirrored by an earlier version. Rows that a resume cut off
     may yet grow back as they were. So may rows that were on their way as we were killed, but at another time: MLflow
     would take them for other points."""
-    mirrored = _extents(run, _MIRRORED_TAG)
+    mirrored = _extents(run.tags, _MIRRORED_TAG)
     is_other = any(
         record.is_reproducible
         and (is_over or len(rows[name]) >= extent.n_rows)
@@ -220,7 +246,7 @@ def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: boo
     )
     is_sent_otherwise = any(
         _digest(rows[name][mirrored[name].n_rows : extent.n_rows]) != extent.digest
-        for name, extent in _extents(run, _SENDING_TAG).items()
+        for name, extent in _extents(run.tags, _SENDING_TAG).items()
         if extent.n_rows
     )
     is_of_earlier_version = _MIRRORED_TAG in run.tags and _SENDING_TAG not in run.tags
@@ -271,7 +297,7 @@ def sync_trial(
     mirrored = hashlib.blake2b(json.dumps(asdict(trial)).encode(), digest_size=8).hexdigest()
     if run.tags.get(_MIRRORED_TAG) == mirrored:
         return run, 0
-    points = list(value_points("objective/", dict(zip(objectives, trial.values or [], strict=False))))
+    points = value_points("objective/", dict(zip(objectives, trial.values or [], strict=False)))
     run.log_params(flat_params(trial.params))
     run.log_points(points)
     run.set_tags(trial_tags(trial) | {"hash": trial.hash or "", "flags": ", ".join(trial.flags)})

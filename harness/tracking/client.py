@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,10 @@ from harness.errors import BenchError, without_password
 from harness.tracking.database import opening, own_database, tagged
 
 ARTIFACTS = "mlartifacts"
+_PATIENCE_S = "MLFLOW_HTTP_REQUEST_TIMEOUT"
 # For this process, and only where the user has not chosen otherwise. The next sync is the retry.
 _ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    _PATIENCE_S: "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -51,6 +53,10 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    try:
+        _require_server(uri)
+    except (OSError, ValueError) as error:
+        raise _late(uri, error) from error
     from mlflow.exceptions import MlflowException
     from requests import RequestException
     from sqlalchemy.exc import SQLAlchemyError
@@ -58,11 +64,29 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, RequestException, SQLAlchemyError, OSError, ImportError) as error:
-        reason = (without_password(str(error), uri).splitlines() or [type(error).__name__])[0]
-        raise MirrorError(
-            f"MLflow at {without_password(uri)} is not up to date: {reason:.200}\n"
-            "The records are complete. Once MLflow can be reached, `bench sync` brings it up to date."
-        ) from error
+        raise _late(uri, error) from error
+
+
+def _late(uri: str, error: Exception) -> MirrorError:
+    reason = (without_password(str(error), uri).splitlines() or [type(error).__name__])[0]
+    return MirrorError(
+        f"MLflow at {without_password(uri)} is not up to date: {reason:.200}\n"
+        "The records are complete. Once MLflow can be reached, `bench sync` brings it up to date."
+    )
+
+
+def _require_server(uri: str) -> None:
+    """Raise OSError if MLflow's server accepts no connection, before MLflow, which takes seconds, is imported to find
+    that out; ValueError if the address is none. A server behind a proxy is left to MLflow."""
+    from urllib.request import getproxies, proxy_bypass
+
+    if not _is_server(uri):
+        return
+    server = urlsplit(uri)
+    if server.hostname is None or (server.scheme in getproxies() and not proxy_bypass(server.hostname)):
+        return
+    port = server.port or {"http": 80, "https": 443}[server.scheme]
+    socket.create_connection((server.hostname, port), timeout=float(os.environ[_PATIENCE_S])).close()
 
 
 def connect(uri: str, home: Path) -> Any:

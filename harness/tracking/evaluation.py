@@ -73,7 +73,7 @@ def _log(
         run = MirroredRun.create(client, experiment, name, start_ms, tags)
         run.log_params(flat_params(params))
         run.log_inputs(dataset_inputs([(task, "test")], []))
-        run.log_points(list(value_points(f"eval/{task}/", metrics)))
+        run.log_points(value_points(f"eval/{task}/", metrics))
         run.log_file(file)
         if (folder / _SAMPLES).exists():
             table = completions_table(first_samples(folder / _SAMPLES), read_problems(folder / PROBLEMS_FILE))

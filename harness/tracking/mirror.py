@@ -10,8 +10,10 @@ rows of each record it holds, and their digest. It is written after the points i
 them. A point that is sent again is the same point (see `MirroredRun.log_points`). So no point is lost or there twice,
 whatever happens:
 
-    killed between points and tag        the points are sent again; MLflow keeps one of each. If a resume has made their
-                                         rows anew, at another time, the run goes to the bin and the cell gets a new one
+    killed between points and tag        a database has neither: the runs of some cells are written in one transaction.
+                                         To a server the points are sent again; MLflow keeps one of each. If a resume
+                                         has made their rows anew, at another time, the run goes to the bin and the cell
+                                         gets a new one
     mlflow.db deleted, server replaced   there is no tag, so all is sent
     a resume cut rows off the end        nothing is sent until the records have grown back to what is mirrored. If the
                                          rows are equal (the promise on CPU), it goes on from there. If not, the run
@@ -31,12 +33,13 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.errors import BenchError
 from harness.records import CellRecord, SweepRecord, read_sweep
@@ -47,6 +50,7 @@ from harness.tracking.cell import (
     STATUS,
     TRIAL_TAG,
     CellView,
+    News,
     ended_ms,
     fingerprint,
     has_own_run,
@@ -64,6 +68,7 @@ from harness.tracking.client import (
     modified_ms,
     talking_to_mlflow,
 )
+from harness.tracking.database import one_transaction
 from harness.tracking.question import (
     QUESTION_TAG,
     create_question,
@@ -76,10 +81,13 @@ from harness.tracking.question import (
 )
 from harness.tracking.run import MirroredRun
 
+Item = TypeVar("Item")
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
 # An arm that differs in one of these does not start from the model whose evaluation the sweep records.
 _BEFORE_TRAINING = ("model.", "eval.")
+# Points of cells whose runs are written together: seconds of work, during which nobody else writes to SQLite.
+_POINTS_TOGETHER = 250_000
 _STAND_TAG = "bench.stand"
 """On the parent run: the stand of the records when all of them were mirrored."""
 
@@ -185,25 +193,39 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     trials = {name: trial for trial in study.trials for name in trial.cells} if study is not None else {}
     base_scores = sweep.base_scores if _start_alike(sweep) else []
     session.damaged = []
-    for cell in sweep.cells:
-        name = cell.path.name
-        tags = trial_tags(trials[name]) if name in trials else {}
-        now = (statuses[cell.path], fingerprint(cell), tags, len(base_scores))
-        if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
-            continue
-        if statuses[cell.path]["state"] == "damaged":
-            session.damaged.append(statuses[cell.path]["reason"])
-            continue
-        create = partial(_create_child, session)
-        try:
-            inputs = inputs_of(sweep, cell)
-            view = CellView(cell, statuses[cell.path], tags, base_scores, inputs, sweep_tags(sweep))
-            session.children[name], n_sent = sync_cell(view, session.children.get(name), create)
-        except DamagedRecordError as error:
-            session.damaged.append(str(error))
-            continue
-        session.seen[name] = now
-        n_points += n_sent
+
+    def changed() -> Iterator[tuple[str, Any, CellView, News]]:
+        for cell in sweep.cells:
+            name, status = cell.path.name, statuses[cell.path]
+            tags = trial_tags(trials[name]) if name in trials else {}
+            now = (status, fingerprint(cell), tags, len(base_scores))
+            if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
+                continue
+            if status["state"] == "damaged":
+                session.damaged.append(status["reason"])
+                continue
+            view = CellView(cell, status, tags, base_scores, inputs_of(sweep, cell), sweep_tags(sweep))
+            try:
+                yield name, now, view, News.read(view, session.children.get(name))
+            except DamagedRecordError as error:
+                session.damaged.append(str(error))
+
+    with ExitStack() as transaction:
+        n_together: int | None = None
+        for name, now, view, news in one_ahead(changed()):
+            if n_together is None or n_together >= _POINTS_TOGETHER:
+                transaction.close()
+                transaction.enter_context(one_transaction(session.client))
+                n_together = 0
+            try:
+                create = partial(_create_child, session)
+                session.children[name], n_sent = sync_cell(view, news, session.children.get(name), create)
+            except DamagedRecordError as error:
+                session.damaged.append(str(error))
+                continue
+            session.seen[name] = now
+            n_together += n_sent
+            n_points += n_sent
     ended = [] if study is None else [trial for trial in study.trials if trial.state != "running"]
     cells_of_ended = {name for trial in ended for name in trial.cells}
     present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}
@@ -213,6 +235,16 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
         ends_ms = [end_ms for cell in sweep.cells if (end_ms := ended_ms(cell))]
         session.parent.set_status(status, max(ends_ms, default=None))
     return n_points
+
+
+def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The items. While one of them is used, a thread makes the next: a database has a processor of its own."""
+    end = object()
+    with ThreadPoolExecutor(1) as maker:
+        coming: Future[Any] = maker.submit(next, items, end)
+        while (item := coming.result()) is not end:
+            coming = maker.submit(next, items, end)
+            yield item
 
 
 def _start_alike(sweep: SweepRecord) -> bool:

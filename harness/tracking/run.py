@@ -11,14 +11,14 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.records.files import ProblemRow
-from harness.tracking.database import add_metrics
+from harness.tracking.database import add_metrics, add_params
 
 if TYPE_CHECKING:
     import pyarrow
@@ -38,6 +38,8 @@ class MirroredRun:
     tags: dict[str, str]
     metrics: dict[str, float]
     """The last value of each metric as this process found the run, and of those that `log_values` has sent since."""
+    has_points: bool = True
+    """Whether it may have some."""
 
     @classmethod
     def find(cls, client: Any, experiment_id: str, tag: str, value: str) -> list[MirroredRun]:
@@ -55,7 +57,9 @@ class MirroredRun:
     ) -> MirroredRun:
         """A new run of whoever runs this process; without `start_ms` it begins now."""
         tags = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL"} | tags
-        return cls._of(client, client.create_run(experiment_id, start_time=start_ms, tags=tags, run_name=name))
+        run = cls._of(client, client.create_run(experiment_id, start_time=start_ms, tags=tags, run_name=name))
+        run.has_points = False
+        return run
 
     @classmethod
     def _of(cls, client: Any, run: Any) -> MirroredRun:
@@ -72,7 +76,8 @@ class MirroredRun:
         from mlflow.entities import Metric
 
         rows = [(point.key, point.value, point.at_ms or self.start_ms, point.step) for point in points]
-        if not add_metrics(self.client, self.run_id, rows):
+        is_first, self.has_points = not self.has_points, True
+        if not add_metrics(self.client, self.run_id, rows, is_first):
             self.client.log_batch(self.run_id, metrics=[Metric(*row) for row in rows])
         return len(rows)
 
@@ -88,7 +93,8 @@ class MirroredRun:
     def log_params(self, params: dict[str, str]) -> None:
         from mlflow.entities import Param
 
-        self.client.log_batch(self.run_id, params=[Param(*item) for item in params.items()])
+        if not add_params(self.client, self.run_id, params):
+            self.client.log_batch(self.run_id, params=[Param(*item) for item in params.items()])
 
     def log_inputs(self, datasets: Sequence[Any]) -> None:
         """Name the datasets that the run has used; see `dataset_inputs`. One that is named again stays one."""
@@ -165,29 +171,34 @@ def mlflow_name(name: str) -> str:
     return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
 
 
-def step_points(row: dict[str, Any], at_ms: int | None = None) -> Iterator[Point]:
+def step_points(row: dict[str, Any], at_ms: int | None = None) -> list[Point]:
     """A row of steps.jsonl as `train/<key>`."""
     return value_points("train/", row, row["step"], at_ms)
 
 
-def timing_points(row: dict[str, Any], at_ms: int | None = None) -> Iterator[Point]:
+def timing_points(row: dict[str, Any], at_ms: int | None = None) -> list[Point]:
     """A row of timing.jsonl as `time/<key>`."""
     return value_points("time/", row, row["step"], at_ms)
 
 
-def score_points(row: dict[str, Any], at_ms: int | None = None) -> Iterator[Point]:
+def score_points(row: dict[str, Any], at_ms: int | None = None) -> list[Point]:
     """A row of scores.jsonl as `eval/<task>/<metric>`, so that this is one curve from the model before training to the
     final evaluation; the latter, by which arms are compared, as `eval/final/<task>/<metric>` too."""
-    for prefix in ("eval", "eval/final") if row["final"] else ("eval",):
-        yield from value_points(f"{prefix}/{row['task']}/", row["metrics"], row["step"], at_ms)
+    return [
+        point
+        for prefix in (("eval", "eval/final") if row["final"] else ("eval",))
+        for point in value_points(f"{prefix}/{row['task']}/", row["metrics"], row["step"], at_ms)
+    ]
 
 
-def value_points(prefix: str, values: Mapping[str, Any], step: int = 0, at_ms: int | None = None) -> Iterator[Point]:
+def value_points(prefix: str, values: Mapping[str, Any], step: int = 0, at_ms: int | None = None) -> list[Point]:
     """The numbers among some values as `<prefix><key>`."""
     # What a step does not have is null in the records: a gap in the curve. MLflow would store an infinity as 1.8e308.
-    for key, value in values.items():
-        if key != "step" and isinstance(value, int | float) and math.isfinite(value):
-            yield Point(mlflow_name(f"{prefix}{key}"), step, float(value), at_ms)
+    return [
+        Point(mlflow_name(prefix + key), step, float(value), at_ms)
+        for key, value in values.items()
+        if isinstance(value, (int, float)) and math.isfinite(value) and key != "step"
+    ]
 
 
 def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[str, Any]]) -> list[Any]:

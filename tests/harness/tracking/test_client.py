@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from harness.tracking import Mirror, MirrorError, server_command, tracking_uri
-from harness.tracking.client import address
+from harness.tracking.client import address, talking_to_mlflow
 from tests.harness.tracking.helpers import DiskSweep
 
 pytestmark = pytest.mark.slow
@@ -21,9 +22,21 @@ def test_tracking_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracking_uri(Path("runs")) == CLOSED_PORT
 
 
-def test_a_server_that_is_away(sweep: DiskSweep) -> None:
+def test_a_server_that_is_away_is_found_out_without_mlflow(sweep: DiskSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import takes seconds, in which nothing would be mirrored."""
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(MirrorError, match=rf"MLflow at {CLOSED_PORT} is not up to date: (.|\n)*`bench sync`"):
         Mirror(sweep.path, CLOSED_PORT).sync()
+
+
+def test_a_server_behind_a_proxy_is_left_to_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(MirrorError), talking_to_mlflow("http://tracking.invalid:9"):
+        pytest.fail("it was not looked for")
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    with talking_to_mlflow("http://tracking.invalid:9"):
+        pass
 
 
 @pytest.mark.parametrize(

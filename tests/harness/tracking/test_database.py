@@ -127,6 +127,19 @@ def test_points_written_at_once_on_postgresql(server: Server) -> None:  # noqa: 
     require_written_alike(server.url.replace("postgresql:", "postgresql+psycopg:"))
 
 
+@pytest.mark.slow
+def test_a_sweep_is_mirrored_to_postgresql(sweep: DiskSweep, server: Server) -> None:  # noqa: F811 - the fixture
+    uri = server.url.replace("postgresql:", "postgresql+psycopg:")
+    for arm in "ab":
+        train(sweep.start(arm), 1, 3)
+    assert Mirror(sweep.path, uri).sync() == 12
+    train(sweep.cell("a"), 4, 4)
+    assert Mirror(sweep.path, uri).sync() == 2
+    reader = Reader(uri)
+    assert reader.curve("a-s0", "train/reward/mean") == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
+    assert len(reader.children()["b-s0"].data.params) == 5
+
+
 def require_written_alike(uri: str) -> None:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
