@@ -179,7 +179,7 @@ def _entry(home: Path, folder: Path, read: Callable[[Path], Entry], page: str = 
 
 
 def _sweep(folder: Path) -> Entry:
-    sweep = read_sweep(folder)
+    sweep = read_sweep(folder).as_it_stands
     statuses = [cell.read_status() for cell in sweep.cells]
     badges, answer = _verdicts(folder / "report" / "report.json")
     return Entry(

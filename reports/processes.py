@@ -1,24 +1,33 @@
-"""Worker processes for a large report: cells are read, laws fitted and figures drawn independently."""
+"""Other processes that work on a report: cells are read, laws fitted and figures drawn independently of each other, and
+the samples apart from all of them.
+
+They are fresh interpreters with a pipe. Forks would inherit the locks of threads that they do not have, and a pool of
+joblib's takes 30 MB and half a second for processes of its own.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
+import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
 from harness import plugins
 
-MANY_CELLS = 24
-"""Fewer cells are reported on before another process has started and imported what it needs."""
+CELLS_OF_A_PROCESS = 3
+"""A process takes over a second to start and to import what it needs; with fewer cells it would have done little."""
 
 MOST_PROCESSES = 8
-"""Each takes about 0.4 GB of memory."""
+"""Each takes about 0.2 GB of memory."""
 
 THREADS_OF = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 """Each process has one thread for linear algebra: other cores are taken, and idle threads would wait by spinning."""
@@ -29,11 +38,118 @@ Result = TypeVar("Result")
 
 def process_count(n_cells: int) -> int:
     """How many processes work on the report of so many cells, this one included: one per core that it may use."""
-    if n_cells < MANY_CELLS:
+    if n_cells < 2 * CELLS_OF_A_PROCESS:
         return 1
     from joblib import cpu_count
 
-    return min(int(cpu_count()), MOST_PROCESSES)
+    return min(int(cpu_count()), MOST_PROCESSES, n_cells // CELLS_OF_A_PROCESS)
+
+
+class _KilledError(Exception):
+    """Another process ended before it gave its result."""
+
+
+class _Process:
+    """Another process, which does one thing after the other, with the plug-ins that are in use here now."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = Pipe()
+        self.plugins = plugins.asked_for()
+        names, folders = self.plugins
+        code = f"""
+import sys
+sys.path[:] = {sys.path!r}
+from reports.processes import _serve
+_serve({theirs.fileno()}, {names!r}, {[str(folder) for folder in folders]!r})
+"""
+        # Arrow's own allocator keeps what was freed: a tenth of each process's memory, and of this one's.
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+        environment = os.environ | dict.fromkeys(THREADS_OF, "1")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+
+    def call(self, function: Callable[..., Result], *given: object) -> Result:
+        """function(*given), there; they travel by pickle. Raises what it raises, and _KilledError."""
+        try:
+            self._connection.send((function, given))
+            result, error = self._connection.recv()
+        except (EOFError, ConnectionError) as closed:
+            raise _KilledError from closed
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _serve(descriptor: int, names: Sequence[str], folders: Sequence[str]) -> None:
+    """What another process does, until the one that started it ends it, or has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
+    plugins.use(names, [Path(folder) for folder in folders])
+    connection = Connection(descriptor)
+    while True:
+        try:
+            function, given = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer: tuple[Any, Exception | None] = function(*given), None
+        except Exception as error:  # noqa: BLE001 - raised where the function was called
+            answer = None, error
+        connection.send(answer)
+
+
+_IDLE: deque[_Process] = deque()
+"""Those that `each_in_processes` started. They serve its next call too."""
+
+_BUSY: list[Thread] = []
+"""Threads that wait for what is done `meanwhile`, each in a process besides."""
+
+LOOK_AGAIN_S = 0.02
+"""How often a thread whose process may not start yet sees whether there is still something to do."""
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
+    """Do the work in a process of its own while the block runs in this one; before the block if `processes` is 1. Until
+    it is done, `each_in_processes` does with one process less.
+
+    It travels by pickle. An exception of the work is raised at the end of the block; one of the block ends the work.
+    """
+    if processes == 1:
+        work()
+        yield
+        return
+    from threadpoolctl import threadpool_limits
+
+    other = _Process()
+    faults: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            other.call(work)
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            faults.append(error)
+        other.end()  # which gives its memory back
+
+    waiting = Thread(target=wait, daemon=True)
+    waiting.start()
+    _BUSY.append(waiting)
+    try:
+        with threadpool_limits(1):
+            yield
+        waiting.join()
+    finally:
+        _BUSY.remove(waiting)
+        other.end()
+    for fault in faults:
+        if not isinstance(fault, _KilledError):
+            raise fault
+        work()
 
 
 def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> list[Result]:
@@ -42,22 +158,12 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
     Function, items and results travel by pickle. The other processes use the same plug-ins. An exception in one of them
     is raised here. If one of them is killed, as it may be for its memory, this process does what it was doing.
     """
-    if processes == 1:
+    if processes == 1 or len(items) < 2:
         return [function(item) for item in items]
-    from concurrent.futures import BrokenExecutor
-
-    from joblib.externals.loky import get_reusable_executor
     from threadpoolctl import threadpool_limits
 
-    # Arrow's own allocator keeps what was freed: a tenth of each process's memory.
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    # They are started anew: forks would inherit the locks of threads that they do not have.
-    executor = get_reusable_executor(
-        max_workers=processes - 1,
-        env=dict.fromkeys(THREADS_OF, "1"),
-        initializer=plugins.use,
-        initargs=plugins.asked_for(),
-    )
+    if any(one.plugins != plugins.asked_for() for one in _IDLE):
+        end_processes()
     waiting = deque(enumerate(items))
     results: dict[int, Result] = {}
     faults: list[BaseException] = []
@@ -67,20 +173,31 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
             place, item = taken
             results[place] = function(item)
 
-    def send() -> None:
+    def send(busy: Thread | None) -> None:
+        while busy is not None and waiting and busy.is_alive():
+            busy.join(LOOK_AGAIN_S)
+        if not waiting:
+            return
         try:
-            while (taken := _take(waiting)) is not None:
-                place, item = taken
-                try:
-                    results[place] = executor.submit(function, item).result()
-                except BrokenExecutor:
-                    waiting.appendleft(taken)
-                    return
+            other = _take(_IDLE) or _Process()
+            try:
+                while (taken := _take(waiting)) is not None:
+                    place, item = taken
+                    results[place] = other.call(function, item)
+            except _KilledError:
+                waiting.appendleft((place, item))
+                other.end()
+            except BaseException:
+                other.end()
+                raise
+            else:
+                _IDLE.append(other)
         except BaseException as error:  # noqa: BLE001 - raised again below
             faults.append(error)
             waiting.clear()
 
-    senders = [Thread(target=send, daemon=True) for _ in range(processes - 1)]
+    busy = [*_BUSY, *[None] * processes][: processes - 1]
+    senders = [Thread(target=send, args=[one], daemon=True) for one in busy]
     for sender in senders:
         sender.start()
     with threadpool_limits(1):
@@ -99,16 +216,22 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
 
 
 def end_processes() -> None:
-    """End the processes that `each_in_processes` started, if any. Otherwise this one, at its own end, would wait for
-    them."""
-    if "joblib.externals.loky" not in sys.modules:
-        return
-    from joblib.externals.loky import get_reusable_executor
-
-    get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)
+    """End the processes that `each_in_processes` started, if any."""
+    while _IDLE:
+        _IDLE.pop().end()
 
 
-def _take(waiting: deque[tuple[int, Item]]) -> tuple[int, Item] | None:
+def give_back_memory() -> None:
+    """Hand memory that was freed back to the system, where the C library can. By itself it keeps for later what the
+    largest figure took, in every process."""
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
+
+
+def _take(waiting: deque[Item]) -> Item | None:
     try:
         return waiting.popleft()
     except IndexError:  # another thread took the last
@@ -120,7 +243,8 @@ class SentOnce(Generic[Item]):
 
     def __init__(self, value: Item, path: Path) -> None:
         """path: a file that lasts as long as the object is needed."""
-        path.write_bytes(pickle.dumps(value))
+        with path.open("wb") as file:
+            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)  # piece by piece, never as a whole beside it
         self._path, self._value = path, value
 
     def __getstate__(self) -> dict[str, Any]:
@@ -132,4 +256,5 @@ class SentOnce(Generic[Item]):
 
 @lru_cache(maxsize=1)
 def _read(path: Path) -> Any:
-    return pickle.loads(path.read_bytes())
+    with path.open("rb") as file:
+        return pickle.load(file)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
-from reports.drawing.rendering import DataRow, Drawing, mark, mark_legend, name_axes
+from reports.drawing.rendering import Drawing, Rows, mark, mark_legend, name_axes
 from reports.drawing.style import (
     BASE_MODEL,
     GREY,
@@ -84,14 +84,16 @@ def draw_curves(
     return draw(analysis, curves, xlabel, ylabel, base_model, set_up or count_from_zero)
 
 
-def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> list[DataRow]:
+def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> Rows:
     """The points of each seed, as recorded, one a row."""
-    return [
-        {"arm": curve.arm, "seed": line.seed, x_name: x, y_name: y}
-        for curve in curves
-        for line in curve.lines
-        for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
-    ]
+    return Rows(
+        lambda: (
+            {"arm": curve.arm, "seed": line.seed, x_name: x, y_name: y}
+            for curve in curves
+            for line in curve.lines
+            for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True)
+        )
+    )
 
 
 def describe_curves(curves: Sequence[Curve], alpha: float) -> str:

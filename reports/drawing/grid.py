@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,11 @@ from reports.drawing.curves import (
     only_value,
 )
 from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
-from reports.drawing.rendering import DataRow, Drawing, mark, name_axes
+from reports.drawing.rendering import DataRow, Drawing, Rows, mark, name_axes
 from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow, new_figure, say_not_recorded, short_name
 from reports.formats import number, percent
 from reports.measure import Analysis
-from reports.measure.curves import Curve, step_curves, training_axis
+from reports.measure.curves import Curve, Line, step_curves, training_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -177,19 +177,23 @@ def describe_grid(analysis: Analysis, by_field: ByField) -> str:
     return describe_curves(curves, analysis.sweep.alpha)
 
 
-def grid_rows(by_field: ByField, x_name: str) -> list[DataRow]:
+def grid_rows(by_field: ByField, x_name: str) -> Rows:
     """A row for each arm, seed and x, with the fields side by side."""
-    merged: dict[tuple[str, int], dict[float, DataRow]] = {}
+    return Rows(lambda: _grid_rows(by_field, x_name))
+
+
+def _grid_rows(by_field: ByField, x_name: str) -> Iterator[DataRow]:
+    lines: dict[tuple[str, int], dict[str, Line]] = {}
     for field, by_arm in by_field.items():
         for arm, curve in by_arm.items():
             for line in curve.lines:
-                rows = merged.setdefault((arm, line.seed), {})
-                for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
-                    if x in rows:
-                        rows[x][field] = y
-                    else:
-                        rows[x] = {"arm": arm, "seed": line.seed, x_name: x, field: y}
-    return [row for rows in merged.values() for row in rows.values()]
+                lines.setdefault((arm, line.seed), {})[field] = line
+    for (arm, seed), of_cell in lines.items():
+        rows: dict[float, DataRow] = {}
+        for field, line in of_cell.items():
+            for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
+                rows.setdefault(x, {"arm": arm, "seed": seed, x_name: x})[field] = y
+        yield from rows.values()
 
 
 def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: ArmStyle) -> None:

@@ -16,10 +16,10 @@ import gc
 import json
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
@@ -27,12 +27,15 @@ from numpy.typing import NDArray
 
 from reports.drawing.style import RC, Sheet, drawn_narrow
 from reports.formats import count, csv_text
+from reports.processes import give_back_memory
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
+
+    from reports.drawing.svg import Picture
 
 Kind = Literal["mean", "seed", "interval", "name"]
 _PREFIX = "mark?"
@@ -46,6 +49,27 @@ DataRow = dict[str, str | int | float]
 """One row of the numbers in a figure."""
 
 
+class Rows(Sequence[DataRow]):
+    """Rows that are made each time somebody goes through them: those of all steps of a thousand cells are many, a
+    figure is drawn several times, and only one of its drawings becomes a file of numbers."""
+
+    def __init__(self, make: Callable[[], Iterable[DataRow]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[DataRow]:
+        return iter(self._make())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @overload
+    def __getitem__(self, place: int) -> DataRow: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[DataRow]: ...
+    def __getitem__(self, place: int | slice) -> DataRow | list[DataRow]:
+        return list(self)[place]
+
+
 @dataclass(frozen=True)
 class Drawing:
     """What a figure's `draw` returns: the figure, its caption, and the numbers shown as rows of one table.
@@ -55,7 +79,7 @@ class Drawing:
 
     figure: Figure
     caption: str
-    rows: list[DataRow]
+    rows: Sequence[DataRow]
     in_words: bool = False
 
 
@@ -145,32 +169,37 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
     if drawing is None:
         return None
     if drawing.in_words:
-        return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(drawing.rows), [])
+        return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(list(drawing.rows)), [])
     from reports.drawing.svg import draw_svg
 
-    label, sheet = f"{title}. {describe_rows(drawing.rows)}", Sheet()
-    first = draw_svg(drawing.figure, sheet, name)
-    document = first.document(sheet)
+    rows = list(drawing.rows)
+    label, sheet, csv = f"{title}. {describe_rows(rows)}", Sheet(), csv_text(rows)
+    del rows
+    first, caption = draw_svg(drawing.figure, sheet, name), drawing.caption
+    document, pixels = first.document(sheet), png(drawing.figure)
+    del drawing  # before the next is drawn
     views = []
     with drawn_narrow():
-        narrow = _drawn(draw)
+        narrow = _drawn_again(draw, sheet, f"{name}-narrow")
     if narrow is not None:
-        views.append(View(draw_svg(narrow.figure, sheet, f"{name}-narrow").element(label), over, narrow=True))
+        views.append(View(narrow.element(label), over, narrow=True))
     for number, (over_it, draw_it) in enumerate(others.items()):
-        again = _drawn(draw_it)
-        if again is not None and not again.in_words:
-            views.append(View(draw_svg(again.figure, sheet, f"{name}-{number}").element(label), over_it))
+        again = _drawn_again(draw_it, sheet, f"{name}-{number}")
+        if again is not None:
+            views.append(View(again.element(label), over_it))
     # The first has the style sheet of all, in which their looks stand once.
     views.insert(0, View(first.element(label, sheet.for_page(name)), over))
-    return RenderedFigure(
-        name=name,
-        title=title,
-        caption=drawing.caption,
-        svg=document,
-        png=png(drawing.figure),
-        csv=csv_text(drawing.rows),
-        views=views,
-    )
+    return RenderedFigure(name, title, caption, document, pixels, csv, views)
+
+
+def _drawn_again(draw: Draw, sheet: Sheet, prefix: str) -> Picture | None:
+    from reports.drawing.svg import draw_svg
+
+    with _garbage_collected_afterwards():
+        drawing = _drawn(draw)
+        picture = None if drawing is None or drawing.in_words else draw_svg(drawing.figure, sheet, prefix)
+        del drawing
+    return picture
 
 
 def _drawn(draw: Draw) -> Drawing | None:
@@ -198,14 +227,16 @@ def describe_rows(rows: Sequence[DataRow]) -> str:
 
 @contextmanager
 def _garbage_collected_afterwards() -> Iterator[None]:
-    """Collect garbage once, after the figure is drawn. While it is drawn, Python would look through its parts again and
-    again, which takes a fifth of the time."""
+    """Collect garbage once before, and once after the figure is drawn, and give its memory back. While it is drawn,
+    Python would look through its parts again and again, which takes a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
+    gc.collect(0)  # an earlier figure
     try:
         yield
     finally:
         gc.collect(0)
+        give_back_memory()
         if was_enabled:
             gc.enable()
 

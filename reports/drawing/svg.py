@@ -358,24 +358,34 @@ def _whole(places: FloatArray) -> Points:
 def path_data(codes: Sequence[int], points: Points) -> str:
     """The `d` of a path from matplotlib's codes [n] and points [n, 2], up to Path.STOP. Starts are absolute, and steps
     relative. Steps of no length are left out, unless nothing else shows a dot."""
-    data, letter, i = "", "", 0
+    data: list[str] = []
+    letter, i = "", 0
     start = at = (0, 0)
     pairs: list[tuple[int, int]] = [(x, y) for x, y in points.tolist()]
     while codes[i] != Path.STOP:
         if codes[i] == Path.MOVETO:
             start = at = pairs[i]
-            data, letter, i = f"{data}M{_pairs([at])}", "M", i + 1
+            data.append(f"M{_pairs([at])}")
+            letter, i = "M", i + 1
         elif codes[i] == Path.CLOSEPOLY:
-            data, letter, at, i = f"{data}z", "z", start, i + 1
+            data.append("z")
+            letter, at, i = "z", start, i + 1
         else:
             kind, length = STEPS[codes[i]]
-            steps = [(x - at[0], y - at[1]) for x, y in pairs[i : i + length]]
-            i += length
-            is_dot = letter == "M" and codes[i] in (Path.MOVETO, Path.STOP)
-            if any(map(any, steps)) or is_dot:
-                joint = kind if letter != kind else "" if steps[0][0] < 0 else " "
-                data, letter, at = f"{data}{joint}{_pairs(steps)}", kind, pairs[i - 1]
-    return data
+            end = i + length
+            while kind == "l" and codes[end] == Path.LINETO:  # lines on end are written at once: they can be thousands
+                end += 1
+            origins = [at, *pairs[i : end - 1]] if kind == "l" else [at] * length
+            steps = [(x - x0, y - y0) for (x, y), (x0, y0) in zip(pairs[i:end], origins, strict=True)]
+            i = end
+            moving = [step for step in steps if any(step)] if kind == "l" else steps * any(map(any, steps))
+            if not moving and letter == "M" and codes[i] in (Path.MOVETO, Path.STOP):
+                moving = steps[-length:]
+            if moving:
+                joint = kind if letter != kind else "" if moving[0][0] < 0 else " "
+                data.append(f"{joint}{_pairs(moving)}")
+                letter, at = kind, pairs[i - 1]
+    return "".join(data)
 
 
 def _pairs(numbers: Sequence[Sequence[int]]) -> str:

@@ -30,7 +30,7 @@ from reports.laws import (
     law_uncertainty,
     pooled,
 )
-from reports.measure import Analysis, derived
+from reports.measure import Analysis, derived, remember
 from reports.measure.measurements import Measurement, finite
 from reports.processes import each_in_processes
 from reports.statistics import PairedComparison, compare_paired
@@ -105,8 +105,16 @@ class EntropyFit:
 
 
 @derived
+def pooled_fits(analysis: Analysis) -> list[EntropyFit]:
+    """Those of `entropy_fits` that are of all seeds."""
+    return [fit for fit in entropy_fits(analysis) if fit.seed is None]
+
+
 def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
-    """For each target and each kind of entropy that was recorded: every arm pooled, then its seeds."""
+    """For each target and each kind of entropy that was recorded: every arm pooled, then its seeds.
+
+    Only the pooled ones are kept: of a thousand seeds the others would be a quarter of what figures are drawn from.
+    """
     sweep = analysis.sweep
     found = [
         _ArmRuns(arm, target, kind, cells[0].cell.spec, sweep.alpha, runs)
@@ -117,14 +125,12 @@ def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
     ]
     fits = each_in_processes(_fits_of_arm, found, analysis.processes)
     baselines = {(pooled.target, pooled.entropy): seeds for pooled, *seeds in fits if pooled.arm == sweep.baseline}
-    return [
-        fit
+    compared = [
+        [_with_ceiling_difference(pooled, seeds, baselines.get((pooled.target, pooled.entropy), []), sweep), *seeds]
         for pooled, *seeds in fits
-        for fit in (
-            _with_ceiling_difference(pooled, seeds, baselines.get((pooled.target, pooled.entropy), []), sweep),
-            *seeds,
-        )
     ]
+    remember(analysis, pooled_fits, [pooled for pooled, *_ in compared])
+    return [fit for of_arm in compared for fit in of_arm]
 
 
 def _targets(analysis: Analysis) -> list[Target]:
@@ -281,7 +287,7 @@ def _evaluations(measurement: Measurement, task: str, metric: str) -> list[tuple
     """The pairs (generated tokens, score in percent) of a run's evaluations."""
     return [
         (row["generated_tokens"], 100 * score)
-        for row in measurement.cell.read_scores()
+        for row in measurement.scores
         if row["task"] == task and (score := finite(row["metrics"].get(metric))) is not None
     ]
 

@@ -16,7 +16,7 @@ from harness.records.files import DamagedRecordError
 from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
 from reports.measure import Analysis
 from reports.measure.curves import training_axes
-from reports.processes import SentOnce, each_in_processes
+from reports.processes import SentOnce, each_in_processes, end_processes
 
 Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]
 """What a figure is about: whether an arm helps; how it learned; what became of the policy; what it cost; the rest."""
@@ -94,10 +94,14 @@ def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     if analysis.processes == 1:
         rendered = [_render(analysis, name) for name in names]
     else:
+        end_processes()  # those that read the records have grown; those that draw begin small
+        drawn = replace(analysis, processes=1)  # and start no others
+        drawn.known.update(analysis.known)
         with TemporaryDirectory() as folder:
-            sent = SentOnce(analysis, Path(folder) / "analysis.pickle")
+            sent = SentOnce(drawn, Path(folder) / "analysis.pickle")
             # From the last on: those take longest, and one begun at the end would keep the others waiting.
             rendered = each_in_processes(partial(_render_sent, sent), names[::-1], analysis.processes)[::-1]
+        end_processes()
     return [figure for figure in rendered if figure is not None]
 
 

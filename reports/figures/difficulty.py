@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports.drawing.grid import Column, Trace, describe_grid, draw_grid, grid_rows
-from reports.drawing.rendering import Drawing
+from reports.drawing.rendering import DataRow, Drawing
 from reports.figures import Figure
 from reports.measure import Analysis
 from reports.measure.curves import Curve, Line
-from reports.measure.difficulty import BIN_LABELS, MOST_FILES, Difficulty, difficulties
+from reports.measure.difficulty import BIN_LABELS, MOST_CELLS, MOST_FILES, Difficulty, difficulties
 from reports.statistics import MIN_PAIRS, FloatArray, t_interval
 
 if TYPE_CHECKING:
@@ -48,10 +48,15 @@ def draw_difficulty(analysis: Analysis) -> Drawing | None:
         " 1. Share of the gradient: the share of the sum of |A| over all tokens, each with the weight that the"
         " objective's aggregation gives its loss; before clipping, and without other terms of the loss. Mean |A|:"
         " advantages as recorded, after normalisation and filters. Tokens: all completions."
-        f" Up to {MOST_FILES} stretches of training are read per cell, spread over it."
+        f" Up to {MOST_FILES} stretches of training are read per cell, spread over it{_of_some_cells(analysis)}."
         f" {describe_grid(analysis, by_field)}"
     )
     return Drawing(figure, caption, _named_bins(grid_rows(by_field, "bin")))
+
+
+def _of_some_cells(analysis: Analysis) -> str:
+    n_cells = sum(map(len, analysis.measurements.values()))
+    return f", in {MOST_CELLS} of {n_cells:,} cells" if n_cells > MOST_CELLS else ""
 
 
 def _curve(arm: str, by_seed: Sequence[Difficulty], field: str, alpha: float) -> Curve | None:
@@ -77,7 +82,7 @@ def _bins(axes: Axes) -> None:
     axes.set_xlim(-0.3, len(BIN_LABELS) - 0.7)
 
 
-def _named_bins(rows: list[dict[str, str | int | float]]) -> list[dict[str, str | int | float]]:
+def _named_bins(rows: Sequence[DataRow]) -> list[DataRow]:
     return [row | {"bin": BIN_LABELS[int(row["bin"])]} for row in rows]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from reports.drawing.curves import PANEL_CHARACTERS, arm_label, legend_below, panel_columns, seeds_per_arm
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, new_figure
-from reports.extras.law_fits import ENTROPY_KINDS, EntropyFit, entropy_fits
+from reports.extras.law_fits import ENTROPY_KINDS, EntropyFit, pooled_fits
 from reports.figures import Figure
 from reports.formats import number, percent
 from reports.laws import FIRST_FRAC, first_part
@@ -35,7 +35,7 @@ FREE_DOTS = (0, (1, 1.5))
 def draw_entropy_law(analysis: Analysis) -> Drawing | None:
     """A panel for each arm, of the training reward or, if it was not recorded, of the score on the first task. None
     without both entropy and reward, or if no arm follows the law."""
-    fits = _shown(entropy_fits(analysis))
+    fits = _shown(pooled_fits(analysis))
     if all(fit.law is None for fit in fits):
         return None
     sweep = analysis.sweep
@@ -50,10 +50,9 @@ def draw_entropy_law(analysis: Analysis) -> Drawing | None:
 
 
 def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
-    """The pooled fits of the first target and the first kind of entropy that have points."""
-    pooled = [fit for fit in fits if fit.seed is None]
-    target = pooled[0].target if pooled else None
-    of_target = [fit for fit in pooled if fit.target == target]
+    """The fits of the first target and the first kind of entropy that have points."""
+    target = fits[0].target if fits else None
+    of_target = [fit for fit in fits if fit.target == target]
     kind = next((kind for kind in ENTROPY_KINDS if any(fit.entropy == kind for fit in of_target)), None)
     return [fit for fit in of_target if fit.entropy == kind]
 

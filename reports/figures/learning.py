@@ -1,4 +1,5 @@
-"""How arms learn: held-out scores, training reward, the distance to the baseline, and the two sides of pairs."""
+"""How arms learn: held-out scores, training reward and the truth beside it, the distance to the baseline, and the two
+sides of pairs."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from reports.figures import Figure
 from reports.measure import Analysis
 from reports.measure.contrasts import alpha_of_each
 from reports.measure.curves import evaluation_curves, paired_curves, training_axis
+from reports.measure.measurements import Measurement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +53,30 @@ def draw_reward(analysis: Analysis) -> Drawing | None:
     if len({*drawn_at.values()}) > 1:
         what += " They sample at different temperatures, which by itself changes the reward."
     return draw_step_field(analysis, "reward/mean", "training reward", what)
+
+
+PROXY_COLUMNS = (
+    Column("training reward", Trace("reward/mean"), own_scale=True),
+    Column("right answers", Trace("reward/correct"), as_percent=True, limits=(-0.03, 1.03)),
+)
+
+
+def draw_proxy(analysis: Analysis) -> Drawing | None:
+    """What was trained on beside the truth; None if every cell was trained on the truth itself."""
+    if not any(_has_proxy(measurement) for cells in analysis.measurements.values() for measurement in cells):
+        return None
+    return draw_step_grid(
+        analysis,
+        PROXY_COLUMNS,
+        "Mean training reward of each step's rollouts, and the share of right answers among the same completions, on"
+        " training prompts. Some arms are trained on more than right answers, or on something else: where the reward"
+        " rises and the share does not, they learn to please the reward. Rewards of different arms share no scale.",
+    )
+
+
+def _has_proxy(measurement: Measurement) -> bool:
+    reward, truth = measurement.steps["reward/mean"], measurement.steps["reward/correct"]
+    return bool((reward != truth)[~np.isnan(reward) & ~np.isnan(truth)].any())
 
 
 def draw_paired_difference(analysis: Analysis) -> Drawing | None:
@@ -119,6 +145,14 @@ LEARNING = Figure(
 )
 REWARD = Figure(
     name="reward", title="Training reward", draw=draw_reward, group="Learning", order=30, over_training=True
+)
+PROXY = Figure(
+    name="proxy",
+    title="Training reward and the true verdict",
+    draw=draw_proxy,
+    group="Learning",
+    order=35,
+    over_training=True,
 )
 PAIRED_DIFFERENCE = Figure(
     name="paired_difference",

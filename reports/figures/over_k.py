@@ -90,7 +90,7 @@ def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
     )
     caption = f"{what} Final evaluation on {analysis.metric.task}. {describe_curves(curves, analysis.sweep.alpha)}"
     y_name = f"{family}_at_k_pp"
-    rows = curve_rows(curves, "k", y_name)
+    rows = list(curve_rows(curves, "k", y_name))
     if base_model is not None:
         rows += [
             {"arm": BASE_MODEL, "seed": "", "k": float(k), y_name: float(value)}

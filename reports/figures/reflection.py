@@ -144,11 +144,12 @@ def _rows(
     sides: Sequence[Sequence[Mapping[str, Curve]]],
     x_name: str,
 ) -> list[DataRow]:
-    """A row for each arm, seed and point, with the quantities side by side."""
+    """A row for each of these arms, seed and point, with the quantities side by side."""
     merged: dict[tuple[int, int, float], DataRow] = {}
     for quantity, both in zip(quantities, sides, strict=True):
         for prefix, by_arm in zip(("", "other_"), both, strict=True):
-            for row in curve_rows(list(by_arm.values()), x_name, f"{prefix}{quantity.name}"):
+            shown = [curve for arm, curve in by_arm.items() if arm in arms]
+            for row in curve_rows(shown, x_name, f"{prefix}{quantity.name}"):
                 key = (arms.index(str(row["arm"])), int(row["seed"]), float(row[x_name]))
                 merged.setdefault(key, {}).update(row)
     return [merged[key] for key in sorted(merged)]

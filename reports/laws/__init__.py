@@ -7,9 +7,16 @@ law raise LawRefusedError, which says why.
 """
 
 from reports.laws.compute import ComputeLaw, fit_compute_law
-from reports.laws.entropy import EntropyLaw, FreeExponent, fit_entropy_law, fit_free_exponent
+from reports.laws.entropy import (
+    MIN_POINTS,
+    EntropyLaw,
+    FreeExponent,
+    LawRefusedError,
+    Run,
+    fit_entropy_law,
+    fit_free_exponent,
+)
 from reports.laws.forecast import FIRST_FRAC, Forecast, first_part, forecast
-from reports.laws.points import MIN_POINTS, LawRefusedError, Run
 from reports.laws.uncertainty import (
     FreeExponentUncertainty,
     LawUncertainty,

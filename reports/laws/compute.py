@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.laws.points import FloatArray, LawRefusedError, Numbers, finite_points
+from reports.laws.entropy import FloatArray, LawRefusedError, Numbers, finite_points
 from reports.laws.uncertainty import Jackknife, jackknife
 
 MAX_EXPONENT = 20.0

@@ -1,15 +1,55 @@
 """The entropy law R = -a exp(H) + b: a policy buys reward with entropy (Cui et al. 2505.22617, eq. 2).
 
-Beside it stands the law with a free scale of the entropy, R = -a exp(c H) + b; the law itself has c = 1.
+Beside it stands the law with a free scale of the entropy, R = -a exp(c H) + b; the law itself has c = 1. First come the
+points that all laws are fitted to, and what no law is fitted to.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from reports.laws.points import FloatArray, LawRefusedError, Numbers, finite_points
+FloatArray = npt.NDArray[np.float64]
+Numbers = Sequence[float] | FloatArray
+
+MIN_POINTS = 8
+
+
+class LawRefusedError(ValueError):
+    """The points do not determine the law; the message says why."""
+
+
+def finite_points(**columns: Numbers) -> list[FloatArray]:
+    """The columns as floats [n]. Raises LawRefusedError unless they are finite, equally long and long enough."""
+    arrays = [np.asarray(column, dtype=np.float64) for column in columns.values()]
+    names = " and ".join(columns)
+    if any(array.ndim != 1 for array in arrays) or len({len(array) for array in arrays}) > 1:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise LawRefusedError(f"{names} have shapes {shapes}: each needs a number a point, lists of one length")
+    for name, array in zip(columns, arrays, strict=True):
+        bad = int(np.count_nonzero(~np.isfinite(array)))
+        if bad:
+            raise LawRefusedError(f"{name} is not finite at {bad} of {len(array)} points: leave those out")
+    if len(arrays[0]) < MIN_POINTS:
+        raise LawRefusedError(f"{len(arrays[0])} points, and a fit needs {MIN_POINTS}")
+    return arrays
+
+
+@dataclass(frozen=True)
+class Run:
+    """The points of one training run, arrays [points]: `step`, increasing, 0 before training; `entropy` in nats per
+    token; `reward`, a training reward or a score."""
+
+    step: FloatArray
+    entropy: FloatArray
+    reward: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.step)
+
 
 # A shift of H only rescales a, so the span of H itself counts. Over this span exp(H) changes by 5%.
 MIN_SPAN_NATS = 0.05
@@ -102,7 +142,9 @@ def entropy_span_nats(entropy: FloatArray) -> float:
 MAX_EXPONENT = 20.0
 # Below this, exp(c H) is linear to within rounding errors.
 _NEAR_LINEAR = 1e-6
-_STEP = 1e-5
+# Densest around 0, where the curve turns from a step at one end of the points into one at the other.
+_TRIED_EXPONENTS = tuple((MAX_EXPONENT * np.sinh(np.linspace(-4, 4, 25)) / np.sinh(4)).tolist())
+_EXPONENT_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -128,45 +170,55 @@ class FreeExponent:
     def jacobian(self, entropy: FloatArray) -> FloatArray:
         """Derivatives [n, 3] of the reward at `entropy` [n] by level, slope and exponent."""
         x = self._centered(entropy)
-        by_exponent = (_bend(x, self.exponent + _STEP) - _bend(x, self.exponent - _STEP)) / (2 * _STEP)
-        return np.column_stack([np.ones_like(x), -_bend(x, self.exponent), -self.slope * by_exponent])
+        bend, c = _bend(x, self.exponent), self.exponent
+        by_exponent = x**2 / 2 if abs(c) < _NEAR_LINEAR else (x * np.exp(c * x) - bend) / c
+        return np.column_stack([np.ones_like(x), -bend, -self.slope * by_exponent])
 
     def _centered(self, entropy: Numbers) -> FloatArray:
         return np.asarray(entropy, dtype=np.float64) - self.center_nats
 
 
 def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
-    """Fit R = -a exp(c H) + b for a, b and c by `scipy.optimize.curve_fit`, starting from the law (c = 1).
+    """Fit R = -a exp(c H) + b for a, b and c, by least squares.
 
-    entropy [n] in nats, reward [n]. Raises LawRefusedError for what `fit_entropy_law` refuses, and if c runs away or
-    the fit does not converge.
+    At any c the best a and b are those of a line in exp(c H), so that c alone is searched (variable projection, Golub
+    and Pereyra 1973, SIAM J. Numer. Anal. 10:413): between `_TRIED_EXPONENTS` roughly, then around the best of them by
+    `scipy.optimize.minimize_scalar`.
+
+    entropy [n] in nats, reward [n]. Raises LawRefusedError for what `fit_entropy_law` refuses, and if c runs away.
     """
-    from scipy.optimize import curve_fit
+    from scipy.optimize import minimize_scalar
 
     H, R = finite_points(entropy=entropy, reward=reward)
     require_entropies(H)
     require_moving(R)
     center = float(H.mean())
-    spread = float(R.std())
+    x, centered = H - center, R - R.mean()
+    total = float(centered @ centered)
+    ends = float(x.min()), float(x.max())
 
-    def curve(x: FloatArray, level: float, slope: float, exponent: float) -> FloatArray:
-        return level - slope * _bend(x, exponent)
+    def unexplained(exponent: float) -> float:
+        """The share of the rewards' variance that is left over at the best level and slope."""
+        # Moved and scaled, exp(c x) leaves the same: nothing overflows, and near c = 0 no digits are lost.
+        shape = x if abs(exponent) < _NEAR_LINEAR else np.expm1(exponent * x - max(exponent * end for end in ends))
+        shape = shape - shape.mean()
+        return 1 - float(centered @ shape) ** 2 / (float(shape @ shape) * total)
 
-    start = (float(R.mean()), spread / float(H.std()), 1.0)
-    bounds = ((-np.inf, -np.inf, -MAX_EXPONENT), (np.inf, np.inf, MAX_EXPONENT))
-    try:
-        (level, slope, exponent), *_ = curve_fit(curve, H - center, R, p0=start, bounds=bounds)
-    except RuntimeError as error:
-        raise LawRefusedError(f"the fit of a free exponent does not converge ({error})") from None
+    best = min(range(len(_TRIED_EXPONENTS)), key=[*map(unexplained, _TRIED_EXPONENTS)].__getitem__)
+    around = _TRIED_EXPONENTS[max(0, best - 1)], _TRIED_EXPONENTS[min(best + 1, len(_TRIED_EXPONENTS) - 1)]
+    found = minimize_scalar(unexplained, bounds=around, method="bounded", options={"xatol": _EXPONENT_TOLERANCE})
+    exponent = float(found.x)
     if abs(exponent) > 0.99 * MAX_EXPONENT:
         raise LawRefusedError(f"the free exponent runs to {exponent:.0f}: one end of the points alone bends the curve")
-    residuals = R - curve(H - center, level, slope, exponent)
+    bend = _bend(x, exponent)
+    moved = bend - bend.mean()
+    slope = -float(centered @ moved) / float(moved @ moved)
     return FreeExponent(
-        exponent=float(exponent),
-        level=float(level),
-        slope=float(slope),
+        exponent=exponent,
+        level=float(R.mean()) + slope * float(bend.mean()),
+        slope=slope,
         center_nats=center,
-        r2=1 - float(np.mean(residuals**2)) / spread**2,
+        r2=1 - float(found.fun),
     )
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reports.laws.entropy import EntropyLaw, fit_entropy_law
-from reports.laws.points import MIN_POINTS, FloatArray, LawRefusedError, Run
+from reports.laws.entropy import MIN_POINTS, EntropyLaw, FloatArray, LawRefusedError, Run, fit_entropy_law
 from reports.laws.uncertainty import LawUncertainty, law_uncertainty, pooled
 
 BoolArray = npt.NDArray[np.bool_]

@@ -6,15 +6,17 @@ out instead, one after the other: a run or, if there is only one, a block of its
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from reports.laws.entropy import FreeExponent, fit_entropy_law, law_design
-from reports.laws.points import FloatArray, LawRefusedError, Numbers, Run
+from reports.laws.entropy import FloatArray, FreeExponent, LawRefusedError, Numbers, Run, fit_entropy_law, law_design
+
+LEAST_INFORMATION = 1e-12
+"""The share of what all points say of any combination of the parameters that must be left without a run or a block. It
+is 0, but for rounding errors, if the points left do not determine the law."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,19 @@ def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence
         block_points = min(block_length(residuals), max(1, n_points // (n_parameters + 2)))
         n_blocks = n_points // block_points
         ends, df = np.linspace(0, n_points, n_blocks + 1).round().astype(int)[1:-1], n_blocks - n_parameters
-    starts = [0, *ends.tolist(), n_points]
-    shifts = []
-    for start, end in itertools.pairwise(starts):
-        kept = np.r_[0:start, end:n_points]
-        shift, _, rank, _ = np.linalg.lstsq(jacobian[kept], residuals[kept], rcond=None)
-        if rank < n_parameters:
-            unit = "run" if block_points is None else "block of steps"
-            raise LawRefusedError(f"without one {unit} the other points do not determine the law")
-        shifts.append(shift)
-    n, changes = len(shifts), np.array(shifts)
+    starts = np.concatenate([[0], ends]).astype(np.intp)
+    # In the coordinates of the singular vectors the Gram matrix of all points is the identity, and a unit takes its
+    # share away: what is left is a small matrix for each, however many points there are.
+    left, scales, right = np.linalg.svd(jacobian, full_matrices=False)
+    pulls = left * residuals[:, None]
+    kept = np.eye(n_parameters) - np.add.reduceat(left[:, :, None] * left[:, None, :], starts)
+    kept_pulls = pulls.sum(axis=0) - np.add.reduceat(pulls, starts)
+    is_flat = scales[-1] <= np.finfo(np.float64).eps * n_points * scales[0]
+    if is_flat or np.linalg.eigvalsh(kept).min() < LEAST_INFORMATION:
+        unit = "run" if block_points is None else "block of steps"
+        raise LawRefusedError(f"without one {unit} the other points do not determine the law")
+    changes = np.linalg.solve(kept, kept_pulls[:, :, None])[:, :, 0] / scales @ right
+    n = len(changes)
     return Jackknife((n - 1) / n * changes.T @ changes, df, block_points)
 
 

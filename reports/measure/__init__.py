@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from reports.measure.arms import ArmSummary, summarise_arm
 from reports.measure.contrasts import Contrast, compare_arms
 from reports.measure.measurements import Measurement, Metric, Row, read_measurements
-from reports.processes import process_count
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -82,7 +81,7 @@ def derived(compute: Callable[[Analysis], Derived]) -> Callable[[Analysis], Deri
 
     The result travels with the analysis to the processes that draw figures, so it must be picklable.
     """
-    name = f"{compute.__module__}.{compute.__qualname__}"
+    name = _name_of(compute)
 
     @functools.wraps(compute)
     def computed_once(analysis: Analysis) -> Derived:
@@ -94,9 +93,17 @@ def derived(compute: Callable[[Analysis], Derived]) -> Callable[[Analysis], Deri
     return computed_once
 
 
-def analyse(sweep: SweepRecord, reflection_words: Sequence[str] | None = None) -> Analysis:
-    """Read and compare a sweep. Raises as `read_measurements`."""
-    processes = process_count(len(sweep.cells))
+def remember(analysis: Analysis, compute: Callable[[Analysis], Derived], result: Derived) -> None:
+    """Let a function that is `derived` return this result, which another one came by."""
+    analysis.known[_name_of(compute)] = result
+
+
+def _name_of(compute: Callable[[Analysis], Any]) -> str:
+    return f"{compute.__module__}.{compute.__qualname__}"
+
+
+def analyse(sweep: SweepRecord, reflection_words: Sequence[str] | None = None, processes: int = 1) -> Analysis:
+    """Read and compare a sweep, in so many processes. Raises as `read_measurements`."""
     measurements = read_measurements(sweep, processes)
     return Analysis(
         sweep=sweep,

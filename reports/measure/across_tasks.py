@@ -80,7 +80,7 @@ def _table(tasks: list[str], name: str, cells: list[Measurement]) -> dict[int, l
     """The final scores on every task, in percentage points, by seed."""
     table = {}
     for m in cells:
-        final = {row["task"]: finite(row["metrics"].get(name)) for row in m.cell.read_scores() if row["final"]}
+        final = {row["task"]: finite(row["metrics"].get(name)) for row in m.scores if row["final"]}
         scores = [100 * score for task in tasks if (score := final.get(task)) is not None]
         if len(scores) == len(tasks):
             table[m.cell.seed] = scores

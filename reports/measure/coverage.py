@@ -72,15 +72,10 @@ def coverage(analysis: Analysis) -> list[Coverage]:
 def problems_by_right(measurement: Measurement) -> list[int] | None:
     """How many problems of the final evaluation have 0, 1, ... right samples [samples + 1]; None if no samples were
     kept, or not equally many of each problem."""
-    table = measurement.final_samples
-    if table is None or table.num_rows == 0 or not {"problem_id", "correct"} <= set(table.column_names):
+    samples = measurement.final_samples
+    if samples is None or not samples.is_known or np.ptp(samples.drawn) > 0:
         return None
-    codes = table["problem_id"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    drawn = np.bincount(codes)
-    if np.ptp(drawn) > 0:
-        return None
-    right = np.bincount(codes, weights=table["correct"].to_numpy().astype(np.float64)).astype(int)
-    return [int(count) for count in np.bincount(right, minlength=drawn[0] + 1)]
+    return [int(count) for count in np.bincount(samples.right, minlength=samples.drawn[0] + 1)]
 
 
 def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:

@@ -147,6 +147,8 @@ def _difference(line: Line, partner: Line) -> Line:
 def to_line(seed: int, points: Points) -> Line:
     """A line through the finite points; the last of several at one x counts."""
     x, y = np.asarray(points, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
+    if np.isfinite(y).all() and (np.diff(x) > 0).all():  # as most are, in a fifth of the time
+        return Line(seed, x.copy(), y.copy())
     x, y = x[np.isfinite(y)][::-1], y[np.isfinite(y)][::-1]
     x, last = np.unique(x, return_index=True)
     return Line(seed, x, y[last])

@@ -17,6 +17,7 @@ from harness.records.rollouts import spread
 from harness.records.tables import read_parquet, require_values
 from reports.measure import Analysis, derived
 from reports.measure.measurements import Measurement
+from reports.processes import each_in_processes
 from reports.statistics import FloatArray
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ BIN_LABELS = ("0", "<¼", "<½", "<¾", "<1", "1")
 
 MOST_FILES = 3
 """How many files of rollouts are read of a cell: from the beginning, the middle and the end of training."""
+MOST_CELLS = 200
+"""How many cells are read, spread over all arms and seeds: a thousand would take most of a report's time."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,14 @@ class Difficulty:
 
 @derived
 def difficulties(analysis: Analysis) -> dict[str, dict[int, Difficulty]]:
-    """By arm and seed."""
-    return analysis.by_seed(difficulty)
+    """By arm and seed, of MOST_CELLS cells at most."""
+    every = [m for cells in analysis.measurements.values() for m in cells]
+    read = spread(every, MOST_CELLS)
+    found: dict[str, dict[int, Difficulty]] = {}
+    for m, one in zip(read, each_in_processes(difficulty, read, analysis.processes), strict=True):
+        if one is not None:
+            found.setdefault(m.cell.arm, {})[one.seed] = one
+    return found
 
 
 def difficulty(measurement: Measurement) -> Difficulty | None:

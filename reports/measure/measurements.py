@@ -6,21 +6,20 @@ fields, and a mean or a curve needs a single field.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.errors import few, nearest
 from harness.records.scores import METRIC_PREFIX, accuracy_names
+from reports.measure.final_samples import COLUMNS, FinalSamples
 from reports.processes import each_in_processes
 from reports.statistics import FloatArray
 
@@ -34,30 +33,53 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _DRAWN = re.compile(r"[@^]([0-9]+)$")
+READ_TOGETHER = 25
+"""So many cells are read in one go by a process: what they have in common is sent, and held, once."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows of numbers by column. fields: the values [length] of each; integers if every row has one, else floats with
-    NaN for rows that have none."""
+    """Rows of numbers by column, a table for each kind of number: of a thousand cells that takes a tenth of the objects
+    that an array for each field would be.
+
+    length: how many rows. places: by field, in the order in which they were recorded, which table it is in and which
+    row of that it is. integers [fields, length]: fields that are integers in every row. floats [fields, length]: the
+    others, NaN for rows that have none.
+    """
 
     length: int
-    fields: dict[str, npt.NDArray[Any]]
+    places: Mapping[str, tuple[Literal["integers", "floats"], int]]
+    integers: npt.NDArray[np.int64]
+    floats: FloatArray
 
     @classmethod
     def of(cls, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
         """Raises ValueError, which names the field, if a column holds no numbers or a row lacks one of the `needed`."""
-        columns = cls(len(table), {name: _numbers(name, table[name]) for name in table.column_names})
+        fields = {name: _numbers(name, table[name]) for name in table.column_names}
+        integers = {name: values for name, values in fields.items() if values.dtype.kind == "i"}
+        floats = [values for name, values in fields.items() if name not in integers]
+        columns = cls(
+            len(table),
+            _places(tuple(fields), tuple(integers)),
+            np.array([*integers.values()], dtype=np.int64).reshape(len(integers), len(table)),
+            np.array(floats, dtype=np.float64).reshape(len(floats), len(table)),
+        )
         for name in needed:
             if len(table) and (gaps := np.flatnonzero(np.isnan(columns[name]))).size:
                 raise ValueError(f"row {gaps[0] + 1} lacks {name!r}")
         return columns
 
+    @property
+    def fields(self) -> dict[str, npt.NDArray[Any]]:
+        """The values [length] of each field, as they were recorded."""
+        return {name: getattr(self, kind)[row] for name, (kind, row) in self.places.items()}
+
     def __getitem__(self, field: str) -> FloatArray:
         """The values [length] of a field, NaN where they are not finite; all NaN if it was not recorded."""
-        if field not in self.fields:
+        if field not in self.places:
             return np.full(self.length, np.nan)
-        values = self.fields[field].astype(np.float64)
+        kind, row = self.places[field]
+        values: FloatArray = getattr(self, kind)[row].astype(np.float64)
         values[~np.isfinite(values)] = np.nan
         return values
 
@@ -65,6 +87,20 @@ class Columns:
         """The finite values of a field, in order."""
         values = self[field]
         return values[~np.isnan(values)]
+
+
+@lru_cache(maxsize=32)
+def _places(names: tuple[str, ...], integers: tuple[str, ...]) -> dict[str, tuple[Literal["integers", "floats"], int]]:
+    """`Columns.places`, one for all cells that recorded the same fields."""
+    found: dict[str, tuple[Literal["integers", "floats"], int]] = {}
+    n_floats = 0
+    for name in names:
+        if name in integers:
+            found[name] = ("integers", integers.index(name))
+        else:
+            found[name] = ("floats", n_floats)
+            n_floats += 1
+    return found
 
 
 def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[Any]:
@@ -158,24 +194,14 @@ class Measurement:
         return other
 
     @cached_property
-    def final_samples(self) -> pyarrow.Table | None:
-        """Every sample of the final evaluation on the compared task, with its problem, number and verdicts but without
-        its text; None if the cell kept no samples. Older records may lack columns. Raises DamagedRecordError for
-        gaps."""
-        from harness.records.tables import require_values
-
-        table = self.read_final_samples(["problem_id", "sample", "correct", "verdicts"])
-        if table is not None:
-            require_values(self.cell.evals, table, table.column_names)
-            if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
-                raise _damaged(self.cell.evals, "the column correct holds something that is not true or false")
-            for name in {"problem_id", "verdicts"}.intersection(table.column_names):  # few texts, thousands of rows
-                place, texts = table.schema.get_field_index(name), table[name].dictionary_encode()
-                table = table.set_column(place, name, texts)
-        return table
+    def final_samples(self) -> FinalSamples | None:
+        """The samples of the final evaluation on the compared task, counted; None if the cell kept none. Raises
+        DamagedRecordError."""
+        table = self.read_final_samples(COLUMNS)
+        return None if table is None else FinalSamples.of(self.cell.evals, table)
 
     def read_final_samples(
-        self, columns: list[str], where: pyarrow.compute.Expression | None = None
+        self, columns: Sequence[str], where: pyarrow.compute.Expression | None = None
     ) -> pyarrow.Table | None:
         """These columns of the samples of the final evaluation on the compared task; None if none were kept."""
         import pyarrow.compute as pc
@@ -227,23 +253,12 @@ class Measurement:
     def problem_scores_pp(self) -> dict[str, float]:
         """The compared metric of every problem in the final evaluation, by its id, in percent.
 
-        Known for pass@k (2107.03374, eq. 1) and avg@n. Empty for other metrics, and if no samples were kept.
+        Known for pass@k and avg@n. Empty for other metrics, and if no samples were kept.
         """
-        table = self.final_samples
         name = "pass@1" if self.metric.name == "avg@n" else self.metric.name
-        if table is None or not name.startswith("pass@") or not {"problem_id", "correct"} <= set(table.column_names):
+        if self.final_samples is None or not name.startswith("pass@"):
             return {}
-        k = int(name.removeprefix("pass@"))
-        samples: Counter[str] = Counter()
-        correct: Counter[str] = Counter()
-        for problem, right in zip(table["problem_id"].to_pylist(), table["correct"].to_pylist(), strict=True):
-            samples[problem] += 1
-            correct[problem] += right
-        return {
-            problem: 100 * (1 - math.comb(n - correct[problem], k) / math.comb(n, k))
-            for problem, n in samples.items()
-            if n >= k
-        }
+        return self.final_samples.pass_at_pp(int(name.removeprefix("pass@")))
 
     @property
     def spent_tokens(self) -> float | None:
@@ -285,29 +300,18 @@ class Measurement:
         seconds, samples = first.seconds("eval_s"), first.drawn_samples
         return seconds / samples if seconds and samples else None
 
-    @cached_property
+    @property
     def grader_disagreement_frac(self) -> float | None:
-        """The share of final samples on which the graders do not all agree; None with fewer than two graders.
-
-        Raises DamagedRecordError for verdicts that are not a JSON object.
-        """
-        table = self.final_samples
-        if table is None or "verdicts" not in table.column_names:
-            return None
-        counted = [
-            (_votes(self.cell.evals, pair["values"]), pair["counts"])
-            for pair in table["verdicts"].value_counts().to_pylist()
-        ]
-        if not counted or min(len(votes) for votes, _ in counted) < 2:
-            return None
-        return float(sum(count for votes, count in counted if len(set(votes)) > 1) / table.num_rows)
+        """The share of final samples on which the graders do not all agree; None with fewer than two graders."""
+        return None if self.final_samples is None else self.final_samples.disagreement_frac
 
 
-def _with_records(measurement: Measurement) -> Measurement:
+def _with_records(measurements: list[Measurement]) -> list[Measurement]:
     """The same, after reading what every report looks at."""
-    for name in ("steps", "timing", "scores", "final_samples"):
-        getattr(measurement, name)
-    return measurement
+    for measurement in measurements:
+        for name in ("steps", "timing", "scores", "final_samples"):
+            getattr(measurement, name)
+    return measurements
 
 
 def _columns(path: Path, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
@@ -322,17 +326,6 @@ def _damaged(path: Path, fault: str) -> DamagedRecordError:
     from harness.records.files import DamagedRecordError
 
     return DamagedRecordError(f"{path}: {fault}. Restore the file, or move its folder away.")
-
-
-def _votes(path: Path, verdicts: str) -> list[Any]:
-    """What each grader said of a sample."""
-    try:
-        by_grader = json.loads(verdicts)
-    except json.JSONDecodeError:
-        by_grader = None
-    if not isinstance(by_grader, dict):
-        raise _damaged(path, f"a sample's verdicts are {verdicts!r}, no JSON object")
-    return list(by_grader.values())
 
 
 def finite(value: float | None) -> float | None:
@@ -360,7 +353,8 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
         measurement.cell.require_whole()
         _ = measurement.cell.spec  # a report looks at one spec of an arm, but any damaged one is to be named
     if processes > 1:
-        measured = each_in_processes(_with_records, measured, processes)
+        parts = [measured[start : start + READ_TOGETHER] for start in range(0, len(measured), READ_TOGETHER)]
+        measured = [one for part in each_in_processes(_with_records, parts, processes) for one in part]
     done = {(m.cell.arm, m.cell.seed): m for m in measured}
     if not done:
         raise ValueError(f"no cell of {sweep.name} is done: a report needs at least one; `bench run` makes them")

@@ -1,16 +1,17 @@
 """Over-optimisation: the proxy reward that an arm trains on, the truth beside it, and the distance from the start.
 
-Gao et al., arXiv:2210.10760: with growing KL to the starting policy the proxy keeps rising while the truth turns.
+Gao et al., arXiv:2210.10760: with growing KL to the starting policy the proxy keeps rising while the truth turns. A
+judge, which compares and has no score of its own, is measured by its verdicts at the beginning and at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from reports.measure.measurements import Measurement
+from reports.measure.measurements import Measurement, mean_of
 from reports.statistics import FloatArray
 
 KL, PROXY, TRUTH = "kl/sequence_start", "reward/reward_model", "reward/correct"
@@ -94,6 +95,96 @@ def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
             for path in paths.seeds.values()
         ),
         n=len(paths.seeds),
+    )
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """A judge's verdicts in some steps; means over steps, then over cells, None where nothing was recorded.
+
+    The shares of pairs are those of `harness.rewards.judging.judge_metrics`. correct: the share of right completions.
+    """
+
+    flip_frac: float | None
+    first_frac: float | None
+    tie_frac: float | None
+    no_scores_frac: float | None
+    right_frac: float | None
+    correct: float | None
+
+
+@dataclass(frozen=True)
+class JudgeAndTruth:
+    """The first and the last tenth of training."""
+
+    start: Verdicts
+    end: Verdicts
+
+
+def judge_and_truth(cells: Sequence[Measurement]) -> JudgeAndTruth | None:
+    """What an arm's judge said along training; None if none of its cells had one."""
+    judged = [cell for cell in cells if len(cell.steps.known("judge/tie_frac"))]
+    if not judged:
+        return None
+    columns = {field.name: f"judge/{field.name}" for field in fields(Verdicts)} | {"correct": TRUTH}
+
+    def tenth(of_ends: Callable[[int], slice]) -> Verdicts:
+        return Verdicts(
+            **{
+                name: mean_of(_mean(cell.steps[key][of_ends(-(-cell.steps.length // 10))]) for cell in judged)
+                for name, key in columns.items()
+            }
+        )
+
+    return JudgeAndTruth(start=tenth(lambda steps: slice(None, steps)), end=tenth(lambda steps: slice(-steps, None)))
+
+
+def _mean(values: FloatArray) -> float | None:
+    """The mean of what was recorded."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+@dataclass(frozen=True)
+class JudgeReplies:
+    """What the judge of an arm's rewards said in training, and what that cost; means over its cells.
+
+    questions, prompt_tokens, completion_tokens: of a whole cell, as they were when the replies were asked for. The
+    shares and kappa are means over steps (see `evals.grading.model_judge.reply_metrics`). correct: the share that the
+    judge finds right, of what it gives a verdict on.
+    """
+
+    questions: float | None
+    prompt_tokens: float | None
+    completion_tokens: float | None
+    undecided_frac: float | None
+    correct: float | None
+    rule_correct: float | None
+    agreement_frac: float | None
+    kappa: float | None
+
+
+def judge_replies(cells: Sequence[Measurement]) -> JudgeReplies | None:
+    """The summary of an arm's cells; None if no judge graded their rollouts."""
+    judged = [cell for cell in cells if len(cell.steps.known("judge/questions"))]
+    if not judged:
+        return None
+
+    def total(key: str) -> float | None:
+        return mean_of(float(cell.steps.known(f"judge/{key}").sum()) for cell in judged)
+
+    def mean(key: str) -> float | None:
+        return mean_of(cell.step_mean(key) for cell in judged)
+
+    return JudgeReplies(
+        questions=total("questions"),
+        prompt_tokens=total("prompt_tokens"),
+        completion_tokens=total("completion_tokens"),
+        undecided_frac=mean("judge/undecided_frac"),
+        correct=mean(TRUTH),
+        rule_correct=mean("judge/rule_correct"),
+        agreement_frac=mean("judge/agreement_frac"),
+        kappa=mean("judge/kappa"),
     )
 
 

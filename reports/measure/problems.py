@@ -7,14 +7,16 @@ A sweep asks it with `compare: {new_problems: true}`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
-from reports.measure.measurements import Measurement
 from reports.statistics import CrossedEstimate, FloatArray, over_seeds_and_problems
+
+if TYPE_CHECKING:
+    import pyarrow
 
 MIN_PROBLEMS = 5
 """Fewer problems hardly show how much problems differ: with two, intervals are wider than scores can lie apart."""
@@ -46,19 +48,18 @@ class ProblemScores:
         others = self.by_arm.get(baseline, {})
         return [seed for seed in self.by_arm.get(arm, {}) if seed in others]
 
-    def rows(self) -> dict[str, list[Any]]:
-        """The columns of a table with a row for each arm, seed and problem."""
-        known = [
-            (arm, seed, problem, float(shares[problem]))
-            for arm, by_seed in self.by_arm.items()
-            for seed, shares in by_seed.items()
-            for problem in np.flatnonzero(~np.isnan(shares))
-        ]
+    def columns(self) -> dict[str, pyarrow.Array]:
+        """A table with a row for each arm, seed and problem that was evaluated."""
+        import pyarrow
+
+        cells = [(arm, seed) for arm, by_seed in self.by_arm.items() for seed in by_seed]
+        shares = np.array([self.by_arm[arm][seed] for arm, seed in cells]).reshape(len(cells), len(self.problems))
+        cell, problem = np.nonzero(~np.isnan(shares))
         return {
-            "arm": [arm for arm, _, _, _ in known],
-            "seed": [seed for _, seed, _, _ in known],
-            "problem_id": [self.problems[problem] for _, _, problem, _ in known],
-            "correct_frac": [share for _, _, _, share in known],
+            "arm": pyarrow.array([arm for arm, _ in cells], pyarrow.string()).take(pyarrow.array(cell)),
+            "seed": pyarrow.array([seed for _, seed in cells], pyarrow.int64()).take(pyarrow.array(cell)),
+            "problem_id": pyarrow.array(self.problems, pyarrow.string()).take(pyarrow.array(problem)),
+            "correct_frac": pyarrow.array(shares[cell, problem], pyarrow.float64()),
         }
 
 
@@ -67,15 +68,15 @@ def problem_scores(analysis: Analysis) -> ProblemScores:
     """The scores of every cell that kept its samples; arms without such a cell are left out."""
     position: dict[str, int] = {}
     read: dict[str, dict[int, tuple[list[int], FloatArray]]] = {}
-    for arm, cells in analysis.measurements.items():
-        for m in cells:
-            if (shares := _correct_fracs(m)) is not None:
-                places = [position.setdefault(problem, len(position)) for problem in shares[0]]
-                read.setdefault(arm, {})[m.cell.seed] = (places, shares[1])
+    for arm, by_seed in analysis.by_seed(lambda m: m.final_samples).items():
+        for seed, samples in by_seed.items():
+            if samples.is_known:
+                places = [position.setdefault(problem, len(position)) for problem in samples.problems]
+                read.setdefault(arm, {})[seed] = (places, samples.right_fracs)
     by_arm: dict[str, dict[int, FloatArray]] = {}
-    for arm, by_seed in read.items():
+    for arm, fracs in read.items():
         by_arm[arm] = {}
-        for seed, (places, values) in by_seed.items():
+        for seed, (places, values) in fracs.items():
             by_arm[arm][seed] = np.full(len(position), np.nan)
             by_arm[arm][seed][places] = values
     return ProblemScores(list(position), by_arm)
@@ -89,18 +90,6 @@ def mean_of_known(rows: Any, n: int) -> FloatArray:
     total = np.where(known, values, 0.0).sum(axis=0)
     mean: FloatArray = np.divide(total, count, out=np.full(n, np.nan), where=count > 0)
     return mean
-
-
-def _correct_fracs(measurement: Measurement) -> tuple[list[str], FloatArray] | None:
-    """The problems of a cell, with the share of right samples of each."""
-    table = measurement.final_samples
-    if table is None or table.num_rows == 0 or not {"problem_id", "correct"} <= set(table.column_names):
-        return None
-    coded = table["problem_id"].combine_chunks().dictionary_encode()
-    codes = coded.indices.to_numpy(zero_copy_only=False)
-    right = table["correct"].to_numpy().astype(np.float64)
-    problems = [str(problem) for problem in coded.dictionary.to_pylist()]
-    return problems, np.bincount(codes, weights=right) / np.bincount(codes)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,8 @@ def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
         return VarianceBudget(None, refused=f"it takes {MIN_PAIRS} pairs")
     if analysis.metric.name not in MEANS_OF_SAMPLES:
         return VarianceBudget(None, refused=f"{analysis.metric.name} is no mean of samples")
-    grids = {arm: [_sample_grids(analysis)[arm].get(seed) for seed in contrast.seeds] for arm in contrast.weights}
+    measured = {arm: {m.cell.seed: m for m in analysis.measurements[arm]} for arm in contrast.weights}
+    grids = {arm: [sample_grid(cells[seed]) for seed in contrast.seeds] for arm, cells in measured.items()}
     known = [grid for arm in grids.values() for grid in arm if grid is not None]
     wanted = len(grids) * len(contrast.seeds)
     if len(known) < wanted or any(grid.problems != known[0].problems for grid in known):
@@ -99,14 +101,6 @@ def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
         for arm, some in grids.items()
     }
     return budget_of(samples, contrast.weights, contrast.comparison.alpha, one_checkpoint=contrast.over_problems)
-
-
-@derived
-def _sample_grids(analysis: Analysis) -> dict[str, dict[int, SampleGrid]]:
-    return {
-        arm: {m.cell.seed: grid for m in cells if (grid := sample_grid(m)) is not None}
-        for arm, cells in analysis.measurements.items()
-    }
 
 
 def budget_of(
@@ -147,18 +141,18 @@ def _side(samples: Mapping[str, FloatArray], weights: Mapping[str, float], sign:
 def sample_grid(measurement: Measurement) -> SampleGrid | None:
     """The samples of the final evaluation on the compared task; None if the cell kept none, or not equally many of
     every problem."""
-    table = measurement.final_samples
-    if table is None or table.num_rows == 0 or not {"problem_id", "sample", "correct"} <= set(table.column_names):
+    samples = measurement.final_samples
+    if samples is None or (right := samples.grid) is None:
         return None
-    coded = table["problem_id"].combine_chunks().dictionary_encode()
-    names = [str(problem) for problem in coded.dictionary.to_pylist()]
-    place = np.argsort(np.argsort(names))[coded.indices.to_numpy(zero_copy_only=False)]
-    counts = np.bincount(place)
-    if counts.min() != counts.max():
-        return None
-    order = np.lexsort((table["sample"].to_numpy(), place))
-    right = table["correct"].to_numpy()[order].reshape(len(names), -1)
-    return SampleGrid(sorted(names), right)
+    problems, order = _in_order(samples.problems)
+    return SampleGrid(problems, right[order])
+
+
+@lru_cache(maxsize=8)
+def _in_order(problems: tuple[str, ...]) -> tuple[list[str], npt.NDArray[np.intp]]:
+    """The problems, sorted, with the place of each among those given; cells evaluate the same ones."""
+    order = sorted(range(len(problems)), key=problems.__getitem__)
+    return [problems[place] for place in order], np.array(order)
 
 
 def variance_row(budget: VarianceBudget) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from reports.drawing.rendering import RenderedFigure
 from reports.figures import FIGURES, Group, render_figures
 from reports.formats import Table, count
 from reports.measure import Analysis, analyse
+from reports.measure.difficulty import difficulties
 from reports.measure.next_step import OPEN_VERDICTS
 from reports.page.coverage import coverage_sentence
 from reports.page.document import DATA_FILES, Report, report_document, write_data
@@ -28,16 +29,20 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 
-def write_report(sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[str] | None = None) -> Report:
+def write_report(
+    sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[str] | None = None, processes: int = 1
+) -> Report:
     """Write the report of a sweep into a folder and return the contents of report.json.
 
-    reflection_words: the words whose tokens are followed through training; by default our own choice.
+    reflection_words: the words whose tokens are followed through training; by default our own choice. processes: how
+    many work on it, this one included.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv and *.parquet. The
-    same records give the same bytes. Processes that helped go on until `end_processes`. Raises as `read_measurements`.
+    same records give the same bytes. Raises as `read_measurements`.
     """
-    analysis = analyse(sweep, reflection_words)
+    analysis = analyse(sweep, reflection_words, processes)
     report = report_document(analysis)
+    difficulties(analysis)  # the last that is read of the records: figures are drawn from what was measured
     figures = render_figures(analysis)
     write_data(analysis, out_dir / "data")
     write_page(out_dir, "sweep", _content(analysis, report, figures), report, figures)

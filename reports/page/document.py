@@ -27,7 +27,7 @@ from reports.measure.interactions import FactorEffect, declared_of, effects_of
 from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
 from reports.measure.next_step import next_steps
-from reports.measure.overoptimisation import proxy_and_truth
+from reports.measure.overoptimisation import judge_and_truth, judge_replies, proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
 from reports.measure.tuning import tuning_rows
 from reports.measure.variance import effect_budgets, variance_budgets, variance_row
@@ -238,6 +238,8 @@ def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
         "before_ece": finite(analysis.base_metrics.get("ece")),
         "budget_tokens": sweep.budget_tokens,
         **{key: value for key, value in asdict(arm).items() if key != "arm"},
+        **({} if (judge := judge_and_truth(analysis.measurements[arm.arm])) is None else {"judge": asdict(judge)}),
+        **({} if (said := judge_replies(analysis.measurements[arm.arm])) is None else {"judge_replies": asdict(said)}),
         "proxy_and_truth": None if (end := proxy_and_truth(analysis.measurements[arm.arm])) is None else asdict(end),
     }
 
@@ -283,7 +285,7 @@ def write_data(analysis: Analysis, folder: Path) -> None:
     every field of every step of every cell."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / FINAL_SCORES, csv_text(_final_scores(analysis)))
-    _write_parquet(folder / PROBLEMS, problem_scores(analysis).rows())
+    _write_parquet(folder / PROBLEMS, problem_scores(analysis).columns())
     _write_parquet(folder / STEPS, _steps(analysis))
 
 
@@ -304,18 +306,16 @@ def _steps(analysis: Analysis) -> dict[str, pyarrow.Array]:
     import pyarrow
 
     cells = [(arm, m.cell.seed, m.steps) for arm, some in analysis.measurements.items() for m in some]
-    lengths = [steps.length for *_, steps in cells]
-    fields = dict.fromkeys(name for *_, steps in cells for name in steps.fields)
+    lengths, fields = [steps.length for *_, steps in cells], [steps.fields for *_, steps in cells]
+    absent = [np.full(length, np.nan) for length in lengths]
+    values = {
+        name: np.concatenate([of_cell.get(name, nothing) for of_cell, nothing in zip(fields, absent, strict=True)])
+        for name in dict.fromkeys(name for of_cell in fields for name in of_cell)
+    }
     return {
         "arm": pyarrow.array(np.repeat([arm for arm, *_ in cells], lengths)),
         "seed": pyarrow.array(np.repeat([seed for _, seed, _ in cells], lengths)),
-        **{
-            name: pyarrow.array(
-                np.concatenate([steps.fields.get(name, np.full(steps.length, np.nan)) for *_, steps in cells]),
-                from_pandas=True,  # NaN becomes null
-            )
-            for name in fields
-        },
+        **{name: pyarrow.array(column, from_pandas=True) for name, column in values.items()},  # NaN becomes null
     }
 
 

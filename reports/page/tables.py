@@ -1,4 +1,4 @@
-"""The tables of a report: results, contrasts, tasks, arms, proxy and truth, problems.
+"""The tables of a report: results, contrasts, tasks, arms, proxy, judge and truth, problems.
 
 Those of what was set, spent and recorded are in `record_tables`, those of laws and reflection words in
 `reports.extras`.
@@ -33,6 +33,15 @@ ACROSS_TASKS_NOTE = (
     "much. Intervals: Student's t over runs, each with all its tasks. A probability of improvement has none below "
     f"{MIN_RUNS_FOR_IMPROVEMENT} runs, because so few can win every comparison by chance."
 )
+JUDGE_NOTE = (
+    "Pairs of a completion and the reference of its group; completions equal to their reference are left out. A verdict"
+    " that flips with the order is a tie. Prefers the first shown: 50 % has no position bias. Right about right and"
+    " wrong: of the pairs with one right completion, those in which both orders prefer it."
+)
+REPLY_NOTE = (
+    "Costs are those of the replies when they were asked for, whether or not another cell had asked before. The rule is"
+    " the task's own grader; agreement and κ are over completions with a verdict of both."
+)
 PROBLEM_NOTE = (
     "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
     " range between arms. They are the extremes of {n} problems. By chance: the mean range at the same rank if"
@@ -50,7 +59,12 @@ def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]
             across_tasks_table(report["across_tasks"]),
             coverage_table(report["coverage"]),
         ],
-        "Learning": [arm_table(report["arms"]), proxy_table(report["arms"])],
+        "Learning": [
+            arm_table(report["arms"]),
+            proxy_table(report["arms"]),
+            judge_table(report["arms"]),
+            reply_table(report["arms"]),
+        ],
         "Policy": [*law_tables(report["laws"]), _reflection(analysis)],
         "Cost": [cost_table(report)],
         "Records": [provenance_table(analysis)],
@@ -165,6 +179,44 @@ def proxy_table(arms: Sequence[Row]) -> Table | None:
         ("proxy since the peak (sd)", lambda end: f"{end['proxy_since_peak_sd']:+z.2f}"),
         ("seeds with truth down, proxy up", lambda end: f"{end['n_overoptimised']} of {end['n']}"),
     ])  # fmt: skip
+
+
+def judge_table(arms: Sequence[Row]) -> Table | None:
+    """What judges said at the start and at the end of training; None if no arm had one."""
+    rows = [{"arm": arm["arm"], **arm["judge"]} for arm in arms if "judge" in arm]
+    if not rows:
+        return None
+
+    def both(key: str) -> Callable[[Row], str]:
+        return lambda row: f"{percent(row['start'][key])} → {percent(row['end'][key])}"
+
+    return _table("Judge and truth, first tenth of training → last tenth", rows, [
+        ("arm", lambda row: row["arm"]),
+        ("verdict flips with the order", both("flip_frac")),
+        ("prefers the first shown", both("first_frac")),
+        ("ties", both("tie_frac")),
+        ("no scores", both("no_scores_frac")),
+        ("right about right and wrong", both("right_frac")),
+        ("right completions", both("correct")),
+    ], JUDGE_NOTE)  # fmt: skip
+
+
+def reply_table(arms: Sequence[Row]) -> Table | None:
+    """What judges that graded rollouts said and cost; None if no arm had one."""
+    rows = [{"arm": arm["arm"], **arm["judge_replies"]} for arm in arms if "judge_replies" in arm]
+    if not rows:
+        return None
+    return _table("Judges as graders, in training", rows, [
+        ("arm", lambda row: row["arm"]),
+        ("questions per cell", lambda row: number(row["questions"])),
+        ("prompt tokens", lambda row: tokens(row["prompt_tokens"])),
+        ("reply tokens", lambda row: tokens(row["completion_tokens"])),
+        ("no verdict", lambda row: percent(row["undecided_frac"])),
+        ("right, says the judge", lambda row: percent(row["correct"])),
+        ("right, says the rule", lambda row: percent(row["rule_correct"])),
+        ("agreement", lambda row: percent(row["agreement_frac"])),
+        ("Cohen's κ", lambda row: number(row["kappa"], 2)),
+    ], REPLY_NOTE)  # fmt: skip
 
 
 def problem_table(analysis: Analysis, report: Report) -> Table | None:

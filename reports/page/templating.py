@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,17 +48,19 @@ def write_page(
             write_text(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
             (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)
         write_text(out_dir / "data" / f"{figure.name}.csv", figure.csv)
-    write_text(out_dir / "report.json", json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
+    write_text(out_dir / "report.json", chain(encoder.iterencode(document), "\n"))
     content = content | {"figures": figures}
     write_text(out_dir / "index.html", render_html(f"{kind}.html.j2", content))
     write_text(out_dir / "report.md", render_markdown(f"{kind}.md.j2", content))
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: Iterable[str]) -> None:
     """Write the file whole or not at all: somebody may be reading the page that it replaces, and `bench run` and
-    `bench ui` may write it at once."""
+    `bench ui` may write it at once. text: a string, or the parts of one that is never to be held as a whole."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    aside.write_text(text, encoding="utf-8", newline="\n")
+    with aside.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines([text] if isinstance(text, str) else text)
     aside.replace(path)
 
 

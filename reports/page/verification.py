@@ -77,11 +77,11 @@ def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[s
     the same bytes. Raises as `read_measurements`.
     """
     from reports.page import write_report
-    from reports.processes import end_processes
+    from reports.processes import end_processes, process_count
 
     with TemporaryDirectory() as aside:
         try:
-            write_report(sweep, Path(aside), reflection_words)
+            write_report(sweep, Path(aside), reflection_words, process_count(len(sweep.cells)))
         finally:
             end_processes()
         return compare_reports(folder, Path(aside))

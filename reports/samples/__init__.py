@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harness.records.rollouts import spread
-from reports.processes import each_in_processes, process_count
+from reports.processes import give_back_memory
 from reports.samples.files import Place, collect, write_files
 from reports.samples.reading import CellSamples, are_final, read_lm_eval, read_samples, steps_of
 
@@ -70,6 +69,7 @@ def write_sweep_samples(sweep: SweepRecord, out_dir: Path) -> None:
     # A search has no baseline that its trials could be laid beside: any two can be.
     baseline = None if sweep.is_search else sweep.baseline
     _write(done, sweep.arms, baseline, content | {"report": "index.html"}, out_dir)
+    give_back_memory()
 
 
 def write_evaluation_samples(task: str, seed: int, stores: Mapping[str, Path], out_dir: Path) -> Path:
@@ -116,16 +116,14 @@ def _write(
     content: dict[str, Any],
     out_dir: Path,
 ) -> None:
-    processes = process_count(len(cells))
     most_files = max(2, MOST_FILES // max(1, len(cells)))
-    extents = each_in_processes(partial(measure_extent, most_files=most_files), list(cells.values()), processes)
+    extents = [measure_extent(cell, most_files) for cell in cells.values()]
     mean_tokens = max((one.mean_tokens for one in extents), default=0.0)
     shown = share(extents, min(MOST_SAMPLES, int(MOST_TOKENS / max(1.0, mean_tokens))))
     most_formulas = MOST_FORMULAS // max(1, len(cells))
-    read = partial(read_samples, shown=shown, most_files=most_files, most_formulas=most_formulas)
-    found = each_in_processes(read, list(cells.values()), processes)
-    sentence = shown_sentence(extents, shown, sum(len(one.samples) for one in found))
-    _write_page(dict(zip(cells, found, strict=True)), arms, baseline, content, sentence, out_dir)
+    found = {place: read_samples(cell, shown, most_files, most_formulas) for place, cell in cells.items()}
+    sentence = shown_sentence(extents, shown, sum(len(one.samples) for one in found.values()))
+    _write_page(found, arms, baseline, content, sentence, out_dir)
 
 
 def _write_page(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -41,6 +42,7 @@ EXTRACTED_CHARACTERS = 200
 REASONS = {
     "mismatch": "not the reference",
     "unparsed": "no answer that it can read",
+    "undecided": "the judge's reply states no verdict",
     "timeout": "comparing took too long",
     "crash": "comparing failed",
 }
@@ -257,7 +259,7 @@ class _Reader:
         head = script_json({"text": readable(text[:HEAD_CHARACTERS]), "length": len(text), **shown})
         right = row.get("correct")
         return Sample(
-            when=when,
+            when=sys.intern(when),
             problem=problem,
             sample=int(row["sample"]),
             is_right=None if right is None else bool(right),

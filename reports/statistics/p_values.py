@@ -11,7 +11,9 @@ from reports.statistics.means import RELATIVE_TOLERANCE, FloatArray, finite_scor
 EXACT_SIGN_FLIP_PAIRS = 32
 SIGN_FLIP_DRAWS = 100_000
 MOST_SIGNS = 10_000_000
-"""Over the problems of a benchmark, more would not fit into memory."""
+"""Over the problems of a benchmark, more would take seconds."""
+DRAWS_AT_ONCE = 1000
+"""All patterns together would take more memory than the rest of a report."""
 
 
 def t_p_value(statistic: float, df: float) -> float:
@@ -36,8 +38,10 @@ def sign_flip_p_value(differences: Sequence[float] | FloatArray) -> float:
     if n <= EXACT_SIGN_FLIP_PAIRS:
         return _share_beyond(sample, extreme)
     draws = min(SIGN_FLIP_DRAWS, MOST_SIGNS // n)
-    signs = np.random.default_rng(0).choice(np.array([-1.0, 1.0]), size=(draws, n))
-    beyond = int(np.count_nonzero(np.abs(signs @ sample) >= extreme))
+    rng, beyond = np.random.default_rng(0), 0
+    for start in range(0, draws, DRAWS_AT_ONCE):
+        signs = rng.choice(np.array([-1.0, 1.0]), size=(min(DRAWS_AT_ONCE, draws - start), n))
+        beyond += int(np.count_nonzero(np.abs(signs @ sample) >= extreme))
     return (beyond + 1) / (draws + 1)
 
 

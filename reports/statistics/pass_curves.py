@@ -93,8 +93,10 @@ def _largest_t(covariance: FloatArray, n: float, alpha: float) -> float:
     rng = np.random.default_rng(0)
     means = rng.standard_normal((DRAWS, len(roots))) @ roots
     if math.isfinite(n):
-        spread = rng.standard_normal((int(n) - 1, DRAWS, len(roots))) @ roots
-        means = means / np.sqrt((spread**2).mean(axis=0))
+        squares = np.zeros_like(means)
+        for _ in range(int(n) - 1):  # one curve after the other: those of many seeds together are too large to hold
+            squares += (rng.standard_normal((DRAWS, len(roots))) @ roots) ** 2
+        means = means / np.sqrt(squares / (int(n) - 1))
     return float(np.quantile(np.abs(means).max(axis=1), 1 - alpha))
 
 

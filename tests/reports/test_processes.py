@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import reports.measure
 from reports.page import write_report
-from reports.processes import MANY_CELLS, SentOnce, each_in_processes, process_count
+from reports.processes import CELLS_OF_A_PROCESS, SentOnce, each_in_processes, meanwhile, process_count
+from reports.samples import write_sweep_samples
 from tests.reports.synthetic import write_sweep
 
 pytestmark = pytest.mark.slow
@@ -35,19 +35,54 @@ def test_an_exception_in_another_process_is_raised_here():
 
 
 def test_a_small_sweep_is_reported_by_one_process():
-    assert process_count(MANY_CELLS - 1) == 1
+    assert process_count(2 * CELLS_OF_A_PROCESS - 1) == 1
 
 
-def test_a_report_by_two_processes_has_the_same_bytes(tmp_path, monkeypatch):
+def test_a_report_by_two_processes_has_the_same_bytes(tmp_path):
     sweep = write_sweep(tmp_path / "sweep", {"base": 0.0, "up": 3.0}, seeds=3, texts=["Wait, 3 #### 3", "#### 5"])
 
     def written(processes: int) -> dict[Path, bytes]:
-        monkeypatch.setattr(reports.measure, "process_count", lambda n_cells: processes)
         folder = tmp_path / f"by_{processes}"
-        write_report(sweep, folder)
+        with meanwhile(partial(write_sweep_samples, sweep, folder), processes):
+            write_report(sweep, folder, processes=processes)
         return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
     assert written(2) == written(1)
+
+
+def noted(path: Path, until: Path | None = None) -> None:
+    """Write which process this is, once the other file exists."""
+    while until is not None and not until.exists():
+        time.sleep(0.01)
+    path.write_text(str(os.getpid()))
+
+
+def lasts(started: Path) -> None:
+    started.touch()
+    time.sleep(60)
+
+
+def test_work_is_done_meanwhile_by_another_process_which_helps_when_it_is_free(tmp_path):
+    other, here = tmp_path / "other", tmp_path / "here"
+    with meanwhile(partial(noted, other, until=here), 2):
+        assert each_in_processes(half, [1, 2, 3], 2) == [0.5, 1.0, 1.5]  # which nobody else could do
+        assert not other.exists()
+        noted(here)
+    assert int(other.read_text()) != int(here.read_text()) == os.getpid()
+    with meanwhile(partial(noted, other), 1):
+        assert int(other.read_text()) == os.getpid()
+
+
+def test_what_fails_meanwhile_is_raised_and_what_fails_here_ends_it(tmp_path):
+    with pytest.raises(ValueError, match="13 is unlucky"), meanwhile(partial(half, 13), 2):
+        pass
+    started = tmp_path / "started"
+    begun_s = time.monotonic()
+    with pytest.raises(KeyError), meanwhile(partial(lasts, started), 2):
+        while not started.exists():
+            time.sleep(0.01)
+        raise KeyError
+    assert time.monotonic() - begun_s < 30
 
 
 def tenth(sent: SentOnce[list[int]], number: int) -> int:
@@ -87,8 +122,8 @@ def test_no_more_processes_than_the_cores_that_this_one_may_use():
 import os, sys
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 from reports.processes import process_count
-few = process_count({MANY_CELLS - 1})
-print(few, "joblib" in sys.modules, process_count({MANY_CELLS}))
+few = process_count({2 * CELLS_OF_A_PROCESS - 1})
+print(few, "joblib" in sys.modules, process_count({10 * CELLS_OF_A_PROCESS}))
 """
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert output.split() == ["1", "False", "1"]

@@ -259,6 +259,14 @@ def test_the_data_of_a_figure_has_both_sides(tmp_path: Any) -> None:
     assert RATIO.heading == "importance ratio"
 
 
+def test_a_figure_leaves_out_an_arm_that_never_wrote_a_word(tmp_path: Any) -> None:
+    sweep = one_cell(tmp_path, arms=2)
+    write_rows(sweep.cells[1].path, [recorded(step, "1 + 1", True) for step in (1, 2)])
+    drawing = FIGURES.find("reflection_policy").draw(analyse(sweep))
+    assert drawing is not None
+    assert {row["arm"] for row in drawing.rows} == {"arm0"}
+
+
 def test_tokens_of_the_made_up_text() -> None:
     assert "".join(tokens_of("Wait, 1+1=2")) == "Wait, 1+1=2"
     assert [len(tokens_of(row["text"])) for row in ROWS] == [7, 5, 2, 2]

@@ -275,6 +275,17 @@ def test_the_frontier_is_what_no_other_beats():
     assert frontier([]) == []
 
 
+def test_the_truth_is_drawn_beside_a_reward_that_is_something_else(tmp_path):
+    sweep = write_sweep(tmp_path, {"base": 0.0, "proxy": 0.0}, seeds=1)
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": row["reward/correct"]})
+    drawings = [kind.draw(analyse(sweep)) for kind in in_reading_order(FIGURES) if kind.name == "proxy"]
+    assert drawings == [None], "all are trained on the truth"
+    rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 1 - row["reward/correct"]}, arm="proxy")
+    (drawing,) = drawn(sweep, ["proxy"])
+    points = [(row["reward/mean"], row["reward/correct"]) for row in drawing.rows if row["arm"] == "proxy"]
+    assert all(reward == pytest.approx(1 - float(truth)) for reward, truth in points)
+
+
 def test_the_paired_difference_ends_at_the_differences_of_the_verdict(tmp_path):
     changes = {(arm, seed): {"generated_tokens": 200_000} for arm in ("base", "up") for seed in range(3)}
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, changes=changes)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import reports.measure
 from harness import plugins
 from harness.cli.look import ls
 from harness.errors import RefusedError
@@ -44,10 +43,7 @@ def use(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_the_example_is_on_the_page_with_its_data_and_leaves_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
-) -> None:
-    monkeypatch.setattr(reports.measure, "process_count", lambda n_cells: processes)
+def test_the_example_is_on_the_page_with_its_data_and_leaves_again(tmp_path: Path, processes: int) -> None:
     (tmp_path / "mine").mkdir()
     shutil.copy(EXAMPLE, tmp_path / "mine")
     sweep = write_sweep(tmp_path / "sweep", {"base": 0.0, "up": 3.0}, seeds=2)
@@ -58,7 +54,7 @@ def test_the_example_is_on_the_page_with_its_data_and_leaves_again(
     source = FIGURES.source(NAME)
     assert source is not None and source.path == tmp_path / "mine" / "figure.py" and source.digest
     assert in_reading_order(FIGURES)[-1].name == NAME
-    write_report(sweep, out)
+    write_report(sweep, out, processes=processes)
     html, markdown = ((out / name).read_text() for name in ("index.html", "report.md"))
     assert f'<figure id="{NAME}">\n<h3>Tokens per right answer</h3>' in html
     assert f"![Tokens per right answer](figures/{NAME}.png)" in markdown
@@ -71,7 +67,7 @@ def test_the_example_is_on_the_page_with_its_data_and_leaves_again(
 
     plugins.use([], [])
     assert NAME not in FIGURES.names()
-    write_report(sweep, out)
+    write_report(sweep, out, processes=processes)
     assert "Tokens per right answer" not in (out / "index.html").read_text()
     assert not any(file.exists() for file in files)
 

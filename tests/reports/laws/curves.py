@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reports.laws import Run
-from reports.laws.points import FloatArray
+from reports.laws.entropy import FloatArray
 
 A, B = 0.25, 1.1
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reports.laws import LawRefusedError, fit_compute_law
 from reports.laws.compute import MOST_CHANCE, noise_p_value
-from reports.laws.points import FloatArray
+from reports.laws.entropy import FloatArray
 from tests.reports.laws.curves import ar1
 
 TOKENS = np.geomspace(1e3, 1e6, 14)

@@ -2,18 +2,22 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import re
+import weakref
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from harness.records import CellRecord
 from harness.records.files import DamagedRecordError
 from harness.records.tables import read_columns
 from reports.measure import analyse
 from reports.measure.measurements import Columns, Measurement, Metric, MetricError, read_measurements
 from reports.measure.variance import declared_budgets
+from reports.page.document import report_document
 from tests.reports.rewriting import rewrite_rows, write_steps
 from tests.reports.synthetic import write_sweep
 
@@ -214,12 +218,13 @@ def test_of_a_cell_samples_take_a_few_bytes_each(tmp_path):
     sweep = write_sweep(tmp_path, ARMS, seeds=1)
     [[measured], _] = read_measurements(sweep).values()
     assert measured.final_samples is not None
-    few, problems = measured.final_samples.num_rows, measured.problem_scores_pp.keys()
+    few, problems = measured.final_samples.n_samples, measured.problem_scores_pp.keys()
+    takes_bytes = len(pickle.dumps(measured.final_samples))
     table = pa.parquet.read_table(measured.cell.evals)
     pa.parquet.write_table(pa.concat_tables([table] * 50), measured.cell.evals)
     [[again], _] = read_measurements(sweep).values()
-    assert again.final_samples is not None and again.final_samples.num_rows == 50 * few
-    assert again.final_samples.nbytes < 20 * 50 * few
+    assert again.final_samples is not None and again.final_samples.n_samples == 50 * few
+    assert len(pickle.dumps(again.final_samples)) < takes_bytes + 50 * few
     assert again.problem_scores_pp.keys() == problems
 
 
@@ -228,3 +233,19 @@ def test_comparing_again_costs_nothing(tmp_path, monkeypatch):
     expected = analysis.contrasts
     monkeypatch.setattr("reports.measure.interactions.compare_arms", None)
     assert [contrast for contrast, _ in declared_budgets(analysis)] == expected
+
+
+def test_samples_of_one_cell_are_held_at_a_time(tmp_path, monkeypatch):
+    """A sweep of a thousand cells has millions: each cell's are counted and let go before the next are read."""
+    sweep = write_sweep(tmp_path, ARMS, seeds=3)
+    read, tables, held = CellRecord.read_evals, [], []
+
+    def watched(cell, columns=None, where=None):
+        table = read(cell, columns, where)
+        tables.append(weakref.ref(table))
+        held.append(sum(one() is not None for one in tables))
+        return table
+
+    monkeypatch.setattr(CellRecord, "read_evals", watched)
+    report_document(analyse(sweep))
+    assert held == [1] * len(sweep.cells)  # and no cell's are read again

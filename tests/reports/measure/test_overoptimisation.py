@@ -9,7 +9,15 @@ import pytest
 
 from reports.measure import analyse
 from reports.measure.measurements import Measurement, read_measurements
-from reports.measure.overoptimisation import KL, PROXY, STRETCHES, TRUTH, arm_paths, proxy_and_truth
+from reports.measure.overoptimisation import (
+    KL,
+    PROXY,
+    STRETCHES,
+    TRUTH,
+    arm_paths,
+    judge_and_truth,
+    proxy_and_truth,
+)
 from reports.page.document import report_document
 from reports.page.tables import report_tables
 from tests.reports.rewriting import write_steps
@@ -108,3 +116,68 @@ def test_without_a_proxy_there_is_no_table(tmp_path):
     analysis = analyse(sweep)
     titles = [table.title for table in report_tables(analysis, report_document(analysis))["Learning"]]
     assert not any(title.startswith("Proxy and truth") for title in titles)
+
+
+def test_a_judge_is_shown_at_the_start_and_at_the_end(tmp_path):
+    """Twelve steps: a tenth is two of them. The second seed had nothing to flip at the end."""
+    sweep = write_sweep(tmp_path, {"base": 0.0, "judge": 0.0}, seeds=2)
+    for cell in (cell for cell in sweep.cells if cell.arm == "judge"):
+        write_steps(
+            cell,
+            [
+                {
+                    **{"step": step, "generated_tokens": step, TRUTH: 0.1 * (step > 6) + 0.2 * cell.seed},
+                    **{"judge/tie_frac": 0.5, "judge/first_frac": 0.6, "judge/right_frac": 0.4 + 0.1 * (step == 1)},
+                    "judge/flip_frac": None if cell.seed and step > 6 else step / 100,
+                    "judge/no_scores_frac": 0.0,
+                }
+                for step in range(1, 13)
+            ],
+        )
+    analysis = analyse(sweep)
+    found = judge_and_truth(analysis.measurements["judge"])
+    assert found is not None
+    start, end = asdict(found.start), asdict(found.end)
+    assert start == pytest.approx(
+        {
+            "flip_frac": 0.015,
+            "first_frac": 0.6,
+            "tie_frac": 0.5,
+            "no_scores_frac": 0,
+            "right_frac": 0.45,
+            "correct": 0.1,
+        }
+    )
+    assert (end["flip_frac"], end["right_frac"], end["correct"]) == pytest.approx((0.115, 0.4, 0.2))
+    assert judge_and_truth(analysis.measurements["base"]) is None
+
+    report = report_document(analysis)
+    assert report["arms"][1]["judge"] == {"start": start, "end": end}
+    assert "judge" not in report["arms"][0]
+    (table,) = (table for table in report_tables(analysis, report)["Learning"] if table.title.startswith("Judge and"))
+    (row,) = table.rows
+    assert (row[0], row[1], row[-1]) == ("judge", "1.5% → 11.5%", "10% → 20%")
+
+
+def test_what_a_judge_said_as_a_grader_is_summed_up_beside_its_cost(tmp_path):
+    sweep = write_sweep(tmp_path, {"rule": 0.0, "judged": 0.0}, seeds=2)
+    for cell in (cell for cell in sweep.cells if cell.arm == "judged"):
+        said = {"judge/questions": 10, "judge/prompt_tokens": 100, "judge/completion_tokens": 20 + 10 * cell.seed}
+        shares = {"judge/undecided_frac": 0.1, "judge/rule_correct": 0.4, "judge/agreement_frac": 0.9}
+        steps = [{"step": step, "generated_tokens": step, TRUTH: 0.5, **said, **shares} for step in (1, 2, 3)]
+        # κ is not known in a step whose verdicts are all alike.
+        write_steps(cell, [row | {"judge/kappa": None if row["step"] == 2 else 0.2 * row["step"]} for row in steps])
+    analysis = analyse(sweep)
+    report = report_document(analysis)
+    rule, judged = report["arms"]
+    assert "judge_replies" not in rule
+    assert judged["judge_replies"] == pytest.approx(
+        {
+            **{"questions": 30, "prompt_tokens": 300, "completion_tokens": 75},
+            **{"undecided_frac": 0.1, "correct": 0.5, "rule_correct": 0.4, "agreement_frac": 0.9, "kappa": 0.4},
+        }
+    )
+    tables = report_tables(analysis, report)["Learning"]
+    (table,) = (table for table in tables if table.title == "Judges as graders, in training")
+    assert [row[0] for row in table.rows] == ["judged"]
+    assert len(table.rows[0]) == len(table.columns)

@@ -34,7 +34,13 @@ def test_shares_of_right_samples_by_problem(tmp_path):
     np.testing.assert_array_equal(scores.mean("base"), [1, 0])
     np.testing.assert_array_equal(scores.mean("odd"), [1, 0.5])
     np.testing.assert_array_equal(scores.differences("odd", "base"), [0, 0.5])
-    assert len(scores.rows()["problem_id"]) == 8
+    table = pa.table(scores.columns())
+    assert [tuple(row.values()) for row in table.to_pylist()][:3] == [
+        ("base", 0, "p0", 1.0),
+        ("base", 0, "p1", 0.0),
+        ("base", 1, "p0", 1.0),
+    ]
+    assert len(table) == 8
 
 
 def test_differences_are_over_the_seeds_that_both_have():
@@ -82,9 +88,9 @@ def test_final_samples_of_another_task_are_not_mixed_in(tmp_path):
     sweep = write_sweep(tmp_path, ARMS, seeds=1, other_tasks=["gsm8k"])
     (measurement,) = read_measurements(sweep)["base"]
     assert measurement.final_samples is not None
-    assert measurement.final_samples.num_rows == 4
+    assert measurement.final_samples.n_samples == 4
     other = measurement.on_task("gsm8k")
-    assert other.final_samples is not None and other.final_samples.num_rows == 0
+    assert other.final_samples is not None and other.final_samples.n_samples == 0
     assert other.score_pp == pytest.approx(measurement.score_pp)
 
 

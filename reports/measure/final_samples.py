@@ -1,0 +1,125 @@
+"""The verdicts on the samples of a cell's final evaluation, in a few kB: a sweep has a thousand cells.
+
+The table of samples is counted as soon as it is read, and let go. Whatever is compared by problem is made from the
+counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.records.files import DamagedRecordError
+from harness.records.tables import REMEDY, require_values
+from reports.statistics import FloatArray
+
+if TYPE_CHECKING:
+    import pyarrow
+
+COLUMNS = ("problem_id", "sample", "correct", "verdicts")
+
+
+@dataclass(frozen=True)
+class FinalSamples:
+    """The samples of a final evaluation, counted by problem. Older records may lack columns.
+
+    n_samples: of all problems. problems [n_problems]: in the order of the evaluation; empty if the records do not name
+    them or their verdicts. drawn, right [n_problems]: how many samples of each there are, and how many are right.
+    disagreement_frac: the share of samples on which the graders do not all agree; None with fewer than two graders.
+    """
+
+    n_samples: int
+    problems: tuple[str, ...]
+    drawn: npt.NDArray[np.int32]
+    right: npt.NDArray[np.int32]
+    disagreement_frac: float | None
+    _bits: bytes | None
+
+    @classmethod
+    def of(cls, path: Path, table: pyarrow.Table) -> FinalSamples:
+        """table: COLUMNS as far as they were recorded, read from `path`. Raises DamagedRecordError for gaps, and for
+        verdicts of another type."""
+        require_values(path, table, table.column_names)
+        if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
+            raise DamagedRecordError(f"{path}: the column correct holds something that is not true or false. {REMEDY}")
+        disagreement_frac = _disagreement_frac(path, table)
+        if table.num_rows == 0 or not {"problem_id", "correct"} <= set(table.column_names):
+            nothing = np.zeros(0, dtype=np.int32)
+            return cls(table.num_rows, (), nothing, nothing, disagreement_frac, None)
+        coded = table["problem_id"].combine_chunks().dictionary_encode()
+        problem = coded.indices.to_numpy(zero_copy_only=False)
+        correct = table["correct"].to_numpy()
+        drawn = np.bincount(problem)
+        bits = None
+        if "sample" in table.column_names and drawn.min() == drawn.max():
+            bits = np.packbits(correct[np.lexsort((table["sample"].to_numpy(), problem))]).tobytes()
+        return cls(
+            table.num_rows,
+            _one_copy(tuple(str(name) for name in coded.dictionary.to_pylist())),
+            drawn.astype(np.int32),
+            np.bincount(problem, weights=correct).astype(np.int32),
+            disagreement_frac,
+            bits,
+        )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the verdicts on single problems are recorded."""
+        return bool(self.problems)
+
+    @property
+    def right_fracs(self) -> FloatArray:
+        """The share of right samples of each problem [n_problems]."""
+        return np.asarray(self.right / self.drawn, dtype=np.float64)
+
+    @property
+    def grid(self) -> npt.NDArray[np.bool_] | None:
+        """Which samples are right [n_problems, samples of each], in the order of their numbers, which name their noise;
+        None if they have no numbers, or there are not equally many of every problem."""
+        if self._bits is None:
+            return None
+        right = np.unpackbits(np.frombuffer(self._bits, dtype=np.uint8), count=self.n_samples)
+        return right.reshape(len(self.problems), -1).astype(np.bool_)
+
+    def pass_at_pp(self, k: int) -> dict[str, float]:
+        """pass@k of each problem (2107.03374, eq. 1) by its id, in percent; without those with fewer than k samples."""
+        counted = zip(self.problems, self.drawn.tolist(), self.right.tolist(), strict=True)
+        return {
+            problem: 100 * (1 - math.comb(drawn - right, k) / math.comb(drawn, k))
+            for problem, drawn, right in counted
+            if drawn >= k
+        }
+
+
+@lru_cache(maxsize=8)
+def _one_copy(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The first of equal tuples: cells evaluate the same problems, and hold their names once."""
+    return names
+
+
+def _disagreement_frac(path: Path, table: pyarrow.Table) -> float | None:
+    if "verdicts" not in table.column_names:
+        return None
+    counted = [(_votes(path, pair["values"]), pair["counts"]) for pair in table["verdicts"].value_counts().to_pylist()]
+    if not counted or min(len(votes) for votes, _ in counted) < 2:
+        return None
+    return float(sum(count for votes, count in counted if len(set(votes)) > 1) / table.num_rows)
+
+
+def _votes(path: Path, verdicts: str) -> Sequence[Any]:
+    """What each grader said of a sample."""
+    try:
+        by_grader = json.loads(verdicts)
+    except json.JSONDecodeError:
+        by_grader = None
+    if not isinstance(by_grader, dict):
+        raise DamagedRecordError(f"{path}: a sample's verdicts are {verdicts!r}, no JSON object. {REMEDY}")
+    return list(by_grader.values())
