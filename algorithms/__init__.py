@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from algorithms.entropy import applied_entropy_coefficient, next_entropy_coefficient
 from algorithms.formulas import formula
 from algorithms.kl import kl_estimate, kl_penalties, next_kl_coefficient
-from algorithms.noop import differences_that_cannot_act
+from algorithms.noop import differences_that_cannot_act, hears_rewards
 from algorithms.objective import Objective, acts_without_advantage
 from algorithms.overrides import AnyObjective, objective_knobs, with_overrides
 from algorithms.preference.objective import PreferenceObjective
@@ -22,7 +22,7 @@ from algorithms.selection import select_tokens
 from algorithms.space import active_knobs
 
 if TYPE_CHECKING:
-    from algorithms.advantage import advantages, value_targets
+    from algorithms.advantage import advantages, policy_waits, value_targets
     from algorithms.loss import (
         Coefficients,
         Loss,
@@ -52,12 +52,14 @@ __all__ = [
     "describe",
     "differences_that_cannot_act",
     "formula",
+    "hears_rewards",
     "kl_estimate",
     "kl_penalties",
     "next_entropy_coefficient",
     "next_kl_coefficient",
     "objective_knobs",
     "policy_loss",
+    "policy_waits",
     "preset",
     "presets",
     "select_tokens",
@@ -68,7 +70,7 @@ __all__ = [
 
 # No module may bear the name of a public function: importing it would put the module in the function's place.
 _NEED_TORCH = {
-    "advantage": ("advantages", "value_targets"),
+    "advantage": ("advantages", "policy_waits", "value_targets"),
     "loss": ("Coefficients", "Loss", "StepSize", "TokenBatch", "combine_metrics", "policy_loss", "update_metric_names"),
 }
 

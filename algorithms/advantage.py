@@ -73,6 +73,11 @@ def advantages(
 
 
 @torch.no_grad()
+def policy_waits(objective: Objective, step: int) -> bool:
+    """Whether step `step` is part of the critic's warm-up, in which only the critic's own weights move."""
+    return objective.baseline == "critic" and step <= objective.critic.warmup_steps
+
+
 def value_targets(
     objective: Objective, rewards: Tensor, mask: Tensor, values: Tensor, token_rewards: Tensor | None = None
 ) -> Tensor:

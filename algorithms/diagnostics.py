@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from algorithms.critic import value_metrics
-from algorithms.kl import kl_means
 from algorithms.objective import Objective
-from algorithms.rules import bounded_exp
+from algorithms.rules import bounded_exp, kl_means
 from algorithms.sampler_correction import bounded_weights
 from algorithms.selection import ClipCov, TopEntropy
 
@@ -59,6 +58,8 @@ class TokenTrace:
     """Bool: what `select` chose; None without it."""
     raw_weights: Tensor | None
     """pi_old / pi_sampler before the correction bounds it; None without one."""
+    divergence: Tensor | None
+    """D of teacher and student at the token, in nats; None without distill.where=loss."""
     values: ValueTrace | None
     shares: Mapping[str, Tensor]
     """The scalar share of each term in the loss of the optimiser step."""
@@ -80,9 +81,10 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     * select/frac: fraction of tokens that `select` chose; only with it on;
     * sampler/weight_mean: mean of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose
       weight it bounded; only with it on;
+    * teacher/divergence: mean D of teacher and student, in nats a token; only with distill.where=loss;
     * value/*: see `value_metrics`; only where there are values;
-    * loss/{policy,kl,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps` optimiser
-      steps; only those that are on.
+    * loss/{policy,kl,distill,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps`
+      optimiser steps; only those that are on.
     """
     if not traces:
         return {}
@@ -113,6 +115,8 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
         raw = tokens.of(lambda trace: trace.raw_weights)
         weights = bounded_weights(objective.sampler_correction, raw)
         metrics |= {"sampler/weight_mean": weights.mean(), "sampler/frac_clipped": _fraction(weights != raw)}
+    if objective.distill.where == "loss":
+        metrics["teacher/divergence"] = tokens.of(lambda trace: trace.divergence).mean()
     for name in traces[0].shares:
         metrics[f"loss/{name}"] = torch.stack([trace.shares[name] for trace in traces]).sum() / steps
     # One transfer from the device for all of them.

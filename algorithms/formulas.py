@@ -7,6 +7,7 @@ by the trainer). Objectives on pairs: `algorithms.preference.formulas`.
 
 from __future__ import annotations
 
+from algorithms.distillation import DistillInLoss, DistillInReward
 from algorithms.kl import KlInLoss, KlInReward
 from algorithms.objective import (
     Aggregation,
@@ -106,6 +107,7 @@ def _parts(objective: Objective) -> dict[str, str]:
         "sampler weight": _sampler_weight(objective),
         "selection": _selection(objective),
         "KL": _kl_loss(objective),
+        "teacher": _teacher(objective),
         "sequence penalty": _sequence_penalty(objective),
         "loss": _loss(objective),
         "aggregation": _AGGREGATIONS[objective.aggregation],
@@ -229,11 +231,36 @@ def _sequence_penalty(objective: Objective) -> str:
     return f"p = {tau:g} / 2 (sum_t log(pi / pi_old))^2 / n_i at every token of the completion" if tau else ""
 
 
+def _teacher(objective: Objective) -> str:
+    distill = objective.distill
+    if distill.where == "none":
+        return ""
+    said = f"A of the rewards is multiplied by {distill.verifier_coef:g}"
+    if isinstance(distill, DistillInReward):
+        later = f" + {distill.discount:g} times that of the next token, and so on" if distill.discount else ""
+        return f"{said}; then {distill.coef:g} (log p_teacher - log pi_old) of the token{later} is added to it"
+    outcomes = "the vocabulary" if distill.top_k is None else f"the teacher's top {distill.top_k} and all others as one"
+    return f"d = {distill.coef:g} D, D = {_divergence(distill)} over {outcomes}, S = pi and T the teacher; {said}"
+
+
+def _divergence(distill: DistillInLoss) -> str:
+    softened = "" if distill.temperature == 1 else f", logits divided by {distill.temperature:g},"
+    match distill.beta:
+        case 0:
+            return f"KL(T || S){softened}"
+        case 1:
+            return f"KL(S || T){softened}"
+        case beta:
+            mixture = f"M = {beta:g} T + {1 - beta:g} S"
+            return f"{beta:g} KL(T || M) + {1 - beta:g} KL(S || M), {mixture}{softened}"
+
+
 def _loss(objective: Objective) -> str:
     policy = {"clip_cov": "s l", "top_entropy": "s l", "kl_cov": "(l + q)"}.get(objective.select.type, "l")
     terms = [
         policy if objective.sampler_correction.type == "none" else f"w {policy}",
         *(["k"] if objective.kl.where == "loss" else []),
+        *(["d"] if objective.distill.where == "loss" else []),
         *(["p"] if objective.sequence_penalty else []),
     ]
     outside = [

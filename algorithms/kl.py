@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from algorithms.rules import LOG_RATIO_LIMIT, bounded_exp
+from algorithms.rules import bounded_exp, k2_of, k3_of
 from algorithms.space import Knobs, OnlyWith
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_lo
         case "k1_clamped":
             return log_ratio.clamp(min=0)
         case "k2":
-            return _k2(log_ratio)
+            return k2_of(log_ratio)
         case "k3":
-            return _k3(log_ratio)
+            return k3_of(log_ratio)
         case "k3_ratio":
-            return _k3(log_ratio) * bounded_exp(logp - old_logp.detach())
+            return k3_of(log_ratio) * bounded_exp(logp - old_logp.detach())
         case "k3_straight":
-            k2 = _k2(log_ratio)
-            return _k3(log_ratio).detach() + (k2 - k2.detach())
+            k2 = k2_of(log_ratio)
+            return k3_of(log_ratio).detach() + (k2 - k2.detach())
 
 
 def kl_penalties(kl: KlInReward, old_logp: Tensor, ref_logp: Tensor, coefficient: float, mask: Tensor) -> Tensor:
@@ -118,11 +118,6 @@ def kl_penalties(kl: KlInReward, old_logp: Tensor, ref_logp: Tensor, coefficient
     """
     estimates = kl_estimate(kl.estimator, old_logp.detach(), ref_logp, old_logp)
     return (-coefficient * estimates).where(mask.bool(), 0)
-
-
-def kl_means(log_ratio: Tensor) -> dict[str, Tensor]:
-    """Means of k1, k2 and k3 over the log-ratios d of any number of tokens."""
-    return {"k1": log_ratio.mean(), "k2": _k2(log_ratio).mean(), "k3": _k3(log_ratio).mean()}
 
 
 def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: float, sequences: int) -> float:
@@ -139,12 +134,3 @@ def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: flo
         )
     error = min(max(measured_kl / kl.target_nats - 1, -MAX_KL_ERROR), MAX_KL_ERROR)
     return beta * (1 + error * sequences / kl.horizon_sequences)
-
-
-def _k2(log_ratio: Tensor) -> Tensor:
-    return log_ratio**2 / 2
-
-
-def _k3(log_ratio: Tensor) -> Tensor:
-    bounded = log_ratio.clamp(min=-LOG_RATIO_LIMIT)
-    return (-bounded).expm1() + bounded

@@ -6,7 +6,7 @@ Shapes: B completions, T tokens of the longest one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -21,7 +21,10 @@ from algorithms.rules import importance_ratio
 from algorithms.sampler_correction import bounded_weights, raw_weights
 from algorithms.selection import select_tokens, selected_losses
 
-_PER_TOKEN = ("old_logp", "mask", "ref_logp", "sampler_logp", "entropy", "selected", "values", "old_values", "returns")
+_PER_TOKEN = (
+    *("old_logp", "mask", "ref_logp", "sampler_logp", "entropy", "divergence", "selected"),
+    *("values", "old_values", "returns"),
+)
 
 
 class StepSize(NamedTuple):
@@ -63,6 +66,8 @@ class TokenBatch:
     """[B, T] log-probs that the sampler reported, for the sampler correction."""
     entropy: Tensor | None = None
     """[B, T] entropy over the vocabulary, in nats; with a gradient where a bonus is to raise it."""
+    divergence: Tensor | None = None
+    """[B, T] divergence of teacher and student over the vocabulary, in nats, with gradient; for distill.where=loss."""
     selected: Tensor | None = None
     """[B, T] bool: this batch's part of what `select_tokens` chose over the whole step."""
     values: Tensor | None = None
@@ -141,9 +146,14 @@ class Loss:
     """The share of one micro-batch in the loss of its optimiser step: shares add up, in value and in gradient."""
 
     value: Tensor
-    """Scalar; differentiable with respect to `logp`, `entropy` and `values` of the `TokenBatch`."""
+    """Scalar; differentiable with respect to `logp`, `entropy`, `divergence` and `values` of the `TokenBatch`."""
     trace: TokenTrace
     """Detached token values, from which the metrics of any number of micro-batches are computed together."""
+
+    def with_share(self, name: str, share: Tensor) -> Loss:
+        """With a further term, whose gradient was taken elsewhere: a detached scalar."""
+        shares = {**self.trace.shares, name: share}
+        return Loss(self.value.detach() + share, replace(self.trace, shares=shares))
 
     @cached_property
     def metrics(self) -> dict[str, float]:
@@ -162,7 +172,8 @@ def combine_metrics(losses: Sequence[Loss], steps: int = 1) -> dict[str, float]:
 def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficients | None = None) -> Loss:
     """The objective's loss over the batch's tokens, to be minimised; formulas and sources at `Objective`'s knobs.
 
-        aggregate(w policy + beta KL + sequence penalty) - c mean(entropy) + critic.coef mean(value losses)
+        aggregate(w policy + beta KL + distill.coef D + sequence penalty) - c mean(entropy)
+            + critic.coef mean(value losses)
 
     w is the sampler correction, the policy term that of the rule after `select`, and both means are over the tokens of
     the optimiser step, whatever the aggregation. Denominators are those of the whole step (`TokenBatch.step`), so that
@@ -195,6 +206,10 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
     if objective.kl.where == "loss":
         estimates = _kl(objective.kl, batch, logp, old_logp)
         shares["kl"] = coefficients.kl * aggregate(estimates, objective.aggregation, batch)
+    divergence = None
+    if objective.distill.where == "loss":
+        divergence = masked(mask, _needed("divergence", batch.divergence, "distill.where=loss"))
+        shares["distill"] = objective.distill.coef * aggregate(divergence, objective.aggregation, batch)
     if objective.sequence_penalty > 0:
         penalties = objective.sequence_penalty / 2 * _squared_sequence_log_ratio(log_ratio, mask)
         shares["sequence_penalty"] = aggregate(penalties, objective.aggregation, batch)
@@ -217,6 +232,7 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
             ref_log_ratio=None if batch.ref_logp is None else logp.detach() - batch.ref_logp.detach(),
             selected=selected,
             raw_weights=weights,
+            divergence=None if divergence is None else divergence.detach(),
             values=None if values is None else ValueTrace(*(tensor.detach() for tensor in values)),
             shares={name: share.detach() for name, share in shares.items()},
         ),
@@ -238,6 +254,7 @@ def update_metric_names(objective: Objective) -> tuple[str, ...]:
         ref_logp=one_token if has_reference else None,
         sampler_logp=one_token,
         entropy=one_token,
+        divergence=one_token,
         values=one_token,
         old_values=one_token,
         returns=one_token,
@@ -259,6 +276,13 @@ def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Te
     """
     mask = batch.mask.bool()
     return torch.where(mask, losses / _divisors(mask, aggregation, batch), 0).sum()
+
+
+def row_divisors(aggregation: Aggregation, batch: TokenBatch) -> Tensor:
+    """[B] by what the token losses of each row are divided: for terms that a completion has besides its tokens'. Raises
+    as `aggregate`."""
+    divisors = _divisors(batch.mask.bool(), aggregation, batch)
+    return torch.as_tensor(divisors, dtype=torch.float32, device=batch.mask.device).flatten().expand(len(batch.mask))
 
 
 def masked(mask: Tensor, tensor: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ where c is the rule's slope at ratio 1 (`Rule.slope_at_ratio_one`): 1 for most r
 dual_clip acts above it only, gmpo clips log-ratios away from 0, and sapo's sigmoid has slope 1/4 at 0, times 4 whatever
 its temperatures; for cispo it is what its bounds around 1, or its mask at 1, make of a weight of 1, by the sign of A.
 G_i is g_it itself where A and w are constant within a completion: not with a critic, with credit=steps, with returns to
-go (baseline=none with the KL in the reward), nor with sampler weights of tokens. Also at delta = 0:
+go (baseline=none with the KL in the reward), with a teacher in the reward, nor with sampler weights of tokens. Also at
+delta = 0:
 
 * |delta| (kl_cov) and delta^2 (sequence_penalty) have gradient 0;
 * k3 r has the gradient of k2, as k3_straight always has; against pi_old itself (kl.reference=iteration_start) k2, k3
@@ -23,7 +24,8 @@ go (baseline=none with the KL in the reward), nor with sampler weights of tokens
 
 Some differences act at no number of optimiser steps: k2 for k3_straight, which has its gradient by definition, and the
 reference of k1, whose gradient by l_it is 1; a bound that only acts on advantages of a sign that advantage_sign
-removes; and masking groups that add nothing anyway.
+removes; masking groups that add nothing anyway; how rewards become advantages, where distill.verifier_coef is 0 or the
+rule reads none; and the policy term itself, where a teacher in the loss is all that is left.
 """
 
 from __future__ import annotations
@@ -90,6 +92,9 @@ class _PolicyTerm(NamedTuple):
     """n_i to this power is a further factor."""
 
 
+_OF_ADVANTAGES = ("baseline", "scale", "scale_ddof", "scale_eps", "advantage_sign", "credit")
+"""How rewards become advantages."""
+
 _active_knobs = lru_cache(maxsize=1024)(active_knobs)
 """Remembered, as each of hundreds of arms is compared with all others."""
 
@@ -123,6 +128,18 @@ class _Pair:
                 "groups of equal rewards have no advantage and no other term of the loss, and stay in the denominator "
                 "over completions either way"
             )
+        return reasons | self._unheard()
+
+    def _unheard(self) -> dict[str, str]:
+        """What shapes the advantages of rewards, or the whole policy term, where neither objective has a use for it."""
+        if any(objective.baseline == "critic" for objective in self.both):  # its values are fitted all the same
+            return {}
+        reasons = {}
+        if not any(map(hears_rewards, self.both)):
+            reasons = dict.fromkeys(_OF_ADVANTAGES, "no reward has a say in the loss")
+        if not any(map(_has_policy_term, self.both)):
+            of_policy = ("ratio", *self._group("rule"), *self._group("sampler_correction"))
+            reasons |= dict.fromkeys(of_policy, "distill.verifier_coef=0 leaves the teacher's term alone")
         return reasons
 
     def without_effect_in_one_step(self) -> dict[str, str]:
@@ -168,8 +185,10 @@ class _Pair:
         return a == b
 
     def _same_token_weight(self) -> bool:
-        """Whether also the aggregations come to the same; they weigh the KL in the loss as well."""
+        """Whether also the aggregations come to the same; they weigh the KL and the teacher in the loss as well."""
         if any(_kl_gradient(objective, first_step=True)[0] not in ("none", "reward") for objective in self.both):
+            return False
+        if any(objective.distill.where == "loss" for objective in self.both):
             return False
         weights = []
         for objective in self.both:
@@ -196,6 +215,22 @@ class _Pair:
         return [sign for sign in signs if chosen & {"both", sign}]
 
 
+def hears_rewards(objective: Objective) -> bool:
+    """Whether the loss depends on the advantages of rewards, or a critic is fitted to them."""
+    if objective.baseline == "critic":
+        return True
+    distill = objective.distill
+    if distill.where != "none" and distill.verifier_coef == 0:
+        return False
+    return objective.rule.reads_advantage or objective.select.type != "none"
+
+
+def _has_policy_term(objective: Objective) -> bool:
+    """Whether the policy term can have a gradient at all."""
+    acts = objective.rule.acts_without_advantage or objective.select.type != "none"
+    return acts or objective.distill.where != "loss" or objective.distill.verifier_coef > 0
+
+
 def _constant_within_completions(objective: Objective) -> bool:
     """Whether advantages and sampler weights are the same for all tokens of a completion."""
     returns_to_go = objective.baseline == "none" and objective.kl.where == "reward"
@@ -203,6 +238,7 @@ def _constant_within_completions(objective: Objective) -> bool:
         objective.baseline != "critic"
         and objective.credit == "completion"
         and not returns_to_go
+        and objective.distill.where != "reward"
         and objective.sampler_correction.type not in ("token_truncate", "token_band")
     )
 
@@ -233,6 +269,7 @@ def _equal_rewards_add_nothing(objective: Objective) -> bool:
         and objective.scale in ("none", "group_std")
         and objective.credit == "completion"
         and objective.kl.where != "reward"
+        and objective.distill.where != "reward"
         and not acts_without_advantage(objective)
         and _TOKEN_WEIGHT[objective.aggregation][0].startswith("completions")
     )

@@ -7,8 +7,9 @@ the sampler correction:
     A    = (R - baseline) / scale                 advantages, one for each completion or, with a critic, each token
     loss = aggregation over tokens of [w rule(A, r) + beta KL + sequence penalty] - c entropy     minimised
 
-Which rows and tokens take part is decided by `overlong`, `zero_std`, `advantage_sign` and `select`. Not every knob
-exists at every point: `algorithms.space` says which do.
+A teacher, if there is one, adds to the advantages or to the loss (`distill`). Which rows and tokens take part is
+decided by `overlong`, `zero_std`, `advantage_sign` and `select`. Not every knob exists at every point:
+`algorithms.space` says which do.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from algorithms.critic import Critic
+from algorithms.distillation import Distill, NoDistillation
 from algorithms.entropy import Entropy
 from algorithms.kl import Kl, NoKl
 from algorithms.rules import RULES, Ratio, Rule
@@ -161,6 +163,7 @@ class Objective(Knobs):
         "rollout policy (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
     )
     entropy: Entropy = Entropy()
+    distill: Distill = NoDistillation()
     critic: Annotated[Critic, OnlyWith("baseline", ("critic",))] = Critic()
     overlong: Overlong = Penalise()
     zero_std: ZeroStd = Field(
@@ -187,6 +190,7 @@ def acts_without_advantage(objective: Objective) -> bool:
     return (
         objective.rule.acts_without_advantage
         or objective.kl.where == "loss"
+        or objective.distill.where == "loss"
         or objective.entropy.bonus > 0
         or objective.entropy.adaptive.type != "none"
         or objective.sequence_penalty > 0
@@ -257,7 +261,17 @@ def _scale_problems(objective: Objective) -> Iterator[str]:
 
 
 def _penalty_problems(objective: Objective) -> Iterator[str]:
-    kl, entropy = objective.kl, objective.entropy
+    kl, entropy, distill = objective.kl, objective.entropy, objective.distill
+    if distill.where == "reward" and objective.advantage_sign != "both":
+        yield (
+            f"advantage_sign={objective.advantage_sign} with distill.where=reward: it chooses completions by what they "
+            "earned, and the teacher has a say in every token of all of them; set advantage_sign to both"
+        )
+    if distill.where == "reward" and not objective.rule.reads_advantage:
+        yield (
+            f"distill.where=reward with rule.type={objective.rule.type}: this rule reads no advantage, which is where "
+            "the teacher would act; set distill.where to loss, or rule.type to policy_gradient"
+        )
     if kl.where == "reward" and objective.credit == "steps" and objective.baseline != "critic":
         yield "credit=steps with kl.where=reward: every token would be a step; set kl.where to loss or none"
     if kl.where != "none" and kl.reference == "iteration_start":

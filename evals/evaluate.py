@@ -7,14 +7,24 @@ import itertools
 import json
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypedDict
 
 from evals.errors import EvalError
-from evals.grading import applicable_graders, judge
+from evals.grading import (
+    OWN,
+    AsksModel,
+    Submission,
+    applicable_graders,
+    ask_ahead,
+    get_grader,
+    judge,
+)
 from evals.grading.extract import extract_answer
+from evals.grading.model_judge import cohens_kappa
 from evals.metrics import Samples, metrics_for
 from evals.prompts import Message, Template
 from evals.tasks.base import Problem, Task
@@ -89,17 +99,20 @@ def grade_sample(
     neither a grader nor one of the task's own, and for a problem without an answer.
     """
     deciding = grader or task.require_grader()
-    answer = request.problem.answer
-    if not answer:
+    answer, asks_model = request.problem.answer, isinstance(get_grader(deciding), AsksModel)
+    if not answer and get_grader(deciding).needs_answer:
         raise EvalError(
             f"problem {request.problem.id} of task {task.name} has no answer to compare with. Give all its rows their "
             "answers, or take another task."
         )
     extracted = extract_answer(text, task.extract)
     own = request.problem.own_comparison
-    verdict = judge(extracted, answer, deciding, own)
-    applicable = applicable_graders(answer) if ask_others and own is None else []
-    others = {name: judge(extracted, answer, name) for name in applicable if name != deciding}
+    submission = Submission(request.problem.problem, answer, text, extracted)
+    verdict = judge(extracted, answer, deciding, own, submission)
+    applicable = applicable_graders(answer) if ask_others and own is None and answer else []
+    if ask_others and own is not None and asks_model:
+        applicable = [OWN]
+    others = {name: judge(extracted, answer, name, own) for name in applicable if name != deciding}
     by_grader = {deciding: verdict, **dict(sorted(others.items()))}
     return SampleRow(
         task=task.name,
@@ -168,6 +181,10 @@ def regrade(
                 "from"
             )
 
+    deciding = get_grader(grader or task.require_grader())
+    if isinstance(deciding, AsksModel):
+        ask_ahead([(by_id[row["problem_id"]], row["text"]) for row in rows], deciding, task.extract)
+
     def again(row: SampleRow) -> SampleRow:
         request = Request(by_id[row["problem_id"]], row["sample"], "")
         graded = grade_sample(task, request, row["text"], row["n_tokens"], row["truncated"], grader)
@@ -191,23 +208,27 @@ class Disagreement(TypedDict):
     """How often two graders differ.
 
     graders: their names, in alphabetical order. n: the number of samples with a verdict of both. count: the number of
-    those on which they differ. examples: the first of these, at most 5.
+    those on which they differ. kappa: Cohen's (see `cohens_kappa`). examples: the first of those, at most 5.
     """
 
     graders: tuple[str, str]
     count: int
     n: int
+    kappa: float | None
     examples: list[Example]
 
 
 def disagreement(rows: Iterable[SampleRow]) -> list[Disagreement]:
     """How often graders differ, for each pair of them with verdicts on the same samples, by name."""
     pairs: dict[tuple[str, str], Disagreement] = {}
+    said: dict[tuple[str, str], list[tuple[bool, bool]]] = defaultdict(list)
     for row in rows:
         verdicts: dict[str, bool] = json.loads(row["verdicts"])
         for first, second in itertools.combinations(sorted(verdicts), 2):
-            pair = pairs.setdefault((first, second), Disagreement(graders=(first, second), count=0, n=0, examples=[]))
+            empty = Disagreement(graders=(first, second), count=0, n=0, kappa=None, examples=[])
+            pair = pairs.setdefault((first, second), empty)
             pair["n"] += 1
+            said[first, second].append((verdicts[first], verdicts[second]))
             if verdicts[first] == verdicts[second]:
                 continue
             pair["count"] += 1
@@ -221,4 +242,4 @@ def disagreement(rows: Iterable[SampleRow]) -> list[Disagreement]:
                         verdicts={name: verdicts[name] for name in (first, second)},
                     )
                 )
-    return [pairs[names] for names in sorted(pairs)]
+    return [pairs[names] | {"kappa": cohens_kappa(said[names])} for names in sorted(pairs)]

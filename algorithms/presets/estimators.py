@@ -139,8 +139,10 @@ BRPO = Preset(
     summary="every completion is compared with one random member of its group; the advantage is the sign",
     source="BRPO (Writing-Zero), Jia et al. 2506.00103",
     about="A is 1, 0 or -1: better than, as good as or worse than the peer, which is the same for the whole group. "
-    "Ratio, clip and aggregation are GRPO's. The paper compares with a generative judge; here rewards are compared.",
-    implementations="The authors published no trainer.",
+    "Ratio, clip and aggregation are GRPO's. By default rewards are compared. The paper's generative judge is "
+    "reward.parts.pairwise: it compares with the same peer, and its verdict, 1 or -1, is the advantage.",
+    implementations="The authors published no trainer. The paper also skips groups in which more than 80 % of the "
+    "comparisons agree.",
     traps="The advantages of a group do not sum to 0: a poor peer pushes nearly all of it up. The noise of the draw "
     "comes on top of GRPO's, so it needs more prompts for the same variance.",
 )

@@ -41,6 +41,8 @@ class Rule(Knobs):
     """Whether the gradient reaches log pi through r. False for a rule that uses r as a weight, or not at all."""
     acts_without_advantage: ClassVar[bool] = True
     """Whether a token with A = 0 can have a gradient. False saves the forward pass of completions without advantage."""
+    reads_advantage: ClassVar[bool] = True
+    """Whether the loss depends on A. False for a rule to which it does not matter what a completion earned."""
     inert_at_ratio_one: ClassVar[Mapping[str, str]] = {}
     """Knobs that change no gradient where every r is 1, as in the first optimiser step, each with the reason."""
 
@@ -133,6 +135,22 @@ RULES: Kind[type[Rule]] = Kind(
 def bounded_exp(log_ratio: Tensor) -> Tensor:
     """exp of log-ratios clamped to +-LOG_RATIO_LIMIT."""
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+def k2_of(log_ratio: Tensor) -> Tensor:
+    """The estimator k2 of the KL (http://joschu.net/blog/kl-approx.html) at every token."""
+    return log_ratio**2 / 2
+
+
+def k3_of(log_ratio: Tensor) -> Tensor:
+    """The estimator k3; below a log-ratio of -LOG_RATIO_LIMIT it keeps its value there."""
+    bounded = log_ratio.clamp(min=-LOG_RATIO_LIMIT)
+    return (-bounded).expm1() + bounded
+
+
+def kl_means(log_ratio: Tensor) -> dict[str, Tensor]:
+    """Means of k1, k2 and k3 over the log-ratios d of any number of tokens."""
+    return {"k1": log_ratio.mean(), "k2": k2_of(log_ratio).mean(), "k3": k3_of(log_ratio).mean()}
 
 
 def importance_ratio(kind: Ratio, log_ratio: Tensor, mask: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The plain policy gradient."""
+"""Rules without an importance ratio: the plain policy gradient, and supervised learning of what was sampled."""
 
 from __future__ import annotations
 
@@ -27,3 +27,23 @@ class PolicyGradient(Rule):
 
     def slope_at_ratio_one(self, sign: Sign) -> float:
         return 1.0
+
+
+class Supervised(Rule):
+    """-log pi of every token: cross entropy on the completions, whatever they earned.
+
+    With the completions of a teacher it is sequence-level distillation (Kim and Rush, 1606.07947), with given solutions
+    supervised fine-tuning. `policy_gradient` without a baseline learns the right completions alone (`rft`).
+    """
+
+    type: Literal["supervised"] = "supervised"
+
+    ratios: ClassVar[tuple[Ratio, ...]] = ()
+    differentiates_ratio: ClassVar[bool] = False
+    reads_advantage: ClassVar[bool] = False
+
+    def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
+        return -logp
+
+    def formula(self) -> str:
+        return "-log pi, whatever A is"

@@ -1,21 +1,29 @@
 """Grading: the answer of a completion is found (`extract`), then compared with the reference by a named grader.
 
-A grader is a file of this folder, or of a plug-in, with a `Grader(...)` at its top level. This module holds what all of
-them stand on: verdicts, how a grader is found and asked, and the text of an answer as a reader sees it.
+A grader is a file of this folder, or of a plug-in, with a `Grader(...)` at its top level. A judge, a grader that asks a
+model, is a YAML file of the user's own (see `model_judge`). This module holds what all of them stand on: verdicts, how
+a grader is found and asked, and the text of an answer as a reader sees it.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from evals.errors import EvalError
+from evals.yaml_file import ENDINGS
 from harness.plugins import Kind
 
-Reason = Literal["match", "mismatch", "unparsed", "timeout", "crash"]
+if TYPE_CHECKING:
+    from evals.tasks.base import Problem
+
+Reason = Literal["match", "mismatch", "unparsed", "undecided", "timeout", "crash"]
+NO_VERDICT: frozenset[Reason] = frozenset({"undecided", "timeout", "crash"})
+"""Reasons for which an answer counts as wrong in scores though nobody found it wrong. Training does not reward it."""
 OwnComparison = Callable[[str], Reason]
 """A problem's own way to judge an extracted answer, where more than one answer is right."""
 OWN = "own"
@@ -28,12 +36,39 @@ class Verdict:
 
     extracted: the answer's text, or None where none was found.
     reason: `unparsed`: there is no answer, or none that the grader can read. `timeout`, `crash`: the comparison did not
-        end, so `correct` is False for want of a proof; count these.
+        end; `undecided`: a judge's reply states no verdict. Then `correct` is False for want of a proof; count these.
+    reply: what a judge said; None of other graders.
+    score: of a judge that gives numbers, in [0, 1].
     """
 
     correct: bool
     extracted: str | None
     reason: Reason
+    reply: Reply | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model said to a question, and what it cost to ask.
+
+    question: names the question; equal questions of one judge have one reply.
+    """
+
+    question: str
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A completion as a judge sees it: with its problem, the reference answer and the answer that was extracted."""
+
+    problem: str
+    answer: str
+    completion: str
+    extracted: str | None
 
 
 @dataclass(frozen=True)
@@ -45,17 +80,32 @@ class Grader:
     compare: (extracted answer, reference) -> reason.
     fault: why a reference cannot be compared with, for an error message that ends with a remedy; None if it can.
     compares_faulty: whether `compare` is asked even about references with a fault, of which it then knows the text.
+    needs_answer: whether it cannot grade without a reference.
     """
 
     name: str
-    version: int
+    version: int | str
     meaning: str
     compare: Callable[[str, str], Reason]
     fault: Callable[[str], str | None] = lambda reference: None
     compares_faulty: bool = False
+    needs_answer: bool = True
 
     def can_compare_with(self, reference: str) -> bool:
         return self.compares_faulty or self.fault(reference) is None
+
+
+@dataclass(frozen=True)
+class AsksModel(Grader, ABC):
+    """A grader that puts questions to a model: many of them at once, where it can."""
+
+    @abstractmethod
+    def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
+        """In their order. Raises EvalError where nobody can be asked, and what the asking raises."""
+
+    @abstractmethod
+    def requests_sent(self) -> int:
+        """How many requests this process has sent to judges so far, repetitions included."""
 
 
 GRADERS: Kind[Grader] = Kind(
@@ -64,43 +114,67 @@ GRADERS: Kind[Grader] = Kind(
     "evals.grading",
     "bench ls graders",
     summary_of=lambda grader: grader.meaning,
+    besides={"file.yaml": "a judge of your own, which asks a model; its path"},
 )
 
 
 def get_grader(name: str) -> Grader:
-    """The grader of that name. Raises UnknownNameError."""
+    """The grader of that name; a judge by the path of its YAML file (see `plugins.user_file`).
+
+    Raises UnknownNameError, and EvalError for a file that is faulty or not there.
+    """
+    if name.endswith(ENDINGS):
+        from evals.grading.model_judge import read_judge
+
+        return read_judge(name)
     return GRADERS.find(name)
 
 
 def grader_version(name: str) -> int | str:
-    """What stands for a grader in a hash: the version of a shipped one, the digest of a plug-in's source. Raises
-    UnknownNameError."""
-    source = GRADERS.source(name)
+    """What stands for a grader in a hash: the version of a shipped one, the digest of a plug-in's source, or of what in
+    a judge's file can change a verdict. Raises as `get_grader`."""
+    source = None if name.endswith(ENDINGS) else GRADERS.source(name)
     return get_grader(name).version if source is None else source.digest
 
 
 def applicable_graders(answer: str) -> list[str]:
-    """The graders that can compare with this reference."""
-    return [name for name, grader in GRADERS.all().items() if grader.can_compare_with(answer)]
+    """The graders that can compare with this reference without asking a model."""
+    return [
+        name
+        for name, grader in GRADERS.all().items()
+        if not isinstance(grader, AsksModel) and grader.can_compare_with(answer)
+    ]
 
 
 def require_gradable(answer: str, grader: str, own: OwnComparison | None = None) -> None:
     """Find out whether a reference can be compared with, without an answer to compare it with. Starts no process.
 
-    Raises UnknownNameError for an unknown grader, EvalError for a reference that is empty or has a fault.
+    Raises as `get_grader`, and EvalError for a reference that is empty, though it is needed, or has a fault.
     """
     found = get_grader(grader)
-    if not answer:
+    if not answer and found.needs_answer:
         raise EvalError("there is no answer to compare with. Give all rows their answers, or take another task.")
     if (grader != OWN or own is None) and (fault := found.fault(answer)) is not None:
         raise EvalError(fault)
 
 
 def judge(
-    extracted: str | None, answer: str, grader: str | Grader = "math", own: OwnComparison | None = None
+    extracted: str | None,
+    answer: str,
+    grader: str | Grader = "math",
+    own: OwnComparison | None = None,
+    submission: Submission | None = None,
 ) -> Verdict:
-    """The verdict on an answer that was extracted already. Raises as `grade`."""
+    """The verdict on an answer that was extracted already. submission: the whole, which a judge reads. Raises as
+    `grade`."""
     found = grader if isinstance(grader, Grader) else get_grader(grader)
+    if isinstance(found, AsksModel):
+        if submission is None:
+            raise EvalError(
+                f"the grader {found.name} asks a model about whole completions, and only an extracted answer is given "
+                "here. Name a grader that compares answers: exact, numeric or math."
+            )
+        return found.verdicts([submission])[0]
     reason: Reason
     if extracted is None:
         reason = "unparsed"
@@ -114,7 +188,12 @@ def judge(
 
 
 def grade(
-    text: str, answer: str, grader: str | Grader = "math", extract: str | None = None, own: OwnComparison | None = None
+    text: str,
+    answer: str,
+    grader: str | Grader = "math",
+    extract: str | None = None,
+    own: OwnComparison | None = None,
+    problem: str = "",
 ) -> Verdict:
     """Whether a completion gives the reference answer.
 
@@ -126,16 +205,69 @@ def grade(
     extract: `boxed`, `answer_tag` (`<answer>`), `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, `choice`,
         or None for `chain`: what follows `</think>`, there the last box, else `####`, else "answer is", else the last
         number.
-    own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`.
+    own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`. problem: its statement, for a
+        judge.
 
     Raises UnknownNameError for an unknown grader, EvalError for an unknown extraction, and where the grader cannot
     compare with the reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own`
-    for a problem without a comparison.
+    for a problem without a comparison. A judge raises as `AsksModel.verdicts`.
     """
     from evals.grading.extract import extract_answer
 
     found = grader if isinstance(grader, Grader) else get_grader(grader)
-    return judge(extract_answer(text, extract or "chain"), answer, found, own)
+    extracted = extract_answer(text, extract or "chain")
+    return judge(extracted, answer, found, own, Submission(problem, answer, text, extracted))
+
+
+def requests_sent(grader: Grader) -> int:
+    """How many this process has sent to judges so far, repetitions included; 0 for other graders."""
+    return grader.requests_sent() if isinstance(grader, AsksModel) else 0
+
+
+def rule_beside(grader: Grader, own: str | None) -> Grader | None:
+    """The task's own grader, by its name, where a judge grades in its place; None where that is no rule either."""
+    rule = None if own is None or not isinstance(grader, AsksModel) else get_grader(own)
+    return None if isinstance(rule, AsksModel) else rule
+
+
+class Graded(NamedTuple):
+    """Verdicts on some completions, and those of a rule where one was asked besides; else None."""
+
+    verdicts: list[Verdict]
+    by_rule: list[Verdict | None]
+
+
+def grade_together(
+    problems: Sequence[Problem], texts: Sequence[str], grader: Grader, extract: str, rule: Grader | None = None
+) -> Graded:
+    """The verdict on each text as a completion of its problem. A judge is asked about all at once.
+
+    rule: a grader that is asked besides, about problems with an answer. Raises as `grade`.
+    """
+    completions = list(zip(problems, texts, strict=True))
+    if isinstance(grader, AsksModel):
+        ask_ahead(completions, grader, extract)
+
+    def verdict(problem: Problem, text: str, grader: Grader) -> Verdict:
+        return grade(text, problem.answer, grader, extract, problem.own_comparison, problem.problem)
+
+    return Graded(
+        [verdict(problem, text, grader) for problem, text in completions],
+        [None if rule is None or not problem.answer else verdict(problem, text, rule) for problem, text in completions],
+    )
+
+
+def ask_ahead(completions: Iterable[tuple[Problem, str]], judge: AsksModel, extract: str) -> None:
+    """Have a judge asked about all completions at once, so that grading them one by one waits for nothing. Raises as
+    `AsksModel.verdicts`."""
+    from evals.grading.extract import extract_answer
+
+    judge.verdicts(
+        [
+            Submission(problem.problem, problem.answer, text, extract_answer(text, extract))
+            for problem, text in completions
+        ]
+    )
 
 
 # Hyphens and dashes that people and models write for a minus sign.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -18,6 +19,8 @@ from harness import plugins
 from harness.plugins import Kind
 
 HOLE = "{problem}"
+SOLUTION = "{solution}"
+"""A hole that only the prompts of teachers may have."""
 
 
 class Message(TypedDict):
@@ -29,7 +32,7 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt with a hole, `{problem}`.
+    """A prompt with a hole, `{problem}`; that of a teacher may have `{solution}` as well.
 
     version: of a named template, to be raised with every change of the other fields but the name. Of a user's file, the
         digest of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts
@@ -69,9 +72,17 @@ class Template:
         """Its form and how it begins, in a line."""
         return f"{'a chat' if self.chat else 'plain text'}: {shorten(f'{self.system or str()} {self.text}', 90)}"
 
-    def render(self, problem: str) -> str | list[Message]:
-        """The prompt of one problem. The problem's own braces and backslashes are left alone."""
-        prompt = self.text.replace(HOLE, problem)
+    @property
+    def shows_solution(self) -> bool:
+        """Whether the prompt holds the problem's solution: a teacher may be asked so."""
+        return SOLUTION in self.text
+
+    def render(self, problem: str, **others: str) -> str | list[Message]:
+        """The prompt of one problem. others: what goes into further holes, by their names. Braces and backslashes in
+        what is filled in are left alone."""
+        filled = {"problem": problem, **others}
+        holes = "|".join(map(re.escape, filled))
+        prompt = re.sub(rf"{{({holes})}}", lambda hole: filled[hole[1]], self.text)
         if not self.chat:
             return prompt
         system: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]

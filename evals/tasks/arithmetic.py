@@ -149,6 +149,7 @@ TASK = Task(
     },
     written_steps=written_steps,
     check_steps=has_faulty_step,
+    judge_template="judge_digits",
 )
 
 MANY = replace(

@@ -33,6 +33,16 @@ class Problem:
     own_comparison: OwnComparison | None = field(default=None, compare=False, repr=False)
     choices: Choices | None = field(default=None, compare=False, repr=False)
 
+    def require_solution(self) -> str:
+        """The solution. Raises EvalError for a problem that comes without one."""
+        if self.solution is None:
+            raise EvalError(
+                f"the problem {self.id} comes without a solution, which is to be learned from or shown to a teacher "
+                "(rollout.sampler=given, a cold start on solutions:<task>, or a prompt with the {solution}). Give the "
+                "task's rows a `solution`, or take another task."
+            )
+        return self.solution
+
 
 @dataclass(frozen=True)
 class Step:
@@ -91,6 +101,7 @@ class Task:
     asks_itself: problems are whole prompts, and only their own comparison can judge; `eval.template` and `eval.grader`
         are for the other tasks of an evaluation.
     stop: strings that end a completion, besides the template's.
+    judge_template: the template in which a judge compares two completions; it also has the holes {first} and {second}.
     gives_choices: every problem has `choices`, of which the model finds one most likely. No text is drawn, so a problem
         has one sample, which no seed changes.
     """
@@ -105,6 +116,7 @@ class Task:
     check_steps: Callable[[Problem, str], bool | None] | None = None
     asks_itself: bool = False
     stop: tuple[str, ...] = ()
+    judge_template: str = "judge"
     gives_choices: bool = False
 
     def require_known_names(self) -> None:

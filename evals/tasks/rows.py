@@ -181,12 +181,12 @@ class Rows:
             rows, origin, fields, source = self._hub_rows(self.hub), str(self.hub), self.hub.fields, "hub"
         else:
             raise DataMissingError(self._missing())
+        grader = None if self.grader is None else get_grader(self.grader)
+        needs_answer = grader is not None and grader.needs_answer
         problems = tuple(
-            _problem(row, where, fields, f"{self.name}-{i:05d}", self.grader is not None)
-            for i, (where, row) in enumerate(rows)
+            _problem(row, where, fields, f"{self.name}-{i:05d}", needs_answer) for i, (where, row) in enumerate(rows)
         )
-        if self.grader is not None:
-            grader = get_grader(self.grader)
+        if grader is not None:
             for (where, _), problem in zip(rows, problems, strict=True):
                 if not grader.can_compare_with(problem.answer):
                     raise EvalError(f"{where}: {grader.fault(problem.answer)}")

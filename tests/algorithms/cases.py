@@ -58,6 +58,8 @@ TERMS: tuple[dict[str, object], ...] = (
     {"sequence_penalty": 0.7},
     {"entropy.bonus": 0.4},
     {"baseline": "critic", "scale": "none", "critic.value_clip": 0.3},
+    {"rule.type": "supervised"},
+    {"distill.where": "loss", "distill.coef": 0.3},
     {
         "kl.where": "loss",
         "sequence_penalty": 0.7,
@@ -102,6 +104,7 @@ def random_batch(seed: int, rows: int = 8, width: int = 6, drift: float = 0.4) -
         values=(old_values + drift * normal(rows, width)).requires_grad_(),
         old_values=old_values,
         returns=normal(rows, width),
+        divergence=normal(rows, width).abs().requires_grad_(),
         groups=torch.arange(rows) // 4,
         max_completion_tokens=width,
     )
@@ -130,8 +133,8 @@ def reordered(batch: TokenBatch, order: Tensor) -> TokenBatch:
 
 
 def gradients(value: Tensor, batch: TokenBatch) -> list[Tensor]:
-    """[B, T] by each of logp, entropy and values that takes gradients; zeros where the value does not depend on it."""
-    inputs = [tensor for tensor in (batch.logp, batch.entropy, batch.values) if tensor is not None]
+    """[B, T] by each tensor that takes gradients, log-probs first; zeros where the value does not depend on it."""
+    inputs = [one for one in (batch.logp, batch.entropy, batch.values, batch.divergence) if one is not None]
     inputs = [tensor for tensor in inputs if tensor.requires_grad]
     found = torch.autograd.grad(value, inputs, allow_unused=True, retain_graph=True)
     return [torch.zeros_like(of) if grad is None else grad for of, grad in zip(inputs, found, strict=True)]

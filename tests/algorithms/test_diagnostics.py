@@ -139,6 +139,7 @@ def test_terms_add_up_to_the_loss() -> None:
         assert sum(shares) == pytest.approx(float(loss.value.detach()))
         assert len(shares) == 1 + (
             (objective.kl.where == "loss")
+            + (objective.distill.where == "loss")
             + (objective.sequence_penalty > 0)
             + (objective.entropy.bonus > 0)
             + (objective.baseline == "critic")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from algorithms import kl_estimate, kl_penalties, next_kl_coefficient
-from algorithms.kl import KlInLoss, KlInReward, LossEstimator, RewardEstimator, kl_means
+from algorithms.kl import KlInLoss, KlInReward, LossEstimator, RewardEstimator
+from algorithms.rules import kl_means
 
 EVERY_ESTIMATOR: tuple[LossEstimator, ...] = get_args(LossEstimator)
 REF_LOGP = torch.tensor([-1.0, -1.0, -1.0], dtype=torch.float64)

@@ -150,6 +150,9 @@ def test_what_acts_without_advantage() -> None:
         "clip_cov",
         "kl_cov",
         "skywork_or1",  # entropy
+        "sft",  # whatever it earned
+        "kd",  # a teacher in the loss
+        "gkd",
     }
     assert acts_without_advantage(preset("grpo", Objective, **{"entropy.bonus": 0.1}))
     assert not acts_without_advantage(preset("grpo", Objective, **{"kl.where": "reward"}))

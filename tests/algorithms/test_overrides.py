@@ -114,7 +114,7 @@ def test_all_complaints_at_once_with_the_nearest_names() -> None:
     [
         (
             {"rule": "cispo"},
-            "rule is a group of knobs: set rule.type to one of cispo, gmpo, policy_gradient, ppo_clip",
+            "rule is a group of knobs: set rule.type to one of cispo, gmpo, policy_gradient, supervised",
         ),
         ({"rule.type": "clip"}, "unknown rule 'clip'; did you mean cispo or ppo_clip? `bench ls rules` lists all."),
         ({"rule.type": "cispo"}, "rule.weight_max has no default here: set it"),

@@ -41,7 +41,7 @@ def test_every_preset_is_described() -> None:
     for name in presets():
         entry = describe(name)
         assert all(texts(entry).values()), name
-        assert re.search(r"\b(2\d{3}\.\d{5}|1992|TRL)\b", entry.source), f"{name} names no paper"
+        assert re.search(r"\b(1[5-9]\d{2}\.\d{5}|2\d{3}\.\d{5}|1992|TRL)\b", entry.source), f"{name} names no paper"
         assert len(entry.summary) <= 100 and not entry.summary.endswith(".") and "\n" not in entry.summary, name
         for field in ("about", "implementations", "traps"):
             assert texts(entry)[field].endswith("."), (name, field)

@@ -9,7 +9,7 @@ from torch import Tensor
 from algorithms.rules import RULES, Ratio, Rule, Sign, bounded_exp, importance_ratio
 from algorithms.rules.cispo import Cispo
 from algorithms.rules.gmpo import Gmpo
-from algorithms.rules.policy_gradient import PolicyGradient
+from algorithms.rules.policy_gradient import PolicyGradient, Supervised
 from algorithms.rules.ppo_clip import PpoClip
 from algorithms.rules.sapo import Sapo
 from algorithms.rules.weighted import Weighted
@@ -30,6 +30,7 @@ def sapo(advantage: float, ratio: float, temperature: float) -> float:
     ("rule", "positive", "negative"),
     [
         (PolicyGradient(), [1.4] * 5, [-2.1] * 5),
+        (Supervised(), [0.7] * 5, [0.7] * 5),
         (Weighted(), [-1.0, -1.8, -2.0, -2.4, -6.0], [1.5, 2.7, 3.0, 3.6, 9.0]),
         (PpoClip(clip_low=0.2, clip_high=0.1), [-1.0, -1.8, -2.0, -2.2, -2.2], [2.4, 2.7, 3.0, 3.6, 9.0]),
         (PpoClip(dual_clip=1.1), [-1.0, -1.8, -2.0, -2.4, -2.4], [2.4, 2.7, 3.0, 3.3, 3.3]),
@@ -50,7 +51,8 @@ def test_by_hand(rule: Rule, positive: list[float], negative: list[float]) -> No
     for advantage, expected in ((2.0, positive), (-3.0, negative)):
         losses = rule.loss(logp, ratio, torch.full((1, 5), advantage, dtype=torch.float64))
         assert losses[0].tolist() == pytest.approx(expected)
-    assert rule.loss(logp, ratio, torch.zeros(1, 5, dtype=torch.float64)).abs().max() == 0
+    without = rule.loss(logp, ratio, torch.zeros(1, 5, dtype=torch.float64)).abs().max()
+    assert (without == 0) == rule.reads_advantage
 
 
 def test_gmpo_clips_a_log_ratio_only_where_moving_on_is_rewarded() -> None:
@@ -97,6 +99,7 @@ def test_gmpo_bounds_the_ratios_of_tokens() -> None:
 
 SOME: tuple[Rule, ...] = (
     PolicyGradient(),
+    Supervised(),
     Weighted(),
     PpoClip(clip_low=0.01, clip_high=0.01, dual_clip=1.01),
     Cispo(weight_max=0.5),
@@ -126,6 +129,10 @@ def test_what_a_rule_says_of_itself_is_so(rule: Rule) -> None:
     """Its slope at ratio 1, the knobs that do nothing there, and those that act on one sign of advantages."""
     signs: dict[Sign, float] = {"positive": 2.0, "negative": -3.0}
     for sign, advantage in signs.items():
+        if not rule.reads_advantage:
+            assert rule.slope_at_ratio_one(sign) is None
+            assert gradient(rule, advantage, 0.0) == gradient(rule, 0.0, 0.0) == -1
+            continue
         assert rule.slope_at_ratio_one(sign) == pytest.approx(-gradient(rule, advantage, 0.0) / advantage)
     for knob, value in rule:
         if not isinstance(value, float):

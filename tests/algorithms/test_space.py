@@ -22,6 +22,7 @@ def test_only_knobs_that_exist_are_active() -> None:
         "select.type": "none",
         "aggregation": "token_mean",
         "kl.where": "none",
+        "distill.where": "none",
         "sequence_penalty": 0.0,
         "entropy.bonus": 0.0,
         "entropy.adaptive.type": "none",

@@ -1,0 +1,183 @@
+"""`distill`: a teacher's distribution over the next token, as a term of the loss or as a reward for every token.
+
+Write S for the policy, the student, and T for the teacher. The generalised Jensen-Shannon divergence (GKD, 2306.13649,
+section 2) of one token is
+
+    D = beta KL(T || M) + (1 - beta) KL(S || M),   M = beta T + (1 - beta) S
+
+and by convention KL(T || S), the forward KL, at beta = 0 and KL(S || T), the reverse KL, at beta = 1. Its gradient by
+the student's logits z is W_v - S_v sum_u W_u with W_v = S_v dD / dS_v up to a constant factor of S_v, which cancels:
+
+    W = -T at beta = 0;   S log(S / M) (1 - beta) between;   S log(S / T) at beta = 1
+
+It is 0 where T = S. With `top_k`, outcomes are the teacher's k likeliest tokens and one more that stands for all
+others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from algorithms.space import Knobs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEAST_LOGP = -1e4
+"""Stands for log 0, so that 0 log 0 is 0."""
+
+
+class NoDistillation(Knobs):
+    """No teacher is asked."""
+
+    where: Literal["none"] = "none"
+
+
+class _FromTeacher(Knobs):
+    coef: float = Field(default=1.0, gt=0, description="weight of the teacher's term; default: 1, as in most trainers")
+    verifier_coef: float = Field(
+        default=1.0,
+        ge=0,
+        description="weight of the advantages that the rewards give; 0: the teacher alone is learned from; default: 1, "
+        "both are",
+    )
+
+
+class DistillInReward(_FromTeacher):
+    """coef (log p_teacher - log p_student) of each drawn token is added to its advantage, without gradient.
+
+    Both are at rollout.temperature. It is added after baseline and scale, so that no std divides it.
+    """
+
+    where: Literal["reward"] = "reward"
+    discount: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="how much a token answers for those after it. 0: for itself alone, the gradient of each token's "
+        "reverse KL (Thinking Machines 2025); 1: for all of them, the gradient of the completion's reverse KL "
+        "(MiniLLM, 2306.08543); default: 0, as in most trainers",
+    )
+
+
+class DistillInLoss(_FromTeacher):
+    """+coef D(teacher, student) over the vocabulary is a term of the loss, under the objective's aggregation.
+
+    Its temperature is its own, whatever rollout.temperature is.
+    """
+
+    where: Literal["loss"] = "loss"
+    beta: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="which divergence. 0: forward KL, KL(teacher || student), which covers all that the teacher may "
+        "say; 1: reverse KL, KL(student || teacher), which seeks one of its ways; between: generalised Jensen-Shannon "
+        "(GKD, 2306.13649); default: TRL",
+    )
+    temperature: float = Field(
+        default=1.0,
+        gt=0,
+        description="logits of both are divided by it; the loss is not multiplied by its square (Hinton et al. "
+        "1503.02531 do so); default: 1",
+    )
+    top_k: int | None = Field(
+        default=None,
+        ge=1,
+        description="compare the teacher's k likeliest tokens one by one and all others as one outcome; none: the "
+        "whole vocabulary",
+    )
+
+
+Distill = Annotated[NoDistillation | DistillInReward | DistillInLoss, Field(discriminator="where")]
+
+
+def teacher_advantages(distill: DistillInReward, logps: Tensor, teacher_logps: Tensor, mask: Tensor) -> Tensor:
+    """[B, T] coef sum_(k >= t) discount^(k - t) (log p_teacher - log p_student), 0 outside the mask; no gradient.
+
+    logps, teacher_logps [B, T]: log-probs of the drawn tokens under the policy that drew them and under the teacher;
+    mask [B, T].
+    """
+    import torch
+
+    rewards = distill.coef * torch.where(mask.bool(), (teacher_logps - logps).detach(), 0)
+    if distill.discount == 0:
+        return rewards
+    total, found = torch.zeros_like(rewards[:, 0]), torch.empty_like(rewards)
+    for token in reversed(range(rewards.shape[1])):
+        total = rewards[:, token] + distill.discount * total
+        found[:, token] = total
+    return torch.where(mask.bool(), found, 0)
+
+
+def divergence(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> Tensor:
+    """[...] D in nats; logps, teacher_logps [..., V]: normalised log-probs of student and teacher."""
+    student, teacher, _ = _outcomes(distill, logps, teacher_logps)
+    match distill.beta:
+        case 0:
+            return _kl(teacher, student)
+        case 1:
+            return _kl(student, teacher)
+        case beta:
+            mixture = student + _mixture_ratio(student, teacher, beta)
+            return beta * _kl(teacher, mixture) + (1 - beta) * _kl(student, mixture)
+
+
+def divergence_gradient(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> Tensor:
+    """[..., V] the gradient of `divergence` by the student's logits, of which logps are the log-softmax."""
+    student, teacher, top = _outcomes(distill, logps, teacher_logps)
+    total: Tensor | float
+    match distill.beta:
+        case 0:
+            weights, total = -teacher.exp(), -1.0
+        case 1:
+            weights = student.exp() * (student - teacher)
+            total = weights.sum(-1, keepdim=True)
+        case beta:
+            weights = (beta - 1) * student.exp() * _mixture_ratio(student, teacher, beta)
+            total = weights.sum(-1, keepdim=True)
+    if top is None:
+        return weights - logps.exp() * total
+    # The others share their outcome's weight in proportion to their probabilities.
+    of_others = weights[..., -1:] * (logps - student[..., -1:]).exp()
+    return of_others.scatter(-1, top, weights[..., :-1]) - logps.exp() * total
+
+
+class _Outcomes(NamedTuple):
+    """What is compared: log-probs [..., K] of both, and the tokens [..., K - 1] that stand for themselves; None where
+    all do."""
+
+    student: Tensor
+    teacher: Tensor
+    top: Tensor | None
+
+
+def _outcomes(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> _Outcomes:
+    if distill.top_k is None or distill.top_k >= logps.shape[-1]:
+        return _Outcomes(logps, teacher_logps, None)
+    top = teacher_logps.topk(distill.top_k).indices
+    return _Outcomes(_with_others(logps, top), _with_others(teacher_logps, top), top)
+
+
+def _with_others(logps: Tensor, top: Tensor) -> Tensor:
+    """[..., K + 1]: the top tokens, and all others as one."""
+    import torch
+
+    others = logps.scatter(-1, top, -math.inf).logsumexp(-1, keepdim=True)
+    return torch.cat([logps.gather(-1, top), others.clamp(min=LEAST_LOGP)], -1)
+
+
+def _mixture_ratio(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
+    """log M - log S, without overflow, and exactly 0 where T = S."""
+    import torch
+
+    ratio = teacher - student
+    above = ratio + ((1 - beta) * (-ratio.clamp(min=0)).expm1()).log1p()
+    return torch.where(ratio < 0, (beta * ratio.clamp(max=0).expm1()).log1p(), above)
+
+
+def _kl(one: Tensor, other: Tensor) -> Tensor:
+    return (one.exp() * (one - other)).sum(-1)
