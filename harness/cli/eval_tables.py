@@ -48,7 +48,9 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
         for pair in document["disagreement"]:
             if pair["count"]:
                 one, other = pair["graders"]
-                print_text(f"{document['task']}: {one} and {other} disagree on {pair['count']} of {pair['n']} samples")
+                kappa = "" if pair.get("kappa") is None else f" (Cohen's kappa {pair['kappa']:.2f})"
+                differ = f"{one} and {other} disagree on {pair['count']} of {pair['n']} samples{kappa}"
+                print_text(f"{document['task']}: {differ}")
         print_link("samples", Path(document["path"]) / "samples.html")
 
 

@@ -157,8 +157,11 @@ def _print_knob(knob: Listed) -> None:
 
 
 def _in_lines(document: Mapping[str, Any]) -> str:
-    """`key: text`, a line each, of what is known."""
-    return "\n".join(_wrapped(f"{key}: {text}") for key, text in document.items() if text)
+    """`key: text`, a line each, of what is known; of a text of several lines, each by itself."""
+    entries = (f"{key}: {text}".splitlines() for key, text in document.items() if text)
+    return "\n".join(
+        _wrapped(first) + "".join(f"\n{_wrapped(line, '  ')}" for line in more) for first, *more in entries
+    )
 
 
 def _wrapped(text: str, indent: str = "") -> str:
@@ -234,7 +237,12 @@ def _things_named(name: str) -> list[dict[str, Any]]:
         return [{"knob": name, **knobs[name].facts, "description": knobs[name].description, "exists": _exists(name)}]
     kinds = [kind for word in KINDS for kind in _kinds(word)]
     found = [
-        {kind.noun: name, "description": kind.summary(name), "from": None if source is None else str(source.path)}
+        {
+            kind.noun: name,
+            "description": kind.summary(name),
+            "about": kind.about(name),
+            "from": None if source is None else str(source.path),
+        }
         for kind in kinds
         if name in kind.names()
         for source in [kind.source(name)]

@@ -240,6 +240,7 @@ def finished_analysis(given: str, home: Path) -> Analysis:
     from harness.records.sweep import reading_around_damage
     from reports.measure import analyse
     from reports.measure.measurements import MetricError
+    from reports.processes import process_count
 
     folder = run_folder(given, home)
     use_recorded_plugins([folder])
@@ -248,7 +249,7 @@ def finished_analysis(given: str, home: Path) -> Analysis:
     def read(sweep: SweepRecord) -> Analysis:
         require_any_done(sweep, "nothing is known")
         try:
-            return analyse(sweep)
+            return analyse(sweep, processes=process_count(len(sweep.cells)))
         except MetricError as error:
             raise RefusedError(f"{error}.") from None
 

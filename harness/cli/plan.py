@@ -330,7 +330,11 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     cost = document["cost"]
     at_most = cost["eval_samples_at_most"]
     samples = "all problems'" if at_most is None else f"{at_most:,}"
-    training = "" if document["checkpoint"] else f"at most {cost['generated_tokens_at_most']:,} generated tokens and "
+    read_again, taught = cost["scored_tokens_at_most"], cost["teacher_tokens_at_most"]
+    generated = [f"at most {cost['generated_tokens_at_most']:,} generated tokens"]
+    generated += [f"{read_again:,} read again for rewards"] if read_again else []
+    generated += [f"{taught:,} scored by teachers"] if taught else []
+    training = "" if document["checkpoint"] else f"{', '.join(generated)} and "
     print_text(f"cost: {cost['cells']} cells, {training}{samples} evaluation samples")
     print_text(f"memory: {in_words(cost['memory'])}")
     print_text(f"time: {expected_time.in_words(expected, duration)}")

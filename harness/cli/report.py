@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,14 +108,16 @@ def write_search(folder: Path) -> tuple[dict[str, Any], str]:
     """Write the report of a search's folder; returns report.json and the sentence that it comes down to."""
     from harness.records import read_sweep
     from harness.records.study import read_study
+    from reports.processes import meanwhile, process_count
     from reports.samples import write_sweep_samples
     from reports.search import search_sentence, write_search_report
 
+    page = folder / "report"
     with _alone_on_page(folder):
-        study = read_study(folder)
+        study, trials = read_study(folder), read_sweep(folder)
         note("writing the report")
-        write_sweep_samples(read_sweep(folder), folder / "report")
-        document = write_search_report(study, folder / "report")
+        with meanwhile(partial(write_sweep_samples, trials, page), process_count(len(trials.cells))):
+            document = write_search_report(study, page)
     list_runs(folder.parent)
     return document, search_sentence(study)
 
@@ -143,18 +146,20 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
     from harness.records.sweep import reading_around_damage
     from reports.measure.measurements import MetricError
     from reports.page import write_report
+    from reports.processes import meanwhile, process_count
     from reports.samples import write_sweep_samples
 
+    page = folder / "report"
     with _alone_on_page(folder):
 
         def written(sweep: SweepRecord) -> tuple[SweepRecord, dict[str, Any]]:
             require_any_done(sweep, "nothing to report")
-            write_sweep_samples(sweep, folder / "report")  # first: the page links to them
-            try:
-                document = dict(write_report(sweep, folder / "report", reflection_words))
-            except MetricError as error:
-                raise RefusedError(f"{error}.") from None
-            return sweep, document
+            processes = process_count(len(sweep.cells))
+            with meanwhile(partial(write_sweep_samples, sweep, page), processes):
+                try:
+                    return sweep, dict(write_report(sweep, page, reflection_words, processes))
+                except MetricError as error:
+                    raise RefusedError(f"{error}.") from None
 
         whole = read_sweep(folder).as_it_stands
         require_any_done(whole, "nothing to report")
@@ -164,7 +169,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
         warn_of_damage(sweep.cells)
         record_look(sweep, document)
         if reflection_words is None and sweep is whole:
-            (folder / "report" / _STAND).write_text(_stand(records, folder / "report"))
+            (page / _STAND).write_text(_stand(records, page))
     list_runs(folder.parent)
     return document
 

@@ -170,11 +170,11 @@ def run(
     for planned in plans:
         sweep_run = SweepRun(planned, folder, command, at_once, open_executor, retry_invalid, fail_fast, retry_failed)
         with ExitStack() as mirrored:  # to the end, so that MLflow gets the report too
-            watched(sweep_run, folder, mirrored)
+            records = watched(sweep_run, folder, mirrored)
             if until is not None and goes_on(read_sweep(sweep_run.folder)):
                 continue
             not_confirmed = _confirm_screening(sweep_run)
-            unmeasured = _report_sweep(sweep_run, as_json=json) + not_confirmed
+            unmeasured = _report_sweep(sweep_run.folder, records, as_json=json) + not_confirmed
         break
     if repeated is not None:
         say_whether_equal(repeated, sweep_run.folder)
@@ -210,6 +210,7 @@ def run_to_repeat(given: str, home: Path) -> Path:
 
 def say_what_differs(repeated: Path, planned: Plan) -> None:
     """Print how the provenance here differs from that of the finished cells, and which cells have another hash."""
+    from harness.plan.filing import records_of
     from harness.records import read_sweep
     from harness.run.provenance import differences_from_now
 
@@ -221,13 +222,9 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
     for name, (then, now) in differ.items():
         note(f"differs from {repeated}: {name} was {few(then)}, is {now}")
     trained = {(cell.arm, cell.seed) for cell in finished}
-    others = [
-        f"{cell.arm}-s{cell.seed}"
-        for cell in planned.cells
-        if cell.arm not in planned.to_tune
-        and (cell.arm, cell.seed) in trained
-        and not cell.record(repeated / "cells").own.is_done
-    ]
+    both = [cell for cell in planned.cells if cell.arm not in planned.to_tune and (cell.arm, cell.seed) in trained]
+    found = zip(both, records_of(both, repeated / "cells"), strict=True)
+    others = [f"{cell.arm}-s{cell.seed}" for cell, record in found if not record.own.is_done]
     if others:
         note(
             f"differs from {repeated}: the hash of {few(others)}, since data, model files, the code of a plug-in or "
@@ -269,8 +266,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     command = command_line("run", plan.sweep.name, None, None, None)  # goes on from its records
     confirming = replace(screened, plan=plan, command=command, retry_invalid=False)
     with ExitStack() as mirrored:
-        watched(confirming, screened.home, mirrored)
-        unmeasured = _unmeasured(confirming.records())
+        unmeasured = _unmeasured(watched(confirming, screened.home, mirrored))
         if len(unmeasured) < len(plan.cells):
             record_confirmation(screened.folder, plan, write(confirming.folder))
     return unmeasured
@@ -322,11 +318,10 @@ def _say_where(address: str | None, command: str | None) -> None:
         note(f"MLflow: {address}" + (f"\n  served by: {command}" if command else ""))
 
 
-def _report_sweep(sweep_run: SweepRun, as_json: bool) -> list[str]:
+def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) -> list[str]:
     """Report and verdict; returns the cells that are not done, as `<arm>-s<seed> (<state>)`."""
     from harness.cli.report import print_verdict, write, written_already
 
-    records = sweep_run.records()
     unmeasured = _unmeasured(records)
     if len(unmeasured) == len(records):
         if as_json:
@@ -337,11 +332,11 @@ def _report_sweep(sweep_run: SweepRun, as_json: bool) -> list[str]:
 
             print_json({key: [] for key in SECTIONS} | {"cells": cells})
         return unmeasured
-    document = written_already(sweep_run.folder) or write(sweep_run.folder)
+    document = written_already(folder) or write(folder)
     if as_json:
         print_json(document)
     else:
-        print_verdict(document, sweep_run.folder)
+        print_verdict(document, folder)
     return unmeasured
 
 

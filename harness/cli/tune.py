@@ -153,8 +153,8 @@ def _confirm(
     note(f"confirming trial {winner.number} against the default with {count(seeds, 'fresh seed')}")
     sweep_run = SweepRun(confirming, home, command, search_run.workers, search_run.open_executor)
     with ExitStack() as mirrored:
-        watched(sweep_run, home, mirrored)
-    unmeasured = [cell.directory for cell in confirming.cells if confirming.record(cell, home).state != "done"]
+        records = watched(sweep_run, home, mirrored)
+    unmeasured = [record.path.name for record in records if record.state != "done"]
     problem = None
     if unmeasured:
         problem = BenchError(

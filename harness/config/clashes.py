@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from algorithms import Objective
+from algorithms import Objective, PreferenceObjective
 from algorithms.kl import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
 from evals.grading import OWN
+from evals.grading.answer_form import ANSWER_FORMS
+from evals.grading.model_judge import judge_of
+from evals.prompts import get_template
 from evals.tasks import GYM_TASKS, get_task
+from harness.config.model_source import parse_source
 from harness.config.reward import reward_problems
+from harness.errors import RefusedError
+from harness.rewards.parts.correct import JudgeScore
+from harness.rewards.parts.verifier_free import Jepo, VrCli
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -26,7 +33,9 @@ MOST_COMPLETIONS = 1_000_000
 def clashes(spec: RunSpec) -> Iterator[str]:
     """All problems of a spec whose sections are valid each by itself."""
     yield from _grader_problems(spec)
+    yield from _model_grader_problems(spec)
     yield from _rollout_problems(spec)
+    yield from _teacher_problems(spec)
     if spec.train.processes > 1:
         yield from _process_problems(spec)
     if isinstance(spec.objective, Objective):
@@ -47,6 +56,29 @@ def _grader_problems(spec: RunSpec) -> Iterator[str]:
                 f"{knob}={OWN} with the task{'s' if len(without) > 1 else ''} {', '.join(without)}: only tasks "
                 f"{GYM_TASKS} have a comparison of their own. Set {knob} to math or numeric, which compare with the "
                 "reference answers of all tasks"
+            )
+
+
+def _model_grader_problems(spec: RunSpec) -> Iterator[str]:
+    scoring = judge_of(spec.reward.grader)
+    if JudgeScore.name in spec.reward.parts and (scoring is None or scoring.file.right_from is None):
+        yield (
+            f"reward.parts.{JudgeScore.name} with reward.grader={spec.reward.grader}: this grader gives no numbers. "
+            "Name a judge's file with `right_from`, or leave the part out"
+        )
+    knobs = {"reward.grader": spec.reward.grader, "eval.grader": spec.eval.grader}
+    for knob, judge in ((knob, judge_of(grader)) for knob, grader in knobs.items()):
+        if judge is None:
+            continue
+        if judge.file.source is not None and spec.train.processes > 1:
+            yield (
+                f"{knob}={judge.name} with train.processes={spec.train.processes}: a judge in process would run in one "
+                "of them while the others wait. Serve its model at an address, or set train.processes to 1"
+            )
+        if knob == "reward.grader" and judge.needs_answer and get_task(spec.task.train).grader is None:
+            yield (
+                f"{knob}={judge.name} with task.train={spec.task.train}: the judge's text shows {{answer}}, and this "
+                "task has none. Leave {answer} out of the text, or train on a task with answers"
             )
 
 
@@ -77,6 +109,9 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"eval.tasks begins with {first} and a reward model is trained, whose best of n is taken of completions on "
             "that task: it has choices only. Name a task first whose answers are written"
         )
+    yield from _gold_problems(spec)
+    if spec.reward.needs_judge:
+        yield from _judge_problems(spec)
     credit = spec.objective.credit if isinstance(spec.objective, Objective) else "completion"
     yield from reward_problems(spec.reward, credit, spec.task.train)
     staged = spec.rollout.staged
@@ -91,12 +126,146 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             "round, so all completions are of the starting weights. Lower rollout.round_steps, or set rollout.sampler "
             "to initial"
         )
-    if get_task(spec.task.train).grader is None:
+    if get_task(spec.task.train).grader is None and judge_of(spec.reward.grader) is None:
         yield (
             f"task.train={spec.task.train} has no grader, and rollouts are ranked by their reward: name one in the "
             "task's file if its problems have answers, train on another task, or learn from a set of pairs (a "
             "preference algorithm with pairs: {type: dataset, data: ...})"
         )
+
+
+def _gold_problems(spec: RunSpec) -> Iterator[str]:
+    """What rewards by how likely the gold text is need of the task and of the objective."""
+    reward, rollout, task = spec.reward, spec.rollout, get_task(spec.task.train)
+    for part, scorer in reward.gold_parts.items():
+        of_answers = scorer == "policy" or reward.of(VrCli).gold == "answer"
+        if of_answers and task.extract not in ANSWER_FORMS:
+            yield (
+                f"reward.parts.{part} with task.train={spec.task.train}: its answers are found by extract="
+                f"{task.extract}, and no mark opens them, so reasoning and answer cannot be told apart. Train on a "
+                f"task with extract {', '.join(ANSWER_FORMS)}, or leave the part out"
+            )
+    yield from _generator_problems(spec)
+    if Jepo.name not in reward.parts:
+        return
+    options, objective = reward.of(Jepo), spec.objective
+    if not isinstance(objective, Objective):
+        yield (
+            "reward.parts.jepo with a preference algorithm: its gradient is that of rewards, with a supervised term "
+            "beside it. Choose a policy-gradient algorithm, e.g. rloo"
+        )
+    elif options.bound == "multi_sample" and (objective.baseline, objective.scale) != ("none", "none"):
+        yield (
+            f"reward.jepo.bound=multi_sample with objective.baseline={objective.baseline}, objective.scale="
+            f"{objective.scale}: its rewards are advantages already, each against the rest of the group. Set both to "
+            "none, or the bound to one_sample"
+        )
+    if options.bound == "multi_sample" and rollout.samples_per_prompt == 1:
+        yield (
+            "rollout.samples_per_prompt=1 with reward.jepo.bound=multi_sample: a completion is compared with the rest "
+            "of its group. Raise samples_per_prompt, or set the bound to one_sample and objective.baseline to none"
+        )
+    if rollout.sampler != "policy":
+        yield (
+            f"rollout.sampler={rollout.sampler} with reward.parts.jepo: the bound is on the likelihood under the "
+            "policy, by reasoning that it drew. Set rollout.sampler to policy"
+        )
+    if reward.parts[Jepo.name] < 0 and options.supervised > 0:
+        yield (
+            f"reward.parts.jepo={reward.parts[Jepo.name]:g} with reward.jepo.supervised={options.supervised:g}: the "
+            "loss would fall without end as gold answers become impossible. Give the part a weight above 0, or set "
+            "supervised to 0"
+        )
+
+
+def _generator_problems(spec: RunSpec) -> Iterator[str]:
+    source = spec.reward.generator
+    if source is None:
+        return
+    try:
+        parsed = parse_source(source, "reward.vr_cli.generator")
+    except RefusedError as error:
+        yield str(error)
+        return
+    is_start = str(parsed) == str(parse_source(spec.model.source)) and spec.model.cold_start.type == "none"
+    if is_start:
+        yield (
+            f"reward.vr_cli.generator={source} is model.source, from which training starts: the generator by default. "
+            "Leave it out"
+        )
+
+
+def _judge_problems(spec: RunSpec) -> Iterator[str]:
+    if template := spec.judge_template:
+        missing = [hole for hole in ("{first}", "{second}") if hole not in get_template(template).text]
+        if missing:
+            yield (
+                f"reward.pairwise.template={template}: the template has no {' and no '.join(missing)}, where the "
+                "two completions belong. Put both into its text, or name another template (`bench ls templates`)"
+            )
+    if spec.rollout.samples_per_prompt == 1:
+        yield (
+            "rollout.samples_per_prompt=1 with reward.parts.pairwise: a judge compares a completion with another "
+            "one of its prompt, and there is none. Raise samples_per_prompt, or leave the part out"
+        )
+    objective = spec.objective
+    if isinstance(objective, Objective) and objective.baseline == "random_peer" and objective.overlong.type == "drop":
+        yield (
+            "objective.overlong.type=drop with objective.baseline=random_peer and reward.parts.pairwise: where "
+            "the judge's reference is cut at the limit it would be dropped, and another completion take its place in "
+            "the baseline. Set overlong.type to mask_after, or baseline to none"
+        )
+
+
+def _teacher_problems(spec: RunSpec) -> Iterator[str]:
+    for knob, template in (("task.template", spec.task.template), ("eval.template", spec.eval.template)):
+        if get_template(template).shows_solution:
+            yield (
+                f"{knob}={template}: this prompt holds the {{solution}}, which only a teacher may see. Set it as "
+                "teacher.template, or take another template"
+            )
+    rollout, distils = spec.rollout, spec.distils
+    if spec.teacher.type == "model" and spec.teacher.source is not None:
+        try:
+            parse_source(spec.teacher.source)
+        except RefusedError as error:
+            yield f"teacher.source takes what model.source takes. {error}"
+    if rollout.sampler == "given" and rollout.samples_per_prompt > 1:
+        yield (
+            f"rollout.sampler=given with rollout.samples_per_prompt={rollout.samples_per_prompt}: a problem comes with "
+            "one solution, so that all its completions would be the same. Set samples_per_prompt to 1, and raise "
+            "rollout.prompts_per_step instead"
+        )
+    if distils == "reward" and rollout.sampler != "policy":
+        yield (
+            f"rollout.sampler={rollout.sampler} with objective.distill.where=reward: the log-ratio to the teacher is a "
+            "reward for the policy's own tokens. Set rollout.sampler to policy, or objective.distill.where to loss"
+        )
+    readers = [f"objective.distill.where={distils}"] if distils != "none" else []
+    readers += ["rollout.sampler=teacher"] if rollout.sampler == "teacher" else []
+    if spec.teacher.type == "none":
+        for reader in readers:
+            yield f"{reader} without a teacher: name one, e.g. teacher: {{type: model, source: hf:<id>@<commit>}}"
+        if spec.budget.teacher_tokens is not None:
+            yield f"budget.teacher_tokens={spec.budget.teacher_tokens} without a teacher: name one, or leave it out"
+    elif spec.start_teaches and spec.teacher_template == spec.task.template and _teacher_alone(spec.objective):
+        yield (
+            "teacher.type=model without teacher.source, teacher.cold_start and teacher.template: the teacher is the "
+            "student as it starts, asked in the same words, and no reward is heard, so that every gradient is 0. Set "
+            "one of them, e.g. a template that shows the teacher the {solution}"
+        )
+    elif not readers and not spec.checkpoint:
+        yield (
+            "teacher.type=model, but nothing asks the teacher: set objective.distill.where to loss or reward "
+            "(algorithms kd, gkd, opd), or rollout.sampler to teacher, or leave the teacher out"
+        )
+
+
+def _teacher_alone(objective: Objective | PreferenceObjective) -> bool:
+    """Whether a teacher's distribution is all that is learned from."""
+    if not isinstance(objective, Objective) or objective.distill.where == "none":
+        return False
+    return objective.distill.verifier_coef == 0 and objective.rule.reads_advantage
 
 
 def _process_problems(spec: RunSpec) -> Iterator[str]:
@@ -120,10 +289,16 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
             f"{fully} with rollout.sampler={spec.rollout.sampler}: split weights can only sample from the current "
             "policy. Set rollout.sampler to policy, or sharding to rows"
         )
-    by_one = {"a cold start": spec.model.cold_start.type != "none", "a reward model": spec.reward.needs_reward_model}
+    by_one = {
+        "a cold start": spec.model.cold_start.type != "none",
+        "a reward model": spec.reward.needs_reward_model,
+        "a reward by how likely the gold text is": bool(spec.reward.gold_parts),
+        "a judge": spec.reward.needs_judge,
+        "a cold start of the teacher": spec.teacher.type == "model" and spec.teacher.cold_start.type != "none",
+    }
     for what in (what for what, is_made in by_one.items() if is_made):
         yield (
-            f"{fully} with {what}: one process trains that on one device, where a model that must be split does not "
+            f"{fully} with {what}: one process does that on one device, where a model that must be split does not "
             f"fit. Leave {what} out, or set sharding to rows"
         )
 

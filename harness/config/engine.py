@@ -66,7 +66,7 @@ class EngineBackend:
     """make(language_model, model, rollout) -> `harness.engines.base.Engine`.
 
     language_model: says which tokens pad and end a completion, and decodes; model: whose weights completions are drawn
-    from (the language model's own, or another of the same architecture); rollout: the section of the spec. Raises
+    from (the language model's own, or another with its tokens); rollout: the section of the spec. Raises
     RefusedError if the engine is not installed or cannot run this model.
     """
     devices: tuple[Device, ...] = ("cpu", "cuda")

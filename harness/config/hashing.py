@@ -6,20 +6,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from algorithms import RULES, Objective
 from evals.grading import GRADERS, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
-from evals.metrics import METRICS, metric_sources
-from evals.pairs import parse_pair_source
+from evals.metrics import METRICS
 from evals.prompts import TEMPLATES, template_version
-from evals.tasks import TASKS, get_task, task_source
+from evals.tasks import TASKS
 from evals.yaml_file import ENDINGS
 from harness import plugins
-from harness.config.engine import AUTO, ENGINES
+from harness.config import references
+from harness.config.engine import ENGINES
 from harness.config.knobs import active
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
@@ -30,14 +29,23 @@ from harness.records.files import read_json
 from harness.rewards.base import PARTS
 from harness.rewards.total import is_reference, source_digest
 
-NUMERICS_VERSION = 4
-"""Raised whenever the same spec gives other numbers than before; a golden five-step run guards it. 4: kernels of
-decoding, attention and AdamW round differently on a CPU, and entropy/* and mismatch/* may stand on a sample of rows."""
+NUMERICS_VERSION = 5
+"""Raised whenever the same spec gives other numbers than before; a golden five-step run guards it. 5: layers of the
+Llama kind are computed a block of tokens at a time on a CPU, which rounds differently."""
 
 # These may be paths. What lies there is hashed in their place.
-_REFERRING = ("model.source", "model.cold_start.data", "task.train", "eval.tasks", "pairs.data")
+_REFERRING = (
+    *("model.source", "model.cold_start.data", "reward.vr_cli.generator"),
+    *("task.train", "eval.tasks", "pairs.data"),
+    *("teacher.source", "teacher.cold_start.data"),
+)
 # These too, but the name of a template that has one is hashed as well.
-_TEMPLATES = ("task.template", "eval.template", "model.cold_start.template")
+_TEMPLATES = (
+    *("task.template", "eval.template", "model.cold_start.template", "reward.pairwise.template"),
+    *("teacher.template", "teacher.cold_start.template"),
+)
+
+_GRADERS = ("reward.grader", "eval.grader")
 
 # Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none. How many
 # processes train a cell changes no more than rounding, as threads and processors do; each start records it.
@@ -47,7 +55,11 @@ _NOT_HASHED = (
 )
 
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.
-_HASHED_UNLESS: dict[str, Any] = {"eval.stop": []}
+_HASHED_UNLESS: dict[str, Any] = {
+    "eval.stop": [],
+    "objective.distill.where": "none",
+    "budget.teacher_tokens": None,
+}
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.
 _OF_CURVES = ("eval.every", "eval.curve_samples")
@@ -64,8 +76,6 @@ _OF_GRADED_ROLLOUTS = (
     "rollout.stop",
     "train.device",
 )
-_OF_PASS_RATES = (*_OF_GRADED_ROLLOUTS, "task.filter.samples", "task.filter.problems")
-_OF_REWARD_MODEL = (*_OF_GRADED_ROLLOUTS, "reward.reward_model.")
 
 
 def training_hash(spec: RunSpec) -> str:
@@ -84,19 +94,21 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
     """By seed the `training_hash` of cells with the same settings; what these refer to is looked up once."""
     if spec.checkpoint:
         seeded = conditions_of_model(spec)
-        document: dict[str, Any] = {"checkpoint": seeded, "refers_to": _outside_engine(spec)}
+        document: dict[str, Any] = {"checkpoint": seeded, "refers_to": references.outside_engine(spec)}
     else:
         seeded = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
         grader = spec.reward.grader
         refers_to = {
-            **_outside_engine(spec),
-            **_outside_rule(spec),
-            "start": _start(spec),
-            "train": _train_data(spec),
+            **references.outside_engine(spec),
+            **references.outside_rule(spec),
+            "start": references.start_of(spec),
+            "train": references.train_data(spec),
             "extraction_version": EXTRACTION_VERSION,
             "template": template_version(spec.task.template),
             "grader": None if grader is None else grader_version(grader),
             "reward_functions": _reward_functions(spec),
+            **({"judge_template": template_version(judge)} if (judge := spec.judge_template) else {}),
+            **references.teacher_of(spec),
         }
         document = {"training": seeded, "refers_to": refers_to, "numerics": NUMERICS_VERSION}
     hashes = {}
@@ -123,10 +135,8 @@ def conditions_of_model(spec: RunSpec) -> dict[str, Any]:
 
 
 def weights_fingerprint(spec: RunSpec) -> str:
-    """Identifies the weights of a model that is evaluated as it is: equal for equal files, wherever they lie.
-
-    Raises RefusedError for files that are not there.
-    """
+    """Identifies the weights of a model that is evaluated as it is: equal for equal files, wherever they lie. Raises
+    RefusedError for files that are not there."""
     folder = spec.checkpoint_folder
     if folder is None:
         return parse_source(spec.model.source).fingerprint()
@@ -145,31 +155,38 @@ def evaluation_hash(spec: RunSpec) -> str:
     """Names how a trained policy is measured, whatever it is: tasks with their problems, prompts, decoding, how many
     samples, grader, metrics. Raises EvalError if problems are missing."""
     knobs = {knob: value for knob, value in _chosen(spec, "eval.").items() if knob not in _OF_CURVES}
-    return digest({"evaluation": knobs, "refers_to": _evaluated(spec), "numerics": NUMERICS_VERSION})
+    return digest({"evaluation": knobs, "refers_to": references.evaluated(spec), "numerics": NUMERICS_VERSION})
 
 
 def semantic_hash(spec: RunSpec) -> str:
-    """Names all numbers of a cell, those of its evaluation included. Earlier versions filed cells under it.
-
-    Raises as `training_hash` and `evaluation_hash`.
-    """
+    """Names all numbers of a cell, those of its evaluation included. Earlier versions filed cells under it. Raises as
+    `training_hash` and `evaluation_hash`."""
     return _semantic_hash(spec, {})
 
 
 def earlier_hash(spec: RunSpec) -> str | None:
     """The semantic hash of versions that fingerprinted a model's folder otherwise; None if it is the same. Raises as
     `semantic_hash`."""
-    earlier = _earlier_fingerprint(spec.model.source)
-    return None if earlier == _fingerprint(spec.model.source) else _semantic_hash(spec, {"model": earlier})
+    earlier = references.earlier_model_fingerprint(spec.model.source)
+    now = references.model_fingerprint(spec.model.source)
+    return None if earlier == now else _semantic_hash(spec, {"model": earlier})
 
 
 def _semantic_hash(spec: RunSpec, instead: dict[str, Any]) -> str:
-    refers_to = _references(spec) | {"reward_functions": _reward_functions(spec)} | _outside_rule(spec) | instead
+    refers_to = {
+        **references.all_of(spec),
+        "reward_functions": _reward_functions(spec),
+        **references.outside_rule(spec),
+        **references.teacher_of(spec),
+        **instead,
+    }
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def _reward_functions(spec: RunSpec) -> dict[str, str]:
-    return {part: source for part in spec.reward.parts if (source := source_digest(part))}
+    """Identifies the code of reward functions, and the frozen generator where it is not the start."""
+    found = {part: source for part in spec.reward.parts if (source := source_digest(part))}
+    return found | ({"vr_cli": references.model_fingerprint(spec.reward.generator)} if spec.reward.generator else {})
 
 
 def user_code(spec: RunSpec) -> list[UserModule]:
@@ -179,14 +196,13 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     """
     functions = [part for part in spec.reward.parts if is_reference(part)]
     graders = [grader for grader in (spec.reward.grader, spec.eval.grader) if grader is not None]
-    recipe = spec.model.cold_start
     objective = spec.objective
     named: list[tuple[Kind[Any], list[str]]] = [
         (PARTS, [part for part in spec.reward.parts if part not in functions]),
         (RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
         (ENGINES, [spec.rollout.engine]),
         (TASKS, [spec.task.train, *spec.eval.tasks]),
-        (TEMPLATES, [spec.task.template, spec.eval.template, *([recipe.template] if recipe.type == "sft" else [])]),
+        (TEMPLATES, spec.templates),
         (GRADERS, graders),
         (METRICS, list(METRICS.names())),
     ]
@@ -199,41 +215,43 @@ def user_code(spec: RunSpec) -> list[UserModule]:
 
 def own_templates(spec: RunSpec) -> dict[str, Path]:
     """The files of prompt templates of the user's own, by the names that the spec gives them."""
-    recipe = spec.model.cold_start
-    named = [spec.task.template, spec.eval.template, *([recipe.template] if recipe.type == "sft" else [])]
-    return {name: plugins.user_file(name) for name in named if name.endswith(ENDINGS)}
+    return {name: plugins.user_file(name) for name in spec.templates if name.endswith(ENDINGS)}
 
 
 def code_digests(spec: RunSpec) -> dict[str, str]:
-    """The digest of every file of `user_code`, by its dotted name, and of `own_templates`, as this process has read
-    them."""
+    """The digest of every file of `user_code`, by its dotted name, and of `own_templates` and judges, as this
+    process has read them."""
     modules = {
         name: hashlib.blake2b(content, digest_size=20).hexdigest()
         for module in user_code(spec)
         for name, content in module.contents.items()
     }
-    return modules | {name: str(template_version(name)) for name in own_templates(spec)}
+    templates = {name: str(template_version(name)) for name in own_templates(spec)}
+    return modules | templates | {judge.name: str(judge.version) for judge in spec.judges}
 
 
 def data_digests(spec: RunSpec) -> dict[str, str]:
     """What a cell reads besides code, as it is now: what to call it in a message -> its fingerprint."""
-    rows = {f"the problems of {task} (test)": _problems(task, "test") for task in spec.eval.tasks}
+    rows = {f"the problems of {task} (test)": references.problems_of_split(task, "test") for task in spec.eval.tasks}
     if spec.checkpoint:
         model = {f"the model {spec.checkpoint}": weights_fingerprint(spec)}
         return {name: digest(one) for name, one in rows.items()} | model
     if spec.pairs.type == "dataset":
-        rows[f"the pairs of {spec.pairs.data}"] = _train_data(spec)
+        rows[f"the pairs of {spec.pairs.data}"] = references.train_data(spec)
     else:
-        rows[f"the problems of {spec.task.train} (train)"] = _train_data(spec)
+        rows[f"the problems of {spec.task.train} (train)"] = references.train_data(spec)
+    models = {spec.model.source, *filter(None, [spec.reward.generator])}
+    if spec.teacher.type == "model" and spec.teacher.source is not None:
+        models.add(spec.teacher.source)
     return {name: digest(one) for name, one in rows.items()} | {
-        f"the model {spec.model.source}": _fingerprint(spec.model.source)
+        f"the model {source}": references.model_fingerprint(source) for source in sorted(models)
     }
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:
     """Names the evaluation of the model before training, with the noise of this spec's seed; whatever is trained on."""
     knobs = _chosen(spec, "model.", "eval.", "rollout.engine", "train.device", "seed")
-    refers_to = {"start": _start(spec), **_evaluated(spec)}
+    refers_to = {"start": references.start_of(spec), **references.evaluated(spec)}
     return digest({"base": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
@@ -241,28 +259,40 @@ def starting_point_hash(spec: RunSpec) -> str:
     """Names the weights that reinforcement learning starts from: the model after its cold start."""
     as_trained = spec.model_copy(update={"checkpoint": None})
     knobs = _chosen(as_trained, "model.cold_start", "model.chat_template", "model.trust_remote_code")
-    return digest({"cold_start": knobs, "refers_to": _start(spec), "numerics": NUMERICS_VERSION})
+    return digest({"cold_start": knobs, "refers_to": references.start_of(spec), "numerics": NUMERICS_VERSION})
+
+
+def teacher_hash(spec: RunSpec) -> str:
+    """Names the weights of the teacher: its source, or what the student starts from, after its cold start."""
+    of_start = ["model.cold_start"] if spec.model_teacher.source is None else []
+    knobs = _chosen(spec, *of_start, "teacher.cold_start", "model.chat_template", "model.trust_remote_code")
+    return digest({"teacher": knobs, "refers_to": references.teacher_weights_of(spec), "numerics": NUMERICS_VERSION})
 
 
 def pass_rates_hash(spec: RunSpec) -> str:
     """Names the pass rates that `task.filter` goes by; the same for all seeds, and for filters that differ in their
     bounds only."""
-    knobs = _chosen(spec, *_OF_PASS_RATES)
-    return digest({"pass_rates": knobs, "refers_to": _graded_rollouts(spec), "numerics": NUMERICS_VERSION})
+    return graded_hash("pass_rates", spec, "task.filter.samples", "task.filter.problems")
+
+
+def graded_hash(what: str, spec: RunSpec, *names: str, **others: int | str) -> str:
+    """Names what is made of graded completions of the starting weights, by the knobs that start with one of the names.
+    others: what else it refers to."""
+    knobs, refers_to = _chosen(spec, *_OF_GRADED_ROLLOUTS, *names), references.graded_rollouts(spec) | others
+    return digest({what: knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def pairs_hash(spec: RunSpec) -> str:
     """Names a set of pairs as tokens, with their log-probs under the starting weights where they are wanted."""
     of_pairs = ("pairs.max_tokens", "pairs.too_long", "objective.reference")
     knobs = _chosen(spec, "model.", *of_pairs, "rollout.temperature", "train.device")
-    refers_to = {"start": _start(spec), "pairs": _train_data(spec)}
+    refers_to = {"start": references.start_of(spec), "pairs": references.train_data(spec)}
     return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def reward_model_hash(spec: RunSpec) -> str:
     """Names a reward model: the same for all seeds, and whatever is learned from it."""
-    knobs = _chosen(spec, *_OF_REWARD_MODEL)
-    return digest({"reward_model": knobs, "refers_to": _graded_rollouts(spec), "numerics": NUMERICS_VERSION})
+    return graded_hash("reward_model", spec, "reward.reward_model.")
 
 
 def best_of_n_hash(spec: RunSpec) -> str:
@@ -294,105 +324,5 @@ def _knobs(spec: RunSpec) -> dict[str, Any]:
     }
     # The kind of device rounds in its own way; which one of a kind does not matter.
     knobs["train.device"] = spec.train.device.partition(":")[0]
-    knobs |= {knob: _template_name(knobs[knob]) for knob in _TEMPLATES if knob in knobs}
-    return knobs
-
-
-def _outside_engine(spec: RunSpec) -> dict[str, str]:
-    """The source of an engine that is a plug-in; nothing for shipped ones, which NUMERICS_VERSION covers."""
-    source = None if spec.rollout.engine == AUTO else ENGINES.source(spec.rollout.engine)
-    return {} if source is None else {"engine": source.digest}
-
-
-def _graded_rollouts(spec: RunSpec) -> dict[str, Any]:
-    """What completions of the starting weights on the training problems, and their verdicts, come from."""
-    return {
-        **_outside_engine(spec),
-        "start": _start(spec),
-        "train": _problems(spec.task.train, "train"),
-        "extraction_version": EXTRACTION_VERSION,
-        "template": template_version(spec.task.template),
-        "grader": grader_version(spec.rollout_grader),
-    }
-
-
-def _outside_rule(spec: RunSpec) -> dict[str, str]:
-    """Identifies the code of a rule that a plug-in brings; the code of ours is under NUMERICS_VERSION."""
-    source = RULES.source(spec.objective.rule.type) if isinstance(spec.objective, Objective) else None
-    return {} if source is None else {"rule": source.digest}
-
-
-def _start(spec: RunSpec) -> dict[str, Any]:
-    """What reinforcement learning starts from."""
-    start: dict[str, Any] = {"model": _fingerprint(spec.model.source)}
-    recipe = spec.model.cold_start
-    if recipe.type == "sft":
-        start |= {"demonstrations": _demonstrations(recipe.data), "template": template_version(recipe.template)}
-    return start
-
-
-def _demonstrations(data: str) -> str:
-    """Identifies demonstrations: a digest of a file's content; the name of generated ones."""
-    if data.startswith("demonstrations:"):
-        return data
-    try:
-        return hashlib.blake2b(Path(data).read_bytes(), digest_size=20).hexdigest()
-    except OSError as error:
-        raise RefusedError(
-            f"model.cold_start.data {data}: cannot be read ({error.strerror}). Give a JSONL file with `problem` and "
-            "`solution` a line, or demonstrations:arithmetic."
-        ) from None
-
-
-def _template_name(given: str) -> str:
-    """A template's name; for the path of a file, the digest of its content, wherever the file lies."""
-    return str(template_version(given)) if given.endswith(ENDINGS) else given
-
-
-def _problems(task_name: str, split: str) -> dict[str, str]:
-    task, source = get_task(task_name), task_source(task_name)
-    problems = {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
-    return problems if source is None else problems | {"source": source}
-
-
-def _train_data(spec: RunSpec) -> dict[str, str]:
-    """Identifies what is learned from: a set of pairs, or the problems to which completions are drawn."""
-    if spec.pairs.type == "dataset":
-        return {"pairs": parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint}
-    return _problems(spec.task.train, "train")
-
-
-def _evaluated(spec: RunSpec) -> dict[str, Any]:
-    """What an evaluation refers to."""
-    return {
-        **_outside_engine(spec),
-        "eval": [_problems(name, "test") for name in spec.eval.tasks],
-        "extraction_version": EXTRACTION_VERSION,
-        "template": template_version(spec.eval.template),
-        "grader": grader_version(spec.eval.grader),
-        **({"metrics": own} if (own := metric_sources()) else {}),
-    }
-
-
-def _references(spec: RunSpec) -> dict[str, Any]:
-    graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
-    return {
-        **_outside_engine(spec),
-        **_start(spec),
-        "train": _train_data(spec),
-        "eval": [_problems(name, "test") for name in spec.eval.tasks],
-        "extraction_version": EXTRACTION_VERSION,
-        "templates": {_template_name(one): template_version(one) for one in (spec.task.template, spec.eval.template)},
-        "graders": {name: grader_version(name) for name in sorted(graders)},
-        **({"metrics": own} if (own := metric_sources()) else {}),
-    }
-
-
-@lru_cache
-def _fingerprint(source: str) -> str:
-    return parse_source(source).fingerprint()
-
-
-@lru_cache
-def _earlier_fingerprint(source: str) -> str:
-    return parse_source(source).earlier_fingerprint()
+    knobs |= {knob: references.template_identity(knobs[knob]) for knob in _TEMPLATES if knobs.get(knob)}
+    return knobs | {knob: references.grader_identity(knobs[knob]) for knob in _GRADERS if knob in knobs}

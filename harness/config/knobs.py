@@ -70,11 +70,14 @@ def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
 
 _GOVERNORS = {
     "rollout.round_steps": "rollout.sampler",
+    "rollout.policy_frac": "rollout.sampler",
     "train.sharding": "train.processes",
     "pairs.type": "objective.link",
+    "teacher.type": "objective.distill.where",
     "pairs.max_per_prompt": "pairs.pairing",
 }
-"""Knobs outside the objective whose selector is not the `type` beside them. Preference objectives alone have a link."""
+"""Knobs outside the objective whose selector is not the `type` beside them. Preference objectives alone have a link; a
+teacher that only writes completions is explained by no objective."""
 
 
 def governor(knob: str) -> str | None:
@@ -88,8 +91,11 @@ def governor(knob: str) -> str | None:
         return f"reward.parts.{part.name}"
     if knob in _GOVERNORS:
         return _GOVERNORS[knob]
-    selector = f"{knob.rpartition('.')[0]}.type"
-    return selector if selector in knob_facts() and selector != knob else None
+    section = knob.rpartition(".")[0]
+    if knob.endswith(".type"):  # of a union within another's member
+        section = section.rpartition(".")[0]
+    selector = f"{section}.type"
+    return selector if selector in knob_facts() else None
 
 
 @dataclass(frozen=True)
@@ -159,6 +165,8 @@ def _union_knobs(members: Sequence[type[BaseModel]], name: str, held_by: FieldIn
             meanings = {kind: _first_sentence(member) for kind, member in by_type.items()}
             facts = _facts(list(infos.values()), joined_meanings(meanings))
             yield f"{name}.type", replace(facts, default=_default(held_by))
+        elif within := [one for info in infos.values() for one in sections_in(info.annotation)]:
+            yield from _union_knobs(within, f"{name}.{field}", next(iter(infos.values())))
         else:
             meanings = {kind: info.description or "" for kind, info in infos.items()}
             yield f"{name}.{field}", _facts(list(infos.values()), joined_meanings(meanings))

@@ -1,4 +1,7 @@
-"""`model`: where the policy comes from, and how it is prepared for reinforcement learning."""
+"""`model`: where the policy comes from, and how it is prepared for reinforcement learning.
+
+`teacher`: the model that it is distilled from.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from harness.config.section import LARGEST_NUMBER, Listed, Section, TemplateName
+
+SOLUTIONS_OF = "solutions:"
+"""Where the data of a cold start begin so, a task's name follows."""
 
 
 class NoColdStart(Section):
@@ -19,7 +25,10 @@ class SupervisedColdStart(Section):
     """Supervised fine-tuning on demonstrations before reinforcement learning; cached and shared by arms and seeds."""
 
     type: Literal["sft"] = "sft"
-    data: str = Field(description="`demonstrations:arithmetic`, or a JSONL file with `problem` and `solution` per line")
+    data: str = Field(
+        description="`demonstrations:arithmetic`, `solutions:<task>` (those that the problems of its train split come "
+        "with), or a JSONL file with `problem` and `solution` per line"
+    )
     template: TemplateName = Field("plain", description="prompt template that frames each problem")
     steps: int = Field(1000, ge=1, le=10_000_000, description="optimiser steps")
     batch_size: int = Field(64, ge=1, le=1_000_000, description="demonstrations per optimiser step")
@@ -70,3 +79,28 @@ class ModelSpec(Section):
     trust_remote_code: bool = Field(False, description="run code that comes with the model; read it first")
     lora: LoraChoice = NoLora()
     cold_start: ColdStart = NoColdStart()
+
+
+class NoTeacher(Section):
+    """There is nobody to learn from but the rewards."""
+
+    type: Literal["none"] = "none"
+
+
+class ModelTeacher(Section):
+    """A frozen model with the student's vocabulary: it scores completions (objective.distill) or writes them
+    (rollout.sampler)."""
+
+    type: Literal["model"] = "model"
+    source: str | None = Field(
+        None, description="as model.source; none = the weights that the student starts from (self-distillation)"
+    )
+    template: TemplateName | None = Field(
+        None,
+        description="prompt template of the teacher, which may hold the {solution} as well as the {problem}; none = "
+        "task.template",
+    )
+    cold_start: ColdStart = NoColdStart()
+
+
+TeacherChoice = Annotated[NoTeacher | ModelTeacher, Field(discriminator="type")]

@@ -113,24 +113,25 @@ def is_hub_revision(revision: str) -> bool:
     return re.fullmatch(r"[\w.+/-]{1,255}", revision, re.ASCII) is not None and ".." not in revision
 
 
-def parse_source(source: str) -> ModelSource:
-    """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>`, `scratch:tiny`; else RefusedError."""
+def parse_source(source: str, knob: str = "model.source") -> ModelSource:
+    """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>`, `scratch:tiny`; else RefusedError.
+    knob: the setting, for messages."""
     kind, colon, name = source.partition(":")
     kinds = get_args(Kind)
     if not colon or not name or kind not in kinds:
         raise RefusedError(
-            f"model.source is {source!r}, but must be builtin:tiny, hf:<id>[@<revision>], path:<dir> or gguf:<file>"
+            f"{knob} is {source!r}, but must be builtin:tiny, hf:<id>[@<revision>], path:<dir> or gguf:<file>"
             f"{nearest(kind, kinds)}"
         )
     if kind in ("builtin", "scratch") and name != "tiny":
-        raise RefusedError(f"model.source is {source!r}, but the only {kind} model is {kind}:tiny.")
+        raise RefusedError(f"{knob} is {source!r}, but the only {kind} model is {kind}:tiny.")
     if kind == "hf":
         name, _, revision = name.partition("@")
         if not name:
-            raise RefusedError(f"model.source is {source!r}, but names no model: hf:<id>[@<revision>].")
+            raise RefusedError(f"{knob} is {source!r}, but names no model: hf:<id>[@<revision>].")
         if not is_hub_id(name) or (revision and not is_hub_revision(revision)):
             raise RefusedError(
-                f"model.source is {shown(source)}, but the hub has models <name> and <owner>/<name> of letters, "
+                f"{knob} is {shown(source)}, but the hub has models <name> and <owner>/<name> of letters, "
                 "digits, -, _ and . (no .. or --; at most 96), and their commits, tags and branches: "
                 "hf:<id>[@<revision>]. A folder is path:<dir>."
             )

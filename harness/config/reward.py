@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from harness.config.section import OF_TASK, GraderName, Section
 from harness.errors import RefusedError, UnknownNameError
 from harness.rewards import PARTS
 from harness.rewards.base import LISTED_BY, Part, RewardPart, nameable_parts
+from harness.rewards.parts.verifier_free import Jepo, VrCli
 from harness.rewards.total import is_reference
 
 
@@ -37,6 +39,37 @@ class RewardSpec(Section):
         """Whether a part reads the scores of a reward model."""
         return any(name in self.parts for name, part in PARTS.all().items() if part.needs_reward_model)
 
+    @property
+    def gold_parts(self) -> dict[str, str]:
+        """The parts that ask how likely the gold text is, with whom they ask: `policy` or `generator`."""
+        known = PARTS.all()
+        return {name: known[name].gold_scored_by for name in self.parts if name in known and known[name].gold_scored_by}
+
+    @property
+    def gold_scorers(self) -> set[str]:
+        """Whom these parts ask."""
+        return set(self.gold_parts.values())
+
+    @property
+    def generator(self) -> str | None:
+        """The `model.source` of the frozen generator; None where it is the start, or none is asked."""
+        return self.of(VrCli).generator if VrCli.name in self.parts else None
+
+    @property
+    def asks_start(self) -> bool:
+        """Whether the frozen generator is the weights that training starts from."""
+        return "generator" in self.gold_scorers and self.generator is None
+
+    @property
+    def has_answer_term(self) -> bool:
+        """Whether the loss has a supervised term on gold answers."""
+        return bool(self.parts.get(Jepo.name)) and self.of(Jepo).supervised > 0
+
+    @property
+    def needs_judge(self) -> bool:
+        """Whether a part reads the comparisons of a judge."""
+        return any(name in self.parts for name, part in PARTS.all().items() if part.needs_judge)
+
     @model_validator(mode="after")
     def _parts_exist(self) -> RewardSpec:
         for name in self.parts:
@@ -53,9 +86,11 @@ class RewardSpec(Section):
             options = getattr(self, section)
             changed = [field for field, value in options if value != type(options).model_fields[field].default]
             if changed:
+                value = getattr(options, changed[0])
+                written = json.dumps(value) if isinstance(value, tuple) else value
                 raise ValueError(
-                    f"{section}.{changed[0]}={getattr(options, changed[0])} has no effect without the part "
-                    f"{options.name}: give reward.parts.{options.name} a weight, or leave it out"
+                    f"{section}.{changed[0]}={written} has no effect without the part {options.name}: give "
+                    f"reward.parts.{options.name} a weight, or leave it out"
                 )
         return self
 

@@ -54,11 +54,19 @@ class RolloutSpec(Section):
     vllm_memory_frac: float = Field(
         0.3, gt=0, le=1, description="share of the GPU's memory for vLLM: its weights and KV cache; read with vllm only"
     )
-    sampler: Literal["policy", "initial", "round"] = Field(
+    sampler: Literal["policy", "initial", "round", "teacher", "given"] = Field(
         "policy",
         description="whose completions are trained on: policy: those of the policy as it is (online); initial: of the "
         "starting weights throughout (offline); round: of the policy as it was at the start of the round (iterative: "
-        "expert iteration, iterative DPO)",
+        "expert iteration, iterative DPO); teacher: of the teacher, under its own prompt; given: the solutions that "
+        "the problems come with, which cost no generated tokens",
+    )
+    policy_frac: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the prompts whose completions the policy itself writes, drawn anew in each step, beside "
+        "those of a teacher or given ones (lambda of GKD, 2306.13649)",
     )
     round_steps: int = Field(10, ge=2, description="rollout batches per round")
     prompts_per_step: int = Field(32, ge=1, le=1_000_000, description="prompts of a rollout batch")
@@ -73,17 +81,21 @@ class RolloutSpec(Section):
     stop: Listed[str] = Field((), description="strings that end a completion, besides the end-of-sequence token")
 
     def absent_fields(self) -> list[str]:
-        without_rounds = [] if self.sampler == "round" else ["round_steps"]
-        return [*without_rounds, *fields_of_other_engines(self.engine)]
+        return [*self._of_other_samplers(), *fields_of_other_engines(self.engine)]
+
+    def _of_other_samplers(self) -> list[str]:
+        of_samplers = {"round_steps": ("round",), "policy_frac": ("teacher", "given")}
+        return [field for field, samplers in of_samplers.items() if self.sampler not in samplers]
 
     @model_validator(mode="after")
-    def _rounds_need_their_sampler(self) -> RolloutSpec:
-        unset = type(self).model_fields["round_steps"].default
-        if self.sampler != "round" and self.round_steps != unset:
-            raise ValueError(
-                f"round_steps={self.round_steps} has no effect with sampler={self.sampler}: set sampler to round, or "
-                "leave it out"
-            )
+    def _options_have_their_sampler(self) -> RolloutSpec:
+        remedies = {"round_steps": "round", "policy_frac": "teacher or given"}
+        for field in self._of_other_samplers():
+            if (value := getattr(self, field)) != type(self).model_fields[field].default:
+                raise ValueError(
+                    f"{field}={value} has no effect with sampler={self.sampler}: set sampler to {remedies[field]}, or "
+                    "leave it out"
+                )
         return self
 
     @model_validator(mode="after")

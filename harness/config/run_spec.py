@@ -17,16 +17,18 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
-from evals.tasks import LM_EVAL_PREFIX
+from evals.grading.model_judge import Judge, judge_of
+from evals.tasks import LM_EVAL_PREFIX, get_task
 from harness.config.clashes import clashes
 from harness.config.engine import engine_on
-from harness.config.model import ModelSpec
+from harness.config.model import ModelSpec, ModelTeacher, NoTeacher, TeacherChoice
 from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
 from harness.config.section import InWords, Section
 from harness.config.task import EvalSpec, TaskSpec
 from harness.errors import RefusedError
 from harness.records import CellRecord
+from harness.rewards.parts.learned import PairwiseJudge
 
 
 def _family(objective: object) -> str:
@@ -88,12 +90,16 @@ class BudgetSpec(Section):
     tokens: int | None = Field(
         default=None, ge=1, description="generated tokens that arms are matched on; none = train.steps"
     )
+    teacher_tokens: int | None = Field(
+        default=None, ge=1, description="completion tokens that the teacher scores, at which a cell ends; none = no end"
+    )
 
 
 class RunSpec(Section):
     """Everything that one cell does."""
 
     model: ModelSpec
+    teacher: TeacherChoice = NoTeacher()
     task: TaskSpec
     reward: Reward
     rollout: RolloutSpec
@@ -124,8 +130,8 @@ class RunSpec(Section):
         return self
 
     def absent_fields(self) -> list[str]:
-        without_pairs = ["pairs"] if self.pairs.type == "none" else []
-        return without_pairs if self.checkpoint else [*without_pairs, "checkpoint"]
+        without = [name for name in ("pairs", "teacher") if getattr(self, name).type == "none"]
+        return without if self.checkpoint else [*without, "checkpoint"]
 
     @property
     def checkpoint_folder(self) -> Path | None:
@@ -136,16 +142,56 @@ class RunSpec(Section):
 
     def own_files(self) -> Iterator[str]:
         """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
-        for name in (self.task.train, self.task.template, *self.eval.tasks, self.eval.template):
+        for name in (self.task.train, *self.eval.tasks, *self.templates):
             file = name.removeprefix(LM_EVAL_PREFIX)
             path = Path(file)
             if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
                 yield file
 
     @property
+    def judge_template(self) -> str | None:
+        """The template in which a judge is asked; None without a judge."""
+        if not self.reward.needs_judge:
+            return None
+        return self.reward.of(PairwiseJudge).template or get_task(self.task.train).judge_template
+
+    @property
+    def templates(self) -> list[str]:
+        """The prompt templates that are used, by the names that the spec gives them."""
+        teacher, judge = self.teacher, self.judge_template
+        others = [] if teacher.type == "none" or teacher.template is None else [teacher.template]
+        others += [judge] if judge else []
+        recipes = [self.model.cold_start, *([] if teacher.type == "none" else [teacher.cold_start])]
+        cold_start = [recipe.template for recipe in recipes if recipe.type == "sft"]
+        return [self.task.template, self.eval.template, *cold_start, *others]
+
+    @property
     def training_steps(self) -> int:
         """The most steps that a cell trains for; 0 where a checkpoint is evaluated."""
         return 0 if self.checkpoint else self.train.steps
+
+    @property
+    def distils(self) -> Literal["none", "reward", "loss"]:
+        """Where the teacher's distribution enters the objective."""
+        return self.objective.distill.where if isinstance(self.objective, Objective) else "none"
+
+    @property
+    def model_teacher(self) -> ModelTeacher:
+        """The teacher of a cell that has one. TypeError where there is none."""
+        if not isinstance(self.teacher, ModelTeacher):
+            raise TypeError("no teacher: nothing is distilled")
+        return self.teacher
+
+    @property
+    def start_teaches(self) -> bool:
+        """Whether the teacher is the policy as it was at the start, which needs no weights of its own."""
+        teacher = self.teacher
+        return teacher.type == "model" and teacher.source is None and teacher.cold_start.type == "none"
+
+    @property
+    def teacher_template(self) -> str:
+        """The prompt template of the teacher. TypeError where there is none."""
+        return self.model_teacher.template or self.task.template
 
     @property
     def policy_gradient(self) -> Objective:
@@ -167,6 +213,12 @@ class RunSpec(Section):
         if self.reward.grader is None:
             raise TypeError("no grader: nothing is drawn in training that it could grade")
         return self.reward.grader
+
+    @property
+    def judges(self) -> list[Judge]:
+        """The judges that a cell asks: graders that ask a model."""
+        graders = [self.eval.grader] if self.checkpoint else [self.reward.grader, self.eval.grader]
+        return [judge for judge in map(judge_of, dict.fromkeys(graders)) if judge is not None]
 
     @property
     def optimizer_steps_per_rollout(self) -> int:

@@ -101,6 +101,12 @@ class Completions:
             ),
         )
 
+    def rows(self, chosen: Tensor) -> Completions:
+        """The chosen rows (int64 indices), in that order."""
+        return Completions(
+            self.tokens[chosen], self.logps[chosen], self.lengths[chosen], self.truncated[chosen], self.cost
+        )
+
 
 OnFinished = Callable[[int, list[int], bool], None]
 """on_finished(row, tokens, truncated), for a sample that has ended."""
@@ -154,7 +160,7 @@ def ends_with_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[lis
 
 
 def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: PreTrainedModel | None = None) -> Engine:
-    """The engine of a spec over a model of the same architecture; without `sampler`, over the language model's own.
+    """The engine of a spec over a model with the language model's tokens; without `sampler`, over its own.
 
     Raises RefusedError if the engine is not installed, cannot run here, or cannot draw as the spec says.
     """

@@ -26,6 +26,7 @@ from harness.run.data_checks import record_source
 from harness.run.evaluation import EarlierEvaluations
 from harness.run.provenance import append_start
 from harness.sampling.conditions import Conditions, fitted
+from harness.sampling.judge_replies import judges_in
 from harness.sampling.sampler import BudgetedSampler, EngineSampler, forced_tokens
 from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, store_name
 
@@ -80,9 +81,13 @@ class TaskEvaluation:
         grader that cannot grade the task.
         """
         folder = self.folder(home)
+
+        def tell_waiting(sentence: str, is_away: bool) -> None:
+            on_progress(0, 0, sentence)
+
         if sampler is None and not folder.exists() and not self._drawn_by_the_cell[0]:
             raise self._nothing_to_regrade(len(self.problems) * self.samples)
-        with SampleStore.opened(folder, self.identity) as store:
+        with SampleStore.opened(folder, self.identity) as store, judges_in(home, tell_waiting):
             self._take_over(store, tell)
             store.record_problems(self.problems, self.conditions)
             self._draw(store, home / "cache", sampler, on_progress)

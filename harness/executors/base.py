@@ -17,7 +17,7 @@ from harness.config.run_spec import RunSpec
 from harness.executors.slots import Slot, local_slots
 from harness.plugins import Kind
 
-JobState = Literal["done", "refused", "failed", "interrupted", "taken", "invalid", "damaged"]
+JobState = Literal["done", "refused", "failed", "interrupted", "away", "taken", "invalid", "damaged"]
 
 
 @dataclass(frozen=True, eq=False)

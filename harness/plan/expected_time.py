@@ -104,7 +104,9 @@ def _kind_of_evaluation(spec: RunSpec) -> tuple[object, ...]:
 def _kind_of_work(spec: RunSpec) -> tuple[object, ...]:
     train, model = spec.train, spec.model
     trained = (model.source, model.dtype, model.lora.type, train.device, train.activation_checkpointing)
-    return (*trained, type(spec.objective), spec.pairs.type, spec.rollout.engine, spec.optimizer_steps_per_rollout)
+    helped = (spec.teacher, spec.distils, tuple(sorted(spec.reward.gold_parts)), spec.reward.generator)
+    learning = (type(spec.objective), spec.pairs.type, spec.rollout.engine, spec.optimizer_steps_per_rollout)
+    return (*trained, *helped, *learning)
 
 
 def pace_of(cell: CellRecord) -> Pace | None:

@@ -68,18 +68,24 @@ class PlannedCell:
 
 
 def records_of(planned: Iterable[PlannedCell], cells: Path) -> list[CellRecord]:
-    """The record of each planned cell in a folder of cells, which is listed once; see `PlannedCell.record`."""
-    folders = sorted(cells.iterdir()) if cells.is_dir() else []
-    alike: dict[str, list[Path]] = {}
-    for folder in folders:
-        alike.setdefault(folder.name.rpartition("-")[0], []).append(folder)
-    there, records = {folder.name for folder in folders}, []
+    """The record of each planned cell in a folder of cells, which is listed once at most; see `PlannedCell.record`."""
+    alike: dict[str, list[Path]] | None = None
+    records = []
     for cell in planned:
         record = CellRecord(cells / cell.directory, cell.arm, cell.seed, cell.hash)
-        if cell.directory not in there:
+        if not record.path.exists():
+            alike = _by_arm_and_seed(cells) if alike is None else alike
             record = next(cell._filed_earlier(alike.get(f"{cell.arm}-s{cell.seed}", [])), record)
         records.append(under_evaluation(record, cell.evaluation))
     return records
+
+
+def _by_arm_and_seed(cells: Path) -> dict[str, list[Path]]:
+    """The folders of cells by `<arm>-s<seed>`."""
+    found: dict[str, list[Path]] = {}
+    for folder in sorted(cells.iterdir()) if cells.is_dir() else []:
+        found.setdefault(folder.name.rpartition("-")[0], []).append(folder)
+    return found
 
 
 def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from algorithms import Objective, PreferenceObjective, differences_that_cannot_act
+from algorithms import Objective, PreferenceObjective, differences_that_cannot_act, hears_rewards
 from algorithms.preference import preference_differences_that_cannot_act
 from harness.config.knobs import active, governor, is_of_drawing
+from harness.config.reward import parts_with_options
 from harness.config.run_spec import RunSpec
+from harness.rewards.parts.learned import PairwiseJudge
 
 ABSENT = "(absent)"
 _MOST_PAIRS_NAMED = 20
@@ -129,11 +131,23 @@ def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
     noops = []
     varied = values_that_differ(arms)
     for (name_a, a), (name_b, b) in combinations(arms.items(), 2):
-        inert = {f"objective.{knob}": reason for knob, reason in _inert(a, b).items()}
+        inert = {f"objective.{knob}": reason for knob, reason in _inert(a, b).items()} | _without_weight(a, b)
+        inert |= _size_of_verdicts(a, b)
+        differing = {knob for knob, by_arm in varied.items() if by_arm[name_a] != by_arm[name_b]}
+        if not (_heeds_rewards(a) or _heeds_rewards(b)):
+            of_rewards = sorted(knob for knob in differing if knob.startswith("reward."))
+            inert |= dict.fromkeys(of_rewards, "no reward has a say in the loss or in which completions it is made of")
         if inert:
-            differing = {knob for knob, by_arm in varied.items() if by_arm[name_a] != by_arm[name_b]}
             noops.append(Noop((name_a, name_b), inert, refused=differing <= inert.keys()))
     return noops
+
+
+def _heeds_rewards(spec: RunSpec) -> bool:
+    """Whether training depends on rewards: on their advantages, or as they choose groups, prompts or a limit."""
+    objective = spec.objective
+    if not isinstance(objective, Objective) or hears_rewards(objective) or objective.zero_std != "keep":
+        return True
+    return spec.rollout.staged.type == "converged" or spec.task.order == "prioritised"
 
 
 def first_of(messages: Sequence[str]) -> list[str]:
@@ -142,11 +156,60 @@ def first_of(messages: Sequence[str]) -> list[str]:
     return [*messages[:_MOST_PAIRS_NAMED], *([f"and {more:,} more such pairs of arms"] if more > 0 else [])]
 
 
+def _size_of_verdicts(a: RunSpec, b: RunSpec) -> dict[str, str]:
+    """Knobs that set the size of a judge's rewards, and not their sign, where only the sign counts; with the reason."""
+    if not all(map(_judge_decides_sign, (a, b))):
+        return {}
+    (weight, tie), (other_weight, other_tie) = (
+        (spec.reward.parts[PairwiseJudge.name], spec.reward.of(PairwiseJudge).tie) for spec in (a, b)
+    )
+    inert = []
+    if weight != other_weight:
+        inert.append(f"reward.parts.{PairwiseJudge.name}")
+    if tie != other_tie and tie * other_tie > 0:
+        inert.append(f"reward.{PairwiseJudge.section}.tie")
+    return dict.fromkeys(
+        inert, "objective.baseline=random_peer takes the sign of the reward, and the judge alone gives it"
+    )
+
+
+def _judge_decides_sign(spec: RunSpec) -> bool:
+    """Whether advantages are the signs of a judge's verdicts, and nothing else goes by the rewards."""
+    objective = spec.objective
+    return (
+        isinstance(objective, Objective)
+        and (objective.baseline, objective.scale) == ("random_peer", "none")
+        and objective.kl.where != "reward"
+        and (objective.overlong.type != "soft" and not getattr(objective.overlong, "penalty", 0.0))
+        and spec.rollout.staged.type != "converged"
+        and [name for name, weight in spec.reward.parts.items() if weight] == [PairwiseJudge.name]
+        and spec.reward.parts[PairwiseJudge.name] > 0
+    )
+
+
 def _inert(a: RunSpec, b: RunSpec) -> dict[str, str]:
     """Objective knobs in which the two differ without effect, with reasons; of two families none is inert."""
     if isinstance(a.objective, Objective) and isinstance(b.objective, Objective):
         updates = max(a.optimizer_steps_per_rollout, b.optimizer_steps_per_rollout)
-        return differences_that_cannot_act(a.objective, b.objective, updates)
+        inert = differences_that_cannot_act(a.objective, b.objective, updates)
+        if a.reward.has_answer_term or b.reward.has_answer_term:
+            inert.pop("aggregation", None)  # it also divides the supervised term on gold answers
+        return inert
     if isinstance(a.objective, PreferenceObjective) and isinstance(b.objective, PreferenceObjective):
         return preference_differences_that_cannot_act(a.objective, b.objective)
     return {}
+
+
+def _without_weight(a: RunSpec, b: RunSpec) -> dict[str, str]:
+    """Options of parts of the reward that weigh 0 in both, with the reason."""
+    inert = {}
+    for section, part in parts_with_options().items():
+        # Other parts read the options of a section that is not the part's own, such as `noise`.
+        if section == part.name and a.reward.parts.get(part.name) == b.reward.parts.get(part.name) == 0:
+            options = (one.reward.of(part) for one in (a, b))
+            for (field, of_a), (_, of_b) in zip(*options, strict=True):
+                if of_a != of_b:
+                    inert[f"reward.{section}.{field}"] = (
+                        f"the part {part.name} weighs 0: it is recorded, not trained on"
+                    )
+    return inert

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from algorithms import Objective
-from harness.config.engine import ENGINES, Device, DrawingLoad, engine_on
+from harness.config.engine import ENGINES, Device, DrawingLoad, EngineMemory, engine_on
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
 from harness.executors.slots import Slot
 from harness.plan.model_shape import ModelShape, find_shape
+from harness.rewards.parts.learned import PairwiseJudge
 
 GIB = 2**30
 PROMPT_TOKENS = 256
@@ -100,7 +101,9 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     cuda: whether there is a GPU, which decides `train.device: auto`.
     """
     shape = find_shape(spec.model.source)
-    if shape is None:
+    frozen = None if spec.checkpoint else spec.reward.generator
+    generator = None if frozen is None else find_shape(frozen)
+    if shape is None or (frozen is not None and generator is None):
         return None
     device: Device = "cuda" if spec.train.device.startswith("cuda") or (spec.train.device == "auto" and cuda) else "cpu"
     width = _element_bytes(spec, device)
@@ -117,7 +120,17 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         "weights": trunks * total * width,
         "copies": copies(spec, device) * shape.parameters * width,
     }
-    engine = ENGINES.find(engine_on(device, spec.rollout.engine)).memory(drawing_load(spec, shape, width, device))
+    sources = {judge.file.source for judge in spec.judges if judge.file.source is not None}
+    if grading := [found.parameters for source in sources if (found := find_shape(source)) is not None]:
+        held["grader"] = FLOAT32_BYTES * max(grading)  # one at a time is loaded
+    teacher = _teacher_shape(spec)
+    if teacher is None and _has_teacher(spec):
+        return None
+    if teacher is not None:
+        held["teacher"] = teacher.parameters * width / (split if spec.distils != "none" else 1)
+    writers = [shape, *([teacher or shape] if trains and spec.rollout.sampler == "teacher" else [])]
+    backend = ENGINES.find(engine_on(device, spec.rollout.engine))
+    engine = _together([backend.memory(drawing_load(spec, writer, width, device)) for writer in writers])
     phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
     if trains:
         optimizer = optimizer_bytes(trunks * trained, width)
@@ -126,12 +139,19 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
             held |= weights_when_split(spec, shape, trained, width, device)
         if spec.reward.needs_reward_model:
             held["reward_model"] = FLOAT32_BYTES * shape.parameters
+        if generator is not None:
+            held["generator"] = generator.parameters * width
+        if spec.reward.needs_judge:
+            judging = ENGINES.find("torch").memory(judging_load(spec, shape, width, device))
+            held |= {"judge": width * shape.parameters, "judge_kv_cache": sum(judging.parts_bytes.values())}
+            phases["judging"] = judging.drawing_bytes
         tokens = micro_batch_tokens(spec, shape)
         phases["training"] = {
             "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
             "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
             "attention_mask": tokens * row_tokens(shape, longest_completion_tokens(spec)) * width,
             "gathered_weights": gathered_bytes(shape, width) if split > 1 else 0,
+            "teacher_pass": 0 if spec.distils == "none" else teacher_pass_bytes(teacher or shape, spec, tokens, width),
         }
         if device == "cpu":  # a GPU's weights are saved from the host's memory
             saved = trained if isinstance(lora, Lora) else shape.saved_parameters
@@ -226,7 +246,8 @@ def activation_bytes(shape: ModelShape, tokens: int, width: int, checkpointing: 
     checkpointing: then a layer keeps its input alone, and one layer at a time is computed again.
 
     Within a fifth of what autograd keeps in this project's training pass, measured on a CPU for small models of the
-    architectures llama, qwen2, qwen3 and gemma3, in float32 and bfloat16.
+    architectures llama, qwen2, qwen3 and gemma3, in float32 and bfloat16. Layers that are computed in blocks
+    (`harness.models.blocks`, on a CPU only) keep about half of it.
     """
     normalised = shape.layer_norms * shape.hidden + (shape.attention + shape.key_value if shape.qk_norm else 0)
     norms = normalised * (FLOAT32_BYTES + 2 * width)
@@ -241,6 +262,14 @@ def activation_bytes(shape: ModelShape, tokens: int, width: int, checkpointing: 
 def logits_bytes(shape: ModelShape, chunk_tokens: int, width: int) -> int:
     """One chunk of logits in the backward pass: as the product, in float32, as log-probs and as their gradient."""
     return chunk_tokens * shape.vocabulary * (3 * FLOAT32_BYTES + width)
+
+
+def teacher_pass_bytes(shape: ModelShape, spec: RunSpec, tokens: int, width: int) -> float:
+    """What a pass over so many tokens holds of a teacher, which takes no gradient: one layer's values, the states that
+    tokens are predicted from, and one chunk of its logits and log-probs."""
+    layer = 4 * shape.hidden + 3 * shape.intermediate + 2 * shape.attention + 2 * shape.key_value
+    logits = spec.train.logits_chunk_tokens * shape.vocabulary * (2 * FLOAT32_BYTES + width)
+    return tokens * (layer + shape.hidden) * width + logits
 
 
 def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
@@ -260,6 +289,14 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
             (evaluated, row_tokens(shape, spec.eval.max_completion_tokens)),
         ),
     )
+
+
+def judging_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
+    """What a judge is asked in a step: two questions about each completion, which show it and its reference."""
+    rollout, answer_tokens = spec.rollout, spec.reward.of(PairwiseJudge).max_completion_tokens
+    questions = 2 * rollout.prompts_per_step * rollout.samples_per_prompt
+    tokens = row_tokens(shape, 2 * rollout.max_completion_tokens + answer_tokens)
+    return replace(drawing_load(spec, shape, width, device), batches=((questions, tokens),))
 
 
 def row_tokens(shape: ModelShape, completion_tokens: int) -> int:
@@ -294,7 +331,7 @@ def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
 def copies(spec: RunSpec, device: Device) -> int:
     """Whole copies of the model on the device besides the one that is trained: on a CPU the starting weights, to which
     cells return (a GPU's lie in the host's memory); where it trains, frozen ones of them that it measures against,
-    samples from or is held near; and adapters merged."""
+    samples from, is held near, learns from or asks how likely gold texts are; and adapters merged."""
     merged = isinstance(spec.model.lora, Lora)
     pristine = device == "cpu"
     if spec.checkpoint is not None:
@@ -304,9 +341,34 @@ def copies(spec: RunSpec, device: Device) -> int:
         held_near: str = "none" if objective.kl.where == "none" else objective.kl.reference
     else:
         held_near = objective.reference
-    initial = spec.train.reference_rows > 0 or sampler == "initial" or held_near == "initial"
+    asked = spec.reward.asks_start or spec.start_teaches
+    initial = spec.train.reference_rows > 0 or "initial" in (sampler, held_near) or asked
     renewed = held_near == "refreshed"
     return pristine + sum((initial, renewed, sampler == "round", merged))
+
+
+def _has_teacher(spec: RunSpec) -> bool:
+    """Whether a cell holds the weights of a teacher; the starting weights, which may teach, are among its copies."""
+    return spec.checkpoint is None and spec.teacher.type == "model" and not spec.start_teaches
+
+
+def _teacher_shape(spec: RunSpec) -> ModelShape | None:
+    """None without weights of a teacher's own, and where its configuration is not at hand."""
+    return find_shape(spec.model_teacher.source or spec.model.source) if _has_teacher(spec) else None
+
+
+def _together(engines: Sequence[EngineMemory]) -> EngineMemory:
+    """Engines over several models, which draw one after the other."""
+    if len(engines) == 1:
+        return engines[0]
+    drawing = [(name, size) for engine in engines for name, size in engine.drawing_bytes.items()]
+    parts = [(name, size) for engine in engines for name, size in engine.parts_bytes.items()]
+    return replace(
+        engines[0],
+        parts_bytes={name: sum(size for other, size in parts if other == name) for name, _ in parts},
+        drawing_bytes={name: max(size for other, size in drawing if other == name) for name, _ in drawing},
+        device_frac=min(1.0, sum(engine.device_frac for engine in engines)),
+    )
 
 
 def _critic_has_own_trunk(spec: RunSpec) -> bool:

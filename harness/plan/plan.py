@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -133,17 +134,19 @@ class Plan:
             )
 
     def cost(self) -> dict[str, Any]:
-        """Upper bounds over all cells: generated tokens in training, samples in evaluation (None: all problems of a
-        task, whose number is known only with its data). memory: of one cell of the arm that takes most, estimated; None
-        where the model's size is not at hand."""
-        tokens, samples = 0, 0
+        """Upper bounds over all cells: generated tokens in training, those that models read again to say how likely
+        gold texts are (prompts and gold texts not counted), completion tokens that teachers score, samples in
+        evaluation (None: all problems of a task, whose number is known only with its data). memory: of one cell of the
+        arm that takes most, estimated; None where the model's size is not at hand."""
+        tokens, scored, taught, samples = 0, 0, 0, 0
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
             spec = cell.spec
             if _draws_in_training(spec):
-                a_step = _most_tokens_a_step(spec)
-                limits = [spec.train.steps * a_step, *([spec.budget.tokens + a_step] if spec.budget.tokens else [])]
-                tokens += min(limits)
+                drawn = _at_most(spec.train.steps, _most_tokens_a_step(spec), spec.budget.tokens)
+                tokens += drawn
+                scored += drawn * (len(spec.reward.gold_parts) + spec.reward.has_answer_term)
+                taught += _most_scored(spec)
             along = spec.training_steps // spec.eval.every if spec.eval.every else 0
             each = 1 + along if spec.eval.is_greedy else spec.eval.samples + along * spec.eval.curve_samples
             if (wanted := spec.eval.problems) is not None:
@@ -151,6 +154,8 @@ class Plan:
         return {
             "cells": len(self.cells),
             "generated_tokens_at_most": tokens,
+            "scored_tokens_at_most": scored,
+            "teacher_tokens_at_most": taught,
             "eval_samples_at_most": None if all_problems else samples,
             "memory": self._memory(),
         }
@@ -164,12 +169,33 @@ class Plan:
         return {"arm": arm, **known[arm].as_json()}
 
 
+def _at_most(steps: int, a_step: int, budget: int | None) -> int:
+    """Tokens of so many steps, or of those until the budget is used."""
+    return steps * a_step if budget is None else min(steps * a_step, budget + a_step)
+
+
 def _most_tokens_a_step(spec: RunSpec) -> int:
     """Upper bound of the tokens that a step generates."""
     rollout, objective = spec.rollout, spec.objective
     refills = isinstance(objective, Objective) and objective.zero_std == "refill"
     rounds = 1 + (spec.policy_gradient.refill_max_rounds if refills else 0)
-    return rounds * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
+    drawn = round(rollout.policy_frac * rollout.prompts_per_step) if rollout.sampler == "given" else None
+    prompts = rollout.prompts_per_step if drawn is None else drawn
+    return rounds * prompts * rollout.samples_per_prompt * rollout.max_completion_tokens
+
+
+def _most_scored(spec: RunSpec) -> int:
+    """Upper bound of the completion tokens that a cell's teacher scores: in each epoch, if it is in the loss."""
+    if spec.distils == "none":
+        return 0
+    times = spec.train.epochs if spec.distils == "loss" else 1
+    all_drawn = spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"sampler": "policy"})})
+    a_step = _most_tokens_a_step(all_drawn)
+    generated = spec.budget.tokens if spec.rollout.sampler != "given" else None
+    return min(
+        times * _at_most(spec.train.steps, a_step, generated),
+        _at_most(spec.train.steps, times * a_step, spec.budget.teacher_tokens),
+    )
 
 
 def make_plan(
@@ -253,12 +279,24 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             "rounds small ones away, and trained with them apart. mismatch/* measures the difference; "
             "objective.sampler_correction.type=token_truncate corrects it, model.dtype=float32 avoids it."
         )
-    sources = {spec.model.source for spec in specs.values() if spec.checkpoint_folder is None}
-    moving = sorted(source for source in sources if parse_source(source).moves)
-    if moving:
+    sources: dict[str, set[str | None]] = {
+        "model.source": {spec.model.source for spec in specs.values() if spec.checkpoint_folder is None},
+        "teacher.source": {spec.teacher.source for spec in specs.values() if spec.teacher.type == "model"},
+    }
+    for knob, named in sources.items():
+        moving = sorted(source for source in named if source and parse_source(source).moves)
+        if not moving:
+            continue
         warnings.append(
-            f"model.source {', '.join(moving)} is not pinned to a commit: a later cell may start from other weights. "
+            f"{knob} {', '.join(moving)} is not pinned to a commit: a later cell may start from other weights. "
             "Write hf:<id>@<commit>, 40 hexadecimal digits."
+        )
+    served = {judge.name: judge.file for spec in specs.values() for judge in spec.judges if judge.file.address}
+    for name, file in served.items():
+        keyless = file.api_key_env is not None and not os.environ.get(file.api_key_env)
+        warnings.append(
+            f"the judge {name} is asked at {file.address}: its time and price are not in the estimate."
+            + (f" The environment variable {file.api_key_env} with its key is not set here." if keyless else "")
         )
     evaluation = next(iter(specs.values())).eval
     choosing = [task.name for task in map(get_task, evaluation.tasks) if task.gives_choices]

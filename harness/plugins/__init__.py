@@ -170,7 +170,8 @@ class Kind(Generic[Thing]):
     noun: "figure", in messages. is_one: whether an object at a module's top level is such a thing. package: dotted, the
     folder of the shipped things. listed_by: the command that lists them. name_of: a thing's name. from_yaml: makes a
     thing of a YAML file in that folder, for kinds that can be declared. summary_of: what a thing is, in a line.
-    besides: what a setting accepts where it names such a thing, in other forms than a name; each with what it means.
+    about_of: what else there is to know of it, a line for each paragraph. besides: what a setting accepts where it
+    names such a thing, in other forms than a name; each with what it means.
     """
 
     def __init__(
@@ -183,10 +184,11 @@ class Kind(Generic[Thing]):
         from_yaml: Callable[[Path], Thing] | None = None,
         summary_of: Callable[[Thing], str] = lambda thing: thing.summary,  # type: ignore[attr-defined]
         besides: Mapping[str, str] | None = None,
+        about_of: Callable[[Thing], str] = lambda thing: "",
     ) -> None:
         self.noun, self.listed_by, self.besides = noun, listed_by, besides or {}
         self._is_one, self._package, self._name_of = is_one, package, name_of
-        self._from_yaml, self._summary_of = from_yaml, summary_of
+        self._from_yaml, self._summary_of, self._about_of = from_yaml, summary_of, about_of
         self._known = cached(self._search)
 
     def all(self) -> dict[str, Thing]:
@@ -209,6 +211,10 @@ class Kind(Generic[Thing]):
     def summary(self, name: str) -> str:
         """What the thing of a name is, in a line. Raises UnknownNameError."""
         return self._summary_of(self.find(name))
+
+    def about(self, name: str) -> str:
+        """What else there is to know of it, a line for each paragraph; "" for nothing. Raises UnknownNameError."""
+        return self._about_of(self.find(name))
 
     def source(self, name: str) -> UserModule | None:
         """The plug-in that a thing comes from; None for a shipped one. Raises UnknownNameError."""

@@ -86,6 +86,11 @@ class CellRecord:
         return self if self.evaluation is None else replace(self, evaluation=None, seen=None)
 
     @property
+    def as_it_stands(self) -> CellRecord:
+        """The same, which keeps the status of now, for a reader who asks for it again and again."""
+        return replace(self, seen=self.read_status())
+
+    @property
     def evaluation_folder(self) -> Path:
         return self.path if self.evaluation is None else self.path / EVALUATIONS / self.evaluation
 
@@ -154,6 +159,10 @@ class CellRecord:
     def count(self, *also: str) -> Counted:
         """The size on disk of its files of rows (the evaluation's), its rollouts and the files named."""
         return count(self.evaluation_folder, [*_COUNTED, *also])
+
+    def count_finished(self) -> Counted:
+        """The same of a finished cell, or of one of its evaluations that is finished."""
+        return self.count(self.evals.name, EVALUATION_FILE)
 
     def shortfall(self, counted: Counted) -> str | None:
         """What its files lack of what was counted, in words; None if all of it is there, or was put aside for another

@@ -82,12 +82,11 @@ def shortfall(path: Path, counted: Extent) -> str | None:
 def size_shortfall(path: Path, counted: Extent) -> str | None:
     """As `shortfall`, by sizes alone, which finds whatever was cut without reading it."""
     try:
-        n_bytes = path.stat().st_size
-        there = _size_of(path) if "files" in counted else None
+        if "files" not in counted:
+            return shortfall(path, counted) if path.stat().st_size < counted["bytes"] else None
+        there = _size_of(path)
     except OSError as error:
         return f"{path}: {error.strerror}"
-    if there is None:
-        return shortfall(path, counted) if n_bytes < counted["bytes"] else None
     if there["files"] >= counted["files"] and there["bytes"] >= counted["bytes"]:
         return None
     return (
@@ -97,7 +96,8 @@ def size_shortfall(path: Path, counted: Extent) -> str | None:
 
 
 def _size_of(folder: Path) -> Extent:
-    sizes = [path.stat().st_size for path in folder.glob("*.parquet")]
+    with os.scandir(folder) as entries:
+        sizes = [entry.stat().st_size for entry in entries if entry.name.endswith(".parquet")]
     return {"files": len(sizes), "bytes": sum(sizes)}
 
 

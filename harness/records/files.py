@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -233,11 +233,13 @@ def _first_fault(lines: list[bytes]) -> str:
 def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
     """The rows of a file as TypedDicts of a kind. Raises DamagedRecordError if a row lacks one of its fields, or has
     one of another type."""
-    # Only the outer type of a generic is checked: dict for dict[str, int].
-    fields = {
-        name: tuple(get_origin(one) or one for one in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted]))
-        for name, wanted in get_type_hints(kind).items()
-    }
+    fields = _types_of_fields(kind)  # type: ignore[arg-type]  # mypy: no TypedDict is hashable, though its class is
+    if all(isinstance(row, dict) for row in rows) and all(
+        issubclass(found, wanted)
+        for name, wanted in fields.items()
+        for found in {type(row.get(name, ...)) for row in rows}
+    ):
+        return cast(list[Row], rows)  # by column, in a third of the time
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DamagedRecordError(f"{path}, row {number}: is not a JSON object. Restore the file.")
@@ -247,6 +249,15 @@ def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[
                 "move its folder away."
             )
     return cast(list[Row], rows)
+
+
+@cache
+def _types_of_fields(kind: type) -> dict[str, tuple[type, ...]]:
+    """Only the outer type of a generic is checked: dict for dict[str, int]."""
+    return {
+        name: tuple(get_origin(one) or one for one in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted]))
+        for name, wanted in get_type_hints(kind).items()
+    }
 
 
 def keep_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:

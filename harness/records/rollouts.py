@@ -42,7 +42,7 @@ PER_EPOCH = ("token/log_ratio", "token/clipped", "token/masked")
 
 
 def write_rollouts(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as one file; columns that a row lacks are null in it."""
+    """Write rows as one file; columns that a row lacks are null in it. Pages have checksums, which readers verify."""
     import pyarrow
     import pyarrow.parquet
 
@@ -51,7 +51,7 @@ def write_rollouts(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     table = pyarrow.table(
         {name: pyarrow.array([row.get(name) for row in rows], type=types.get(name)) for name in columns}
     )
-    pyarrow.parquet.write_table(table, path, compression="zstd")
+    pyarrow.parquet.write_table(table, path, compression="zstd", write_page_checksum=True)
 
 
 def spread(files: Sequence[Item], most: int) -> list[Item]:

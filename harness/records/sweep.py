@@ -306,7 +306,7 @@ class SweepRecord(Part):
     @property
     def as_it_stands(self) -> SweepRecord:
         """The same, whose cells keep the states of now, for a reader who asks for them again and again."""
-        return self._with_cells([replace(cell, seen=cell.read_status()) for cell in self.cells])
+        return self._with_cells([cell.as_it_stands for cell in self.cells])
 
     def _with_cells(self, cells: list[CellRecord]) -> SweepRecord:
         copy = self.model_copy()

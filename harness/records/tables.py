@@ -44,16 +44,17 @@ def read_parquet(
     path: Path, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
 ) -> pyarrow.Table:
     """The rows of a file, or those that `where` keeps. columns: to read, those of them that were recorded; all by
-    default. Raises DamagedRecordError."""
+    default. Raises DamagedRecordError, also where a page that is read is not what was written, if it has a checksum;
+    those of earlier versions have none."""
     import pyarrow.parquet
 
-    with naming_damage(path), pyarrow.parquet.ParquetFile(path) as file:
+    with naming_damage(path), pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
         if columns is not None:
             recorded = set(file.schema_arrow.names)
             columns = [name for name in columns if name in recorded]
         if where is None:
             return file.read(columns)  # in a third of the time that a data set of one file takes
-        return pyarrow.parquet.read_table(path, columns=columns, filters=where)
+        return pyarrow.parquet.read_table(path, columns=columns, filters=where, page_checksum_verification=True)
 
 
 def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> None:

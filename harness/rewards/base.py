@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,6 +17,7 @@ from harness.plugins import Kind
 if TYPE_CHECKING:
     from algorithms.objective import Credit, Overlong
     from evals.tasks.base import Task
+    from harness.rewards.judging import Comparison
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,11 @@ class Attempt:
     sample: its number in the group of its prompt, from 0. n_tokens: with the end-of-sequence token.
     truncated: cut at the limit. mean_logp: mean log-prob of its tokens under the sampler, in nats.
     reward_model_score: in standard deviations of what the starting weights get; NaN where no reward model is in use.
+    answer_logp: of the gold answer behind the completion's reasoning, under the policy, summed over tokens in nats.
+    perplexity_improvement: of the gold text by the reasoning, under a frozen model (2503.22828), at most 1. Both are
+    NaN where no part asks for them (`RewardPart.gold_scored_by`).
+    comparison: what a judge says of it against its group's reference; None for the reference, and without a judge.
+    rule_verdict: that of the task's own grader, where the verdict is a judge's and the task has one.
     """
 
     problem: Problem
@@ -36,6 +42,10 @@ class Attempt:
     verdict: Verdict
     mean_logp: float
     reward_model_score: float = math.nan
+    answer_logp: float = math.nan
+    perplexity_improvement: float = math.nan
+    comparison: Comparison | None = None
+    rule_verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,11 @@ class RewardPart(BaseModel):
     """The knob that brings the part in, where `reward.parts` cannot: see `weight`."""
     needs_reward_model: ClassVar[bool] = False
     """Whether it reads `Attempt.reward_model_score`, so that a reward model must be trained first."""
+    gold_scored_by: ClassVar[Literal["", "policy", "generator"]] = ""
+    """The model that says how likely the gold text is behind a completion's reasoning, if the part depends on nothing
+    else: the policy (`Attempt.answer_logp`) or a frozen one (`Attempt.perplexity_improvement`)."""
+    needs_judge: ClassVar[bool] = False
+    """Whether it reads `Attempt.comparison`, so that a judge must be trained first, and groups have two completions."""
     rewards_steps: ClassVar[bool] = False
     """Whether it rewards single steps (see `step_rewards`), so that the task must say what a step is."""
 
@@ -87,7 +102,16 @@ class RewardPart(BaseModel):
     @classmethod
     def summary(cls) -> str:
         """What it rewards: the first sentence of its docstring."""
-        return inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+        return cls._paragraphs()[0]
+
+    @classmethod
+    def about(cls) -> str:
+        """What else its docstring says, a line for each paragraph: formula, traps, what others do."""
+        return "\n".join(cls._paragraphs()[1:])
+
+    @classmethod
+    def _paragraphs(cls) -> list[str]:
+        return [paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n")]
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         """A number for each attempt at one prompt, in their order; NaN for one that cannot be scored."""
@@ -131,6 +155,7 @@ PARTS: Kind[type[RewardPart]] = Kind(
     "harness.rewards.parts",
     LISTED_BY,
     summary_of=lambda part: part.summary() + (f" Set by {part.implied_by}." if part.implied_by else ""),
+    about_of=lambda part: part.about(),
     besides={"module:function": "a function of your own: (group, context) -> list of numbers"},
 )
 

@@ -32,6 +32,8 @@ class TotalReward:
         """
         self._parts: dict[str, tuple[float, PartFunction]] = {}
         self._of_steps: list[tuple[float, RewardPart]] = []
+        self.judges_reasoning = False
+        """Whether the reward depends on the completions up to their answers alone."""
         for name, given in _named_and_implied(context):
             if is_reference(name):
                 self._parts[name] = (context.options.parts[name], load_function(name))
@@ -42,6 +44,10 @@ class TotalReward:
                 self._parts[name] = (weight, part.rewards)
             if context.credit == "steps" and part.rewards_steps and given is not None:
                 self._of_steps.append((given, part))
+        weighing = [name for name, (weight, _) in self._parts.items() if weight] + [
+            part.name for _, part in self._of_steps
+        ]
+        self.judges_reasoning = all(not is_reference(name) and PARTS.find(name).gold_scored_by for name in weighing)
 
     def of_groups(
         self, groups: Sequence[Sequence[Attempt]], context: RewardContext

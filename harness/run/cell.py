@@ -36,6 +36,7 @@ from harness.run.health import health_flags
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples
 from harness.run.provenance import append_start
+from harness.sampling.chat_client import ServerAwayError
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
     Checkpoint,
@@ -49,7 +50,7 @@ from harness.training.optimizer import DivergedError
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a running cell is. `done_frac` counts tokens where there is a token budget, else steps."""
+    """Where a running cell is. `done_frac` counts tokens where there is a budget of them, else steps."""
 
     phase: str
     step: int
@@ -93,6 +94,7 @@ class CellRun:
         self._step = 0
         self._saved_step = -1
         self._generated_tokens = 0
+        self._teacher_tokens = 0
         self._last_reward: float | None = None
         self._tokens_per_s: float | None = None
         self._diverged = False
@@ -114,7 +116,7 @@ class CellRun:
         outcome = {
             "flags": health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
             "digest": weights_digest(self._model.state_dict()),
-            "records": self._cell.count("evals.parquet"),
+            "records": self._cell.count_finished(),
         }
         self._require_lease()
         steps, n_tokens = self._spec.train.steps, self._generated_tokens
@@ -131,7 +133,7 @@ class CellRun:
                 self._evaluate_on_the_way()
                 if self._step % self._spec.train.checkpoint_every == 0 or self._finished():
                     self._checkpoint()
-        except Interrupted:
+        except (Interrupted, ServerAwayError):
             if self._stopping.is_whole and self._step != self._saved_step:
                 self._log.cut_after(self._step)  # the row that was being written
                 with suppress(DivergedError):  # then the last finite checkpoint stays the last
@@ -145,8 +147,7 @@ class CellRun:
         return scores[-1]["metrics"].get("avg@n") if scores else None
 
     def _finished(self) -> bool:
-        budget = self._spec.budget.tokens
-        return self._step >= self._spec.train.steps or (budget is not None and self._generated_tokens >= budget)
+        return self._step >= self._spec.train.steps or self._budget_frac() >= 1
 
     def _resume(self) -> None:
         passed_over: list[str] = []
@@ -187,6 +188,7 @@ class CellRun:
                 "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
         self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
+        self._teacher_tokens = checkpoint.progress.get("teacher_tokens", 0)
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:
@@ -203,7 +205,7 @@ class CellRun:
                 self._generated_tokens,
                 {} if is_start else weights,
                 {} if is_start else trainer,
-                self._learner.progress(),
+                self._learner.progress() | self._taught(),
                 self._cell.count(SAMPLES_FILE),
                 self._log.epoch,
             ),
@@ -234,6 +236,7 @@ class CellRun:
         total_s = time.perf_counter() - started_s
         self._step = step
         self._generated_tokens += outcome.generated_tokens
+        self._teacher_tokens += outcome.teacher_tokens
         self._tokens_per_s = outcome.generated_tokens / total_s if outcome.generated_tokens else None
         self._last_reward = outcome.reward
         timing = {
@@ -247,7 +250,8 @@ class CellRun:
         self._log.problems.add(self._task.name, "train", outcome.problems, self._template.render)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
-        self._log.step({"step": step, "generated_tokens": self._generated_tokens, **outcome.metrics}, outcome.rollouts)
+        tokens = {"generated_tokens": self._generated_tokens, **self._taught()}
+        self._log.step({"step": step, **tokens, **outcome.metrics}, outcome.rollouts)
 
     def _evaluate_on_the_way(self) -> None:
         every = self._spec.eval.every
@@ -282,9 +286,17 @@ class CellRun:
 
     def _done_frac(self) -> float:
         """Share of the run that is done, in [0, 1]."""
-        budget = self._spec.budget.tokens
-        done = self._generated_tokens / budget if budget else 0.0
-        return min(1.0, max(self._step / self._spec.train.steps, done))
+        return min(1.0, max(self._step / self._spec.train.steps, self._budget_frac()))
+
+    def _budget_frac(self) -> float:
+        """The share that is used of the budget, of which there may be two; 0 without one."""
+        budget = self._spec.budget
+        used = ((self._generated_tokens, budget.tokens), (self._teacher_tokens, budget.teacher_tokens))
+        return max((tokens / most for tokens, most in used if most is not None), default=0.0)
+
+    def _taught(self) -> dict[str, int]:
+        """What the teacher has scored so far, in a cell that has one."""
+        return {} if self._spec.teacher.type == "none" else {"teacher_tokens": self._teacher_tokens}
 
 
 Row = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,11 @@ from harness.run.learning.base import Examples
 from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED
 from harness.run.prompts import read_correct_counts, training_prompts
 from harness.run.provenance import append_start
-from harness.run.stages import inputs_of_cell, source_of_start
+from harness.run.stages import inputs_of_cell, source_of_start, source_of_teacher
 from harness.run.stages.reward_model import read_report
+from harness.sampling.chat_client import ServerAwayError
 from harness.sampling.conditions import Conditions
+from harness.sampling.judge import GenerativeJudge
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.scoring import Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
@@ -97,7 +99,7 @@ def run_cell(
                 checkpoint.run(lambda policy, elsewhere: evaluate(cell, spec, policy, report, elsewhere))
                 require_code()
                 lease.require()
-                cell.write_status("done", **checkpoint.outcome(), records=cell.count("evals.parquet"))
+                cell.write_status("done", **checkpoint.outcome(), records=cell.count_finished())
             elif cell.lacks == "training":
                 Processes.join(stopping)
                 examples, begin = _examples_and_begin(spec, home, starting_point)
@@ -109,10 +111,13 @@ def run_cell(
                 evaluate(cell, spec, TrainedPolicy(cell, spec, home, starting_point), report)
                 require_code()
                 lease.require()
-                cell.write_status("done", records=cell.count("evals.parquet"))
+                cell.write_status("done", records=cell.count_finished())
         except Interrupted:
             if not cell.is_done and not lease.is_lost:
                 cell.write_status("interrupted", reason=INTERRUPTED)
+            raise
+        except ServerAwayError as error:
+            cell.write_status("interrupted", reason=str(error))
             raise
         except OSError as error:
             if is_disk_full(error):
@@ -242,19 +247,23 @@ def _examples_and_begin(
 ) -> tuple[Examples, Callable[[], LanguageModel]]:
     """What a cell learns from, and what gives the model that it trains, as in `CellRun`."""
     source = source_of_start(spec, home)
-    examples = _examples(spec, inputs_of_cell(spec, home), starting_point.get(spec, source))
+    examples = _examples(spec, inputs_of_cell(spec, home), starting_point, source)
+    if (taught_by := source_of_teacher(spec, home)) is not None:
+        teacher = starting_point.teacher(spec, taught_by)
+        examples = replace(examples, teacher=teacher.model, account=examples.account | {"teacher": teacher.account()})
     return examples, partial(starting_point.for_training, spec, source)
 
 
-def _examples(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Examples:
+def _examples(spec: RunSpec, inputs: Mapping[str, Path], starting_point: StartingPoint, source: str) -> Examples:
     """What the cell learns from, read from the results of its stages."""
     if "pairs" in inputs:
         pairs = load_pairs(inputs["pairs"])
         return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})
     problems = training_prompts(spec, read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {})
-    if "reward_model" not in inputs:
-        return Examples(problems)
-    folder = inputs["reward_model"]
-    return Examples(
-        problems, reward_model=RewardModel.load(folder, start), account={"reward_model": read_report(folder)}
-    )
+    start, generator = starting_point.get(spec, source), starting_point.generator(spec)
+    scorer = RewardModel.load(inputs["reward_model"], start) if "reward_model" in inputs else None
+    judge = GenerativeJudge.load(inputs["judge"], spec, start) if "judge" in inputs else None
+    account = {stage: read_report(inputs[stage]) for stage in ("reward_model", "judge") if stage in inputs}
+    if generator is not None:
+        account["generator"] = generator.account()
+    return Examples(problems, reward_model=scorer, generator=generator, judge=judge, account=account)

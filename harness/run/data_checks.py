@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evals.contamination import VERSION as CONTAMINATION_VERSION
 from evals.contamination import Overlap, is_contaminated, overlap
 from evals.pairs import parse_pair_source
-from evals.prompts import get_template
+from evals.prompts import Template, get_template
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from evals.tasks.rows import LoadedRows
@@ -20,11 +20,13 @@ from harness.config.hashing import digest
 from harness.config.model_source import parse_source
 from harness.config.rollout import DatasetPairs
 from harness.config.run_spec import RunSpec
-from harness.errors import RefusedError
+from harness.errors import RefusedError, shown
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
+from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
+from harness.rewards.parts.verifier_free import VrCli
 from harness.rewards.total import is_reference, load_function
-from harness.run.prompts import candidates, require_prompts, reward_model_prompts
+from harness.run.prompts import candidates, labelled_prompts, require_prompts, teacher_prompt
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
@@ -35,8 +37,10 @@ def require_models_and_data(plan: Plan) -> list[str]:
 
     Returns remarks, e.g. that rows from the hub differ from the pinned ones.
     """
-    for spec in plan.arms.values():
-        source = parse_source(spec.model.source)
+    asked: set[str | None] = {spec.reward.generator for spec in plan.arms.values()}
+    asked |= {spec.teacher.source for spec in plan.arms.values() if spec.teacher.type == "model"}
+    for name in {spec.model.source for spec in plan.arms.values()} | {name for name in asked if name is not None}:
+        source = parse_source(name)
         if source.kind != "hf":
             source.require()
     for part in {part for spec in plan.arms.values() for part in spec.reward.parts}:
@@ -47,7 +51,12 @@ def require_models_and_data(plan: Plan) -> list[str]:
         require_prompts(spec)
     for spec in specs:
         if spec.reward.needs_reward_model and not _fixed(spec):
-            reward_model_prompts(spec)
+            labelled_prompts(spec, LearnedReward)
+        if spec.reward.needs_judge and not _fixed(spec):
+            labelled_prompts(spec, PairwiseJudge)
+        if spec.rollout.sampler == "given" and not _fixed(spec):
+            for problem in get_task(spec.task.train).split("train").load():
+                problem.require_solution()
     for pairs in {spec.pairs for spec in specs}:
         if isinstance(pairs, DatasetPairs):
             parse_pair_source(pairs.data, pairs.split).load()
@@ -182,7 +191,8 @@ def _splits(plan: Plan) -> set[tuple[str, str]]:
 
 
 def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
-    """Raises PromptTooLongError for a prompt of training or evaluation that is too long.
+    """Raises PromptTooLongError for a prompt of training or evaluation that is too long, RefusedError for a question to
+    a judge.
 
     Pairs are exempt: their own limit is checked where they are encoded.
     """
@@ -197,3 +207,69 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
         prompts = (get_template(template).render(problem.problem) for problem in problems)
         longest = max(len(language_model.encode(prompt)) for prompt in prompts)
         require_room(language_model.model, longest, limit)
+    if spec.judge_template and drawn:
+        _require_room_for_questions(spec, language_model, get_template(spec.judge_template))
+
+
+def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:
+    """Raises RefusedError for a training problem without the gold text that a part of the reward is about, for a text
+    that a model's tokenizer cannot write, and for one that does not fit behind the longest completion."""
+    from harness.training.gold_answers import answer_form, gold_tokens
+
+    form, template = answer_form(spec), get_template(spec.task.template)
+    for part, scorer in ({} if _fixed(spec) else spec.reward.gold_parts).items():
+        kind = spec.reward.of(VrCli).gold if scorer == "generator" else "answer"
+        model, name = policy, "model.source"
+        if scorer == "generator" and generator is not None:
+            model, name = generator, "reward.vr_cli.generator"
+        longest = 0
+        for problem in candidates(spec):
+            gold = getattr(problem, kind)
+            if not gold:
+                raise RefusedError(
+                    f"reward.parts.{part}: the problem {problem.id} of {spec.task.train} has no {kind}, and the reward "
+                    f"is how likely that is. Give every row its {kind}, or leave the part out."
+                )
+            for text in (problem.problem, gold):
+                if model.tokenizer.unk_token_id in model.encode_text(text):
+                    raise RefusedError(
+                        f"reward.parts.{part}: the tokenizer of {name} lacks characters of {shown(text)}, of the "
+                        f"problem {problem.id}, so the model cannot say how likely it is. Name a model there that can "
+                        "write it, or leave the part out."
+                    )
+            written = gold_tokens(problem, kind, form, model)
+            longest = max(longest, len(model.encode(template.render(problem.problem))) + len(written))
+        context = getattr(model.model.config, "max_position_embeddings", None)
+        opening = 0 if form is None else len(model.encode_text(form.opening))
+        needed = longest + spec.rollout.max_completion_tokens + opening
+        if context is not None and needed > context:
+            raise RefusedError(
+                f"reward.parts.{part}: the longest prompt, completion and gold text take {needed} tokens together, but "
+                f"the context of {name} has {context}. Lower rollout.max_completion_tokens by {needed - context}, or "
+                "leave the part out."
+            )
+
+
+def _require_room_for_questions(spec: RunSpec, language_model: LanguageModel, template: Template) -> None:
+    """Raise RefusedError if the longest question to a judge, with its answer, could exceed the model's context."""
+    questions = (template.render(problem.problem, first="", second="") for problem in candidates(spec))
+    longest = max(len(language_model.encode(question)) for question in questions)
+    completion, answer = spec.rollout.max_completion_tokens, spec.reward.of(PairwiseJudge).max_completion_tokens
+    context = getattr(language_model.model.config, "max_position_embeddings", None)
+    if context is not None and longest + 2 * completion + answer > context:
+        raise RefusedError(
+            f"reward.parts.pairwise: a question of {longest} tokens shows two completions of at most "
+            f"rollout.max_completion_tokens={completion}, and with an answer of "
+            f"reward.pairwise.max_completion_tokens={answer} that exceeds the model's context of {context} "
+            "tokens. Lower one of the limits, or leave the part out."
+        )
+
+
+def require_room_for_teacher(spec: RunSpec, teacher: LanguageModel) -> None:
+    """Raises PromptTooLongError for a prompt of the teacher that leaves no room for a completion in its context, and
+    EvalError for one that shows a solution which is not there."""
+    from harness.models.language_model import require_room
+
+    template = get_template(spec.teacher_template)
+    longest = max(len(teacher.encode(teacher_prompt(template, problem))) for problem in candidates(spec))
+    require_room(teacher.model, longest, spec.rollout.max_completion_tokens)

@@ -6,6 +6,8 @@ resumed cell draws what an unbroken one would have.
 Which problems of the train split take part in training: those that the filter keeps, of them as many as the pool
 holds.
 
+What a teacher is asked, which may be another prompt than the policy's.
+
 How long completions of training may be: the limit of the present stage, where the context is staged.
 """
 
@@ -20,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from evals.prompts import Message, Template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.rollout import RolloutSpec, StagedAtStep, StagedOnConvergence
@@ -28,11 +31,17 @@ from harness.config.task import PassRateFilter, TaskSpec
 from harness.errors import RefusedError
 from harness.random_keys import SEED_OF_ALL_CELLS, permutation, random_key
 from harness.records.files import read_json
-from harness.rewards.parts.learned import LearnedReward
+from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 
 LEAST_WEIGHT = 0.05
 """The least weight of a prompt in the order `prioritised`: one that is always solved still comes a twentieth as often
 as one that never is, so that forgetting it shows."""
+
+
+def teacher_prompt(template: Template, problem: Problem) -> str | list[Message]:
+    """What a teacher is asked. Raises EvalError where the prompt shows a solution that is not there."""
+    solution = {"solution": problem.require_solution()} if template.shows_solution else {}
+    return template.render(problem.problem, **solution)
 
 
 class PromptOrder(ABC):
@@ -195,15 +204,16 @@ def require_prompts(spec: RunSpec) -> None:
     prompt_order(spec.task, _pool(spec, problems, f"{have} training prompts of {spec.task.train}"), spec.seed)
 
 
-def reward_model_prompts(spec: RunSpec) -> Sequence[Problem]:
-    """The training problems whose completions the reward model learns from, the same for all seeds.
+def labelled_prompts(spec: RunSpec, part: type[LearnedReward | PairwiseJudge]) -> Sequence[Problem]:
+    """The training problems whose completions a learned part of the reward learns from: the same for all seeds, and for
+    parts that want as many.
 
-    RefusedError if there are fewer than `reward.reward_model.prompts`.
+    RefusedError if there are fewer than the part's `prompts`.
     """
-    problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.of(LearnedReward).prompts
+    problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.of(part).prompts
     if wanted > len(problems):
         raise RefusedError(
-            f"reward.reward_model.prompts is {wanted}, but {spec.task.train} has {len(problems)} training prompts. "
+            f"reward.{part.section}.prompts is {wanted}, but {spec.task.train} has {len(problems)} training prompts. "
             "Lower it."
         )
     return random_subset(problems, wanted, random_key(SEED_OF_ALL_CELLS, "data", example="reward_model"))

@@ -31,7 +31,7 @@ from harness.plan.plan import RECOMMENDED_SEEDS
 from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
 from harness.plan.tuning import tuning_record
-from harness.records import SweepRecord, read_sweep
+from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.lease import hold_in_turn
 from harness.records.looks import Design, Evaluation
@@ -97,14 +97,14 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
                 record.write_status("pending", steps=cell.spec.training_steps)
 
 
-def write_question(plan: Plan, home: Path, command: str) -> SweepRecord:
+def write_question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord] | None = None) -> SweepRecord:
     """Write sweep.json and the folder `question`; returns what the first holds. Raises RefusedError where they cannot
-    be written."""
+    be written. records: of the plan's cells, if they were just read."""
     folder = plan.folder(home)
     with _writable(folder):
         (home / "cache").mkdir(exist_ok=True)
         _keep_files(plan.request, plan.arms.values(), folder / KEPT)
-        question = _question(plan, home, command)
+        question = _question(plan, home, command, plan.records(home) if records is None else records)
         question.write()
     return question
 
@@ -161,7 +161,7 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
+def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord]) -> SweepRecord:
     request, sweep = plan.request, plan.sweep
     earlier = _earlier(plan.folder(home))
     values = values_that_differ(plan.arms)
@@ -189,7 +189,7 @@ def _question(plan: Plan, home: Path, command: str) -> SweepRecord:
         varied={arm: {knob: by_arm[arm] for knob, by_arm in values.items()} for arm in plan.arms},
         cell_entries=[
             CellEntry(arm=cell.arm, seed=cell.seed, hash=cell.hash, dir=cell.path.name, evaluation=cell.evaluation)
-            for cell in plan.records(home)
+            for cell in records
         ],
         tasks=plan.task_names,
         k=list(plan.first_spec.eval.k),
@@ -278,7 +278,7 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     folder = plan.folder(home)
     with _writable(folder):
         (home / "cache").mkdir(parents=True, exist_ok=True)
-    record = _question(plan, home, command)
+    record = _question(plan, home, command, plan.records(home))
     known = record.design
     if known is None:
         design = planned_design(plan, record, most_seeds)

@@ -10,9 +10,10 @@ from typing import Any
 from harness import plugins
 from harness.config.hashing import code_digests, data_digests, evaluation_hash
 from harness.config.run_spec import RunSpec
+from harness.errors import few
 from harness.executors.base import Ended, Executor, Job
 from harness.plan import Plan, PlannedCell
-from harness.plan.filing import records_of, under_evaluation
+from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
 from harness.records.files import DamagedRecordError, sweep_temporary
@@ -66,12 +67,17 @@ class SweepRun:
 
         An invalid one is started again only if asked for: what could not be measured once needs a look first.
         """
-        ended = {"done"} if self.retry_invalid else {"done", "invalid"}
-        found = zip(self.plan.cells, self.records(), strict=True)
-        return sorted((cell for cell, record in found if record.state not in ended), key=lambda cell: cell.seed)
+        return [cell for cell, _ in self._missing_among(self.records())]
 
-    def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> None:
-        """Do everything that is missing. `while_running` is called once, when the records exist.
+    def _missing_among(self, records: Sequence[CellRecord]) -> list[tuple[PlannedCell, CellRecord]]:
+        """`missing` of these records of the plan's cells, each with its own."""
+        ended = {"done"} if self.retry_invalid else {"done", "invalid"}
+        found = zip(self.plan.cells, records, strict=True)
+        return sorted((one for one in found if one[1].state not in ended), key=lambda one: one[0].seed)
+
+    def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> list[CellRecord]:
+        """Do everything that is missing; return the plan's cells as they stand then. `while_running` is called once,
+        when the records exist.
 
         Raises GateError and RefusedError before any cell started, StoppedError when the disk is full. A cell that fails
         does not stop the others, unless `fail_fast` is set: its state says so.
@@ -79,15 +85,16 @@ class SweepRun:
         self.plan.require_answerable()
         for place in (self.folder, self.home / "cache", *(self.home / "cache").glob("*/")):
             sweep_temporary(place)
-        missing = self.missing()
-        found = [*zip(missing, records_of(missing, self.folder / "cells"), strict=True)]
+        records = _as_they_stand(self.records())
+        found = self._missing_among(records)
+        missing = [cell for cell, _ in found]
         trained = [cell for cell, record in found if record.lacks == "evaluation"]
         untrained = [cell for cell, record in found if record.lacks != "evaluation"]
         remarks = [*self._superseded(untrained), *self._only_evaluated(trained)]
         remarks += require_models_and_data(self.plan) if missing else []
         self._require_to_be_asked()
         make_cells(self.plan, missing, self.home)
-        write_question(self.plan, self.home, self.command)
+        write_question(self.plan, self.home, self.command, records)
         while_running()
         observer.planned(len(self.plan.cells), len(self.plan.cells) - len(missing))
         if missing:
@@ -95,13 +102,16 @@ class SweepRun:
             overlaps = contamination(self.plan, self.home / "cache")
             for sentence in [*remarks, *map(contamination_sentence, overlaps)]:
                 observer.remark(sentence)
-        if missing or self._stages_for_report():
-            with closing(self.open_executor(min(self.workers, max(1, len(missing)))), observer) as executor:
-                specs, start = {cell.arm: cell.spec for cell in untrained}, find_stage("start")
-                loaded = [cell for cell in trained if cell.spec.checkpoint_folder is None]
-                to_load = {cell.arm: (cell.spec, start) for cell in loaded if start.needed(cell.spec)}
-                self._work(executor, [*specs.values()], [*to_load.values()], missing, observer)
-        write_question(self.plan, self.home, self.command)
+        if not missing and not self._stages_for_report():
+            return records
+        with closing(self.open_executor(min(self.workers, max(1, len(missing)))), observer) as executor:
+            specs, start = {cell.arm: cell.spec for cell in untrained}, find_stage("start")
+            loaded = [cell for cell in trained if cell.spec.checkpoint_folder is None]
+            to_load = {cell.arm: (cell.spec, start) for cell in loaded if start.needed(cell.spec)}
+            self._work(executor, [*specs.values()], [*to_load.values()], missing, observer)
+        records = _as_they_stand(self.records())
+        write_question(self.plan, self.home, self.command, records)
+        return records
 
     def _require_to_be_asked(self) -> None:
         """Raise RefusedError where the question must not be written into its folder now."""
@@ -126,6 +136,8 @@ class SweepRun:
 
     def _superseded(self, missing: Sequence[PlannedCell]) -> list[str]:
         """What to say of finished cells that have the settings of a missing one, but not its hash."""
+        if not missing:
+            return []
         finished: dict[tuple[str, int], CellRecord] = {}
         for path in (self.folder / "cells").glob("*"):
             if is_cell_directory_name(path.name) and (cell := CellRecord.at(path)).state == "done":
@@ -156,6 +168,10 @@ class SweepRun:
         for arm, path in best_of_n_paths(self.plan.arms, self.home).items():
             wanted[path] = (self.plan.arms[arm], best_of_n)
         return [one for path, one in wanted.items() if not path.exists()]
+
+
+def _as_they_stand(records: Sequence[CellRecord]) -> list[CellRecord]:
+    return [record.as_it_stands for record in records]
 
 
 def _spec(cell: CellRecord) -> dict[str, Any] | None:
@@ -201,7 +217,8 @@ class SweepCells:
         path = self.run.home / ended.job.path
         record = under_evaluation(CellRecord.at(path), evaluation_hash(ended.job.spec))
         record_end(ended, record)
-        state, name = "failed" if ended.state == "refused" else ended.state, cell_name(ended.job)
+        state = {"refused": "failed", "away": "interrupted"}.get(ended.state, ended.state)
+        name = cell_name(ended.job)
         if state == "failed" and self.run.retry_failed and ended.job.path not in self.retried:
             self.retried.add(ended.job.path)
             record.write_status("pending")
@@ -209,10 +226,20 @@ class SweepCells:
             self.observer.remark(f"{name} failed and is started once more: {ended.reason}")
             return
         self.observer.ended(name, state, ended.reason_and_place)
-        if state == "interrupted":
+        if ended.state == "away":
+            self._put_off_cells_with_judges()
+        elif state == "interrupted":
             raise StoppedError(f"{name}: {ended.reason}.")
         if self.run.fail_fast and state in ("failed", "invalid"):
             raise StoppedError(f"{name} is {state}: {ended.reason}. With --fail-fast, no other cell is started.")
+
+    def _put_off_cells_with_judges(self) -> None:
+        """They would wait for one that is away, each in turn; the others go on. The next run starts them."""
+        put_off = [cell for cell in self.waiting if cell.spec.judges]
+        self.waiting = [cell for cell in self.waiting if cell not in put_off]
+        if put_off:
+            names = few([f"{cell.arm}-s{cell.seed}" for cell in put_off])
+            self.observer.remark(f"not started, since a judge is away: {names}; the next run starts them")
 
 
 def do_stages(

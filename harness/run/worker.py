@@ -67,10 +67,21 @@ def run_job(
 
     Raises Interrupted. Unexpected exceptions, our own bugs, pass through.
     """
+    from harness.sampling.judge_replies import judges_in
+
+    telling = _Telling(job, tell)
+    with judges_in(home, telling.of_waiting):
+        return _run_job(job, home, start, telling.of_progress, stopping)
+
+
+def _run_job(
+    job: Job, home: Path, start: StartingPoint, tell: Tell, stopping: Stopping | None
+) -> tuple[JobState, str | None]:
     from evals.errors import EvalError
     from harness.engines.base import EngineMismatchError
     from harness.run.cell_job import run_cell, serve_cell
     from harness.run.stages import StageContext, find_stage
+    from harness.sampling.chat_client import ServerAwayError
 
     path = home / job.path
     try:
@@ -88,6 +99,8 @@ def run_job(
             require_code(job)
     except (LeaseTakenError, LeaseLostError) as error:
         return "taken", str(error)
+    except ServerAwayError as error:
+        return "away", str(error)
     except CodeChangedError as error:
         return "invalid", str(error)
     except EngineMismatchError as error:
@@ -197,6 +210,7 @@ def require_code(job: Job) -> None:
     modules = user_code(job.spec)
     runs = code_digests(job.spec)
     files = {name: path for module in modules for name, path in module.files.items()} | own_templates(job.spec)
+    files |= {judge.name: plugins.user_file(judge.name) for judge in job.spec.judges}
     changed: list[Path | str] = [path for name, path in files.items() if runs[name] != job.code.get(name)]
     changed += [name for name, now in data_digests(job.spec).items() if job.code.get(name, now) != now]
     changed = changed or [path for module in modules for path in module.changed_files()]
@@ -272,6 +286,27 @@ def _do(
         return "invalid", str(error)
     _Now.log = CellRecord.at(home / job.path).log if job.kind == CELL else None
     return run_job(job, home, start, tell, stopping)
+
+
+class _Telling:
+    """Tells of a job's progress, and of its waiting for a judge as a phase of where the job is; once also as a remark,
+    for logs."""
+
+    def __init__(self, job: Job, tell: Tell) -> None:
+        self._name, self._tell = Path(job.path).name or job.kind, tell
+        self._last: dict[str, Any] = {"step": 0, "steps": 0, "done_frac": 0.0}
+        self._is_away = False
+
+    def of_progress(self, event: dict[str, Any]) -> None:
+        if "phase" in event:
+            self._last, self._is_away = event, False
+        self._tell(event)
+
+    def of_waiting(self, sentence: str, is_away: bool) -> None:
+        if is_away and not self._is_away:
+            self._tell({"remark": f"{self._name}: {sentence}"})
+        self._is_away = is_away
+        self._tell({**self._last, "phase": sentence})
 
 
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:

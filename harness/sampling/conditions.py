@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evals.evaluate import Request, SampleRow, grade_sample
-from evals.grading import GRADERS, grader_version
+from evals.grading import GRADERS, ask_ahead, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
+from evals.grading.model_judge import judge_of
 from evals.prompts import Template, get_template, template_version
 from evals.sampler import Drawn, SamplingParams
 from evals.tasks import get_task
@@ -84,6 +85,18 @@ class Conditions:
             self.grader,
             ask_others=self.split == "test",
         )
+
+    def ask_ahead(self, requests: Sequence[Request], drawn: Sequence[Drawn]) -> None:
+        """Before samples are graded by a judge: see `evals.grading.ask_ahead`."""
+        if (judge := judge_of(self.grader)) is not None:
+            asked = [(request.problem, one.text) for request, one in zip(requests, drawn, strict=True)]
+            ask_ahead(asked, judge, self.task.extract)
+
+    @property
+    def graded_together(self) -> int:
+        """How many samples are graded at once, where they come one by one: as many as a judge is asked at once."""
+        judge = judge_of(self.grader)
+        return 1 if judge is None else judge.file.concurrency
 
     @property
     def deciding(self) -> dict[str, Any]:

@@ -155,6 +155,7 @@ class SampleStore:
                     drawn = choose(requests, sampler)
                 else:
                     drawn = sampler.draw(_draws(requests), conditions.params)
+                    conditions.ask_ahead(requests, drawn)
                 fresh = [self._row(*one, conditions) for one in zip(requests, drawn, strict=True)]
                 self.append(fresh)
                 rows |= {_key(row): row for row in fresh}
@@ -170,14 +171,25 @@ class SampleStore:
         params: SamplingParams,
         on_row: Callable[[SampleRow], None],
     ) -> None:
-        """Draw these samples in one go; each is graded and recorded as it finishes, and then told."""
+        """Draw these samples in one go; each is graded and recorded as it finishes, and then told. Those that a judge
+        grades wait for each other, so that it is asked about several at once."""
+        ended: list[tuple[Request, Drawn]] = []
 
         def record(index: int, drawn: Drawn) -> None:
-            row = self._row(requests[index], drawn, conditions)
-            self.append([row])
-            on_row(row)
+            ended.append((requests[index], drawn))
+            if len(ended) >= conditions.graded_together:
+                grade()
+
+        def grade() -> None:
+            conditions.ask_ahead([request for request, _ in ended], [drawn for _, drawn in ended])
+            for request, drawn in ended:
+                row = self._row(request, drawn, conditions)
+                self.append([row])
+                on_row(row)
+            ended.clear()
 
         sampler.draw(_draws(requests), params, record)
+        grade()
 
     def _row(self, request: Request, drawn: Drawn, conditions: Conditions) -> SampleRow:
         row = conditions.grade(request, drawn)
@@ -196,7 +208,7 @@ class SampleStore:
         table = pyarrow.Table.from_pylist(cast(list[dict[str, Any]], list(rows)))
         write_atomic(
             self.path.with_suffix(".parquet"),
-            lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd"),
+            lambda aside: pyarrow.parquet.write_table(table, aside, compression="zstd", write_page_checksum=True),
         )
 
     def drop(self) -> None:
@@ -253,7 +265,8 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet
 
     with naming_damage(path):
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(pyarrow.BufferReader(path.read_bytes())).to_pylist()
+        content = pyarrow.BufferReader(path.read_bytes())
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(content, page_checksum_verification=True).to_pylist()
     return rows
 
 

@@ -309,7 +309,7 @@ class _Trials:
             self._seed_done(active)
         elif active.pruning.reason is not None:
             self._prune(active, record)
-        elif ended.state == "interrupted":
+        elif ended.state in ("interrupted", "away"):
             raise StoppedError(f"{active.name}-s{record.seed}: {ended.reason}.")
         else:  # it could not be measured: the trial fails with its reason, and the search goes on
             record_end(ended, record)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,17 +24,21 @@ from algorithms import (
     kl_penalties,
     next_entropy_coefficient,
     next_kl_coefficient,
+    policy_waits,
     value_targets,
 )
+from algorithms.distillation import DistillInLoss, DistillInReward, NoDistillation, teacher_advantages
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
-from harness.engines.base import GenerationCost
+from harness.engines.base import Completions, GenerationCost
 from harness.random_keys import permutation, random_key
 from harness.rewards import Attempt
-from harness.training.reference import KlReference
+from harness.training.gold_answers import GoldAnswers
+from harness.training.reference import KlReference, Teacher
 from harness.training.sequences import Scorer, Scores, Sequences
 
 T = TypeVar("T")
+Origin = Literal["policy", "teacher", "given"]
 
 UNFILLED = torch.empty(0)
 """Stands for a tensor of N rows that a later stage fills in."""
@@ -60,6 +65,10 @@ class Batch:
     cost: GenerationCost = field(default_factory=GenerationCost)
     rollout_s: float = 0.0
     """Wall-clock of drawing, encoding included."""
+    origins: Sequence[Origin] = ()
+    """[N] who wrote each completion; empty where the sampler did."""
+    teacher_prompts: Sequence[Sequence[int]] = ()
+    """[N] token ids of the prompts under which the teacher is asked; empty where they are the policy's."""
 
     # Filled when they are graded and rewarded (harness.run.learning.rewards).
     attempts: Sequence[Attempt] = ()
@@ -67,10 +76,13 @@ class Batch:
     rewards: Tensor = UNFILLED
     """[N] float32; NaN for a completion that could not be scored."""
     reward_columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """What is recorded of the rewards, [N] numbers by column: `reward`, and each part before its weight,
-    `reward/<name>`."""
+    """What is recorded of them, [N] numbers by column: `reward`, and each part before its weight, `reward/<name>`."""
     token_rewards: Tensor | None = None
     """[N, T] rewards of steps within completions, to which `prepare` adds the KL; see `algorithms.advantages`."""
+    rewarded_tokens: Tensor | None = None
+    """[N] int64: how many tokens of each completion its reward depends on, and the loss learns from; None: all."""
+    answers: GoldAnswers | None = None
+    """The gold answers that the loss has a supervised term on."""
     correct: Tensor = UNFILLED
     """Bool [N]: the grader's verdict, for metrics only."""
     reward_s: float = 0.0
@@ -88,6 +100,8 @@ class Batch:
     """What the policy was before the first optimiser step; filled in while training if `scored_while_training`."""
     ref_logps: Tensor | None = None
     """[N, T] log-probs under the policy that the objective's KL refers to."""
+    teacher_logps: Tensor | None = None
+    """[N, T] log-probs under the teacher, where they are a reward."""
     returns: Tensor | None = None
     """[N, T] what the critic learns."""
 
@@ -96,7 +110,20 @@ class Batch:
 
     @property
     def generated_tokens(self) -> int:
-        return int(self.sequences.lengths.sum())
+        """Those of completions that were drawn; a given one costs nothing."""
+        return int(self.sequences.lengths[self.drawn].sum())
+
+    @property
+    def drawn(self) -> Tensor:
+        """Bool [N]: completions that a model has drawn; the others were given."""
+        if not self.origins:
+            return torch.ones(len(self), dtype=torch.bool)
+        return torch.tensor([origin != "given" for origin in self.origins])
+
+    @cached_property
+    def for_teacher(self) -> Sequences:
+        """The completions behind the prompts under which the teacher is asked."""
+        return replace(self.sequences, prompts=self.teacher_prompts) if self.teacher_prompts else self.sequences
 
     def by_group(self, values: Sequence[T]) -> list[Sequence[T]]:
         """values [N], split by prompt."""
@@ -109,6 +136,21 @@ class Batch:
         return replace(self, **{own.name: _rows(getattr(self, own.name), chosen) for own in fields(self)})
 
     @classmethod
+    def of_completions(
+        cls, prompts: Sequence[Sequence[int]], drawn: Completions, first_example: int, max_completion_tokens: int
+    ) -> Batch:
+        """The completions of prompts (token ids), equally many of each. Groups are numbered from first_example on."""
+        samples = len(drawn.lengths) // len(prompts)
+        return cls(
+            sequences=Sequences([prompt for prompt in prompts for _ in range(samples)], drawn.tokens, drawn.lengths),
+            sampler_logps=drawn.logps,
+            truncated=drawn.truncated,
+            groups=torch.arange(first_example, first_example + len(prompts)).repeat_interleave(samples),
+            max_completion_tokens=max_completion_tokens,
+            cost=drawn.cost,
+        )
+
+    @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
         """The rewarded rounds of one step as one batch. Their groups must have different numbers."""
         if len(batches) == 1:
@@ -119,18 +161,17 @@ class Batch:
             return torch.cat([pad(one, (0, longest - one.shape[1]), value=fill) for one in tensors])
 
         at_steps = [batch.token_rewards for batch in batches if batch.token_rewards is not None]
+        rewarded = [batch.rewarded_tokens for batch in batches if batch.rewarded_tokens is not None]
+        answers = [batch.answers for batch in batches if batch.answers is not None]
         return replace(
             batches[0],
-            sequences=Sequences(
-                [prompt for batch in batches for prompt in batch.sequences.prompts],
-                # Padding is masked everywhere, so any token id serves.
-                cat([batch.sequences.completions for batch in batches]),
-                torch.cat([batch.sequences.lengths for batch in batches]),
-            ),
+            sequences=Sequences.joined([batch.sequences for batch in batches]),
             sampler_logps=cat([batch.sampler_logps for batch in batches]),
             truncated=torch.cat([batch.truncated for batch in batches]),
             groups=torch.cat([batch.groups for batch in batches]),
             problems=[problem for batch in batches for problem in batch.problems],
+            origins=[origin for batch in batches for origin in batch.origins],
+            teacher_prompts=[prompt for batch in batches for prompt in batch.teacher_prompts],
             cost=sum((batch.cost for batch in batches), GenerationCost()),
             rollout_s=sum(batch.rollout_s for batch in batches),
             attempts=[attempt for batch in batches for attempt in batch.attempts],
@@ -141,6 +182,8 @@ class Batch:
             },
             # NaN: no step ends in padding.
             token_rewards=cat(at_steps, fill=torch.nan) if at_steps else None,
+            rewarded_tokens=torch.cat(rewarded) if rewarded else None,
+            answers=GoldAnswers.joined(answers) if answers else None,
             correct=torch.cat([batch.correct for batch in batches]),
             reward_s=sum(batch.reward_s for batch in batches),
             refill_rounds=len(batches) - 1,
@@ -151,7 +194,7 @@ def _rows(value: Any, chosen: Tensor) -> Any:
     """The chosen rows of a field's value; the value itself if it has no rows."""
     if isinstance(value, Tensor):
         return value if value is UNFILLED else value[chosen]
-    if isinstance(value, Sequences):
+    if isinstance(value, Sequences | GoldAnswers):
         return value.rows(chosen)
     if isinstance(value, Scores):
         return Scores(*(_rows(tensor, chosen) for tensor in (value.logps, value.entropy, value.values)))
@@ -171,7 +214,10 @@ def filter_rows(objective: Objective, batch: Batch) -> Batch:
     `harness.run.learning.rewards`).
     """
     truncated, kept = batch.truncated, torch.ones_like(batch.truncated)
-    batch = replace(batch, loss_mask=batch.sequences.mask, places=torch.arange(len(batch)))
+    mask = batch.sequences.mask
+    if batch.rewarded_tokens is not None:
+        mask = mask & (torch.arange(mask.shape[1]) < batch.rewarded_tokens[:, None])
+    batch = replace(batch, loss_mask=mask, places=torch.arange(len(batch)))
     match objective.overlong.type:
         case "mask_after":
             batch = replace(batch, loss_mask=batch.loss_mask & ~truncated[:, None])
@@ -214,6 +260,7 @@ def scored_while_training(spec: RunSpec) -> bool:
         spec.optimizer_steps_per_rollout == 1
         and objective.baseline != "critic"
         and objective.kl.where != "reward"
+        and objective.distill.where != "reward"
         and (objective.kl.where == "none" or objective.kl.control == "fixed")
         and objective.select.type == "none"
         and objective.entropy.adaptive.type == "none"
@@ -227,6 +274,7 @@ def prepare(
     reference: KlReference,
     controlled: ControlledCoefficients,
     scored_while_training: bool,
+    teacher: Teacher | None = None,
 ) -> tuple[Batch, Coefficients]:
     """Score a filtered batch unless training will, put the KL into its rewards, let the controllers see it. Returns the
     batch and the coefficients in force for it."""
@@ -235,6 +283,9 @@ def prepare(
     if not scored_while_training:
         scorer.fill(scores, batch.sequences, torch.arange(len(mask)))
     ref_logps = None if reference.policy is None else scorer.logps_of(reference.policy, batch.sequences)
+    teacher_logps = None
+    if objective.distill.where == "reward" and teacher is not None:
+        teacher_logps = scorer.logps_of(teacher.model, batch.for_teacher)
     coefficients = controlled.in_force(_entropy_nats(objective, scores, mask))
     token_rewards = batch.token_rewards
     if objective.kl.where != "none" and ref_logps is not None:
@@ -248,15 +299,23 @@ def prepare(
     returns = None
     if objective.baseline == "critic":
         returns = value_targets(objective, batch.rewards, mask, scores.values, token_rewards)
-    prepared = replace(batch, scores=scores, ref_logps=ref_logps, token_rewards=token_rewards, returns=returns)
+    prepared = replace(
+        batch,
+        scores=scores,
+        ref_logps=ref_logps,
+        teacher_logps=teacher_logps,
+        token_rewards=token_rewards,
+        returns=returns,
+    )
     return prepared, coefficients
 
 
 def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor], seed: int, step: int) -> Tensor:
-    """[N, T] advantages of a prepared batch for a pass that is split into these optimiser steps (row indices)."""
+    """[N, T] advantages of a prepared batch for a pass that is split into these optimiser steps (row indices): those of
+    the rewards, and what the teacher adds to them."""
     if policy_waits(objective, step):
         return torch.zeros(batch.sequences.completions.shape)
-    return advantages(
+    of_rewards = advantages(
         objective,
         batch.rewards,
         batch.groups,
@@ -266,6 +325,16 @@ def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor],
         peers=peers_of(batch.groups, seed, step) if objective.baseline == "random_peer" else None,
         mini_batches=optimizer_step_of_row(len(batch), steps),
     )
+    match objective.distill:
+        case NoDistillation():
+            return of_rewards
+        case DistillInLoss(verifier_coef=weight):
+            return weight * of_rewards
+        case DistillInReward(verifier_coef=weight) as distill:
+            if batch.teacher_logps is None:
+                raise ValueError("distill.where=reward, but the teacher has not scored the batch")
+            taught = teacher_advantages(distill, batch.scores.logps, batch.teacher_logps, batch.sequences.mask)
+            return weight * of_rewards + taught
 
 
 def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
@@ -274,11 +343,6 @@ def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
     for number, own in enumerate(steps):
         split[own] = number
     return split
-
-
-def policy_waits(objective: Objective, step: int) -> bool:
-    """Whether step `step` is part of the critic's warm-up, in which only the critic's own weights move."""
-    return objective.baseline == "critic" and step <= objective.critic.warmup_steps
 
 
 def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:

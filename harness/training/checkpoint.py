@@ -60,7 +60,7 @@ class Checkpoint:
     trainer: dict[str, Any]
     """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
-    """JSON: what the order of prompts and the completion limit have seen."""
+    """JSON: what the order of prompts and the completion limit have seen, and how many tokens a teacher has scored."""
     records: Counted = field(default_factory=dict)
     """How much of each of the cell's files it stands on; see `harness.records.cell.CellRecord.count`."""
     epoch: int | None = None

@@ -11,9 +11,10 @@ import torch
 from pydantic import ValidationError
 
 from evals.prompts import get_template
+from evals.tasks import get_task
 from evals.yaml_file import load_yaml
 from harness.config.knobs import keys_of
-from harness.config.model import SupervisedColdStart
+from harness.config.model import SOLUTIONS_OF, SupervisedColdStart
 from harness.config.resolve import readable_errors
 from harness.config.section import Section
 from harness.errors import RefusedError
@@ -45,7 +46,15 @@ def load_recipe(path: Path) -> Recipe:
 
 
 def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: Progress) -> None:
-    """Fine-tune `start` in place. on_step(step, steps, loss in nats a token) after every step.
+    """Fine-tune `start` on the recipe's demonstrations. Otherwise as `fine_tune`."""
+    fine_tune(start, recipe, _encoded_demonstrations(start, recipe), on_step)
+
+
+def fine_tune(
+    start: LanguageModel, recipe: SupervisedColdStart, pairs: Iterator[tuple[list[int], list[int]]], on_step: Progress
+) -> None:
+    """Fine-tune `start` in place. pairs: endless, prompt and completion as token ids, in place of the recipe's data.
+    on_step(step, steps, loss in nats a token) after every step.
 
     Loss: token-mean cross entropy over the demonstrations' completions of a step, end-of-sequence token included.
     ValueError for weights of less than float32, on which small steps would be lost.
@@ -54,7 +63,6 @@ def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: P
         raise ValueError(f"the cold start trains weights in float32, and these are {start.model.dtype}")
     weights = [weight for weight in start.model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.95))
-    pairs = _encoded_demonstrations(start, recipe)
     for step in range(1, recipe.steps + 1):
         batch = list(islice(pairs, recipe.batch_size))
         lengths = torch.tensor([len(completion) for _, completion in batch])
@@ -85,7 +93,7 @@ def _encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -
         completion = model.encode_completion(solution)
         if len(completion) <= recipe.max_completion_tokens:
             kept += 1
-            yield model.encode(template.render(problem)), completion
+            yield model.encode(template.render(problem, solution=solution)), completion
         elif kept == 0 and seen >= 10_000:
             raise RefusedError(
                 f"cold_start.data {recipe.data}: none of the first {seen} demonstrations fits "
@@ -94,13 +102,17 @@ def _encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -
 
 
 def _demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
-    """Endless (problem, solution); rows of a file in a new order each epoch."""
+    """Endless (problem, solution); rows of a file, and those of a task, in a new order each epoch."""
     if recipe.data == "demonstrations:arithmetic":
         from evals.tasks.arithmetic import demonstrations
 
         yield from demonstrations(recipe.seed)
         return
-    rows = _read_demonstrations(Path(recipe.data))
+    if recipe.data.startswith(SOLUTIONS_OF):
+        problems = get_task(recipe.data.removeprefix(SOLUTIONS_OF)).split("train").load()
+        rows = [(problem.problem, problem.require_solution()) for problem in problems]
+    else:
+        rows = _read_demonstrations(Path(recipe.data))
     epoch = 0
     while True:
         for index in permutation(len(rows), random_key(recipe.seed, "shuffle", step=epoch)):
@@ -111,8 +123,8 @@ def _demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
 def _read_demonstrations(path: Path) -> list[tuple[str, str]]:
     if not path.is_file():
         raise RefusedError(
-            f"cold_start.data {path}: there is no such file. Give a JSONL file of `problem` and `solution`, or "
-            "demonstrations:arithmetic."
+            f"cold_start.data {path}: there is no such file. Give a JSONL file of `problem` and `solution`, "
+            "solutions:<task>, or demonstrations:arithmetic."
         )
     rows: list[tuple[str, str]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):

@@ -9,14 +9,25 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from algorithms import Coefficients, Loss, StepSize, TokenBatch, acts_without_advantage, policy_loss, select_tokens
+from algorithms import (
+    Coefficients,
+    Loss,
+    StepSize,
+    TokenBatch,
+    acts_without_advantage,
+    policy_loss,
+    policy_waits,
+    select_tokens,
+)
+from algorithms.distillation import NoDistillation
+from algorithms.loss import row_divisors
 from harness.config.run_spec import RunSpec
 from harness.processes import Processes, Share, by_all
 from harness.random_keys import random_key
@@ -24,13 +35,12 @@ from harness.training.batch import (
     Batch,
     ControlledCoefficients,
     pass_advantages,
-    policy_waits,
     prepare,
     scored_while_training,
 )
 from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches, summed
 from harness.training.prefix_attention import shares_prompts
-from harness.training.reference import KlReference, measure_start, start_metrics
+from harness.training.reference import KlReference, Teacher, measure_start, start_metrics
 from harness.training.sequences import Part, Scorer, Scores, score_hidden
 from harness.training.split import parts_of, split_for_training
 from harness.training.update_report import (
@@ -87,14 +97,15 @@ class PolicyUpdate:
     """Optimises a policy, and its critic, on batches of completions: in all processes of a cell, each of which passes
     over a share of the rows. The model must hold the starting weights.
 
-    initial: a frozen copy of them, if the KL to them is to be measured. `state_dict` is all that a checkpoint needs
-    besides the policy's weights.
+    initial: a frozen copy of them, if the KL to them is to be measured. teacher: needed where the objective distils.
+    `state_dict` is all that a checkpoint needs besides the policy's weights.
     """
 
     model: PreTrainedModel
     spec: RunSpec
     pad_token_id: int
     initial: PreTrainedModel | None = None
+    teacher: PreTrainedModel | None = None
     critic: Critic | None = field(init=False, default=None)
     optimizer: ClippedAdamW = field(init=False)
 
@@ -109,12 +120,23 @@ class PolicyUpdate:
         self._reference = KlReference(objective.kl, self.model, self.initial)
         self._coefficients = ControlledCoefficients(objective)
         trunk, head = (None, None) if self.critic is None else (self.critic.trunk, self.critic.head)
-        split_for_training(self.spec.train, self.model, self.initial, self._reference.policy, trunk, head=head)
+        self._teacher = self._asked_teacher()
+        frozen = (self.initial, self._reference.policy, None if self._teacher is None else self._teacher.model)
+        split_for_training(self.spec.train, self.model, *frozen, trunk, head=head)
         groups = {"policy": self.model.parameters()}
         if self.critic is not None:
             groups["critic"] = self.critic.parameters()
         self.optimizer = ClippedAdamW(self.spec.train, groups)
         Processes.here().share(self)
+
+    def _asked_teacher(self) -> Teacher | None:
+        """The teacher, where the objective distils. Raises ValueError if it is not given."""
+        distill = self._objective.distill
+        if isinstance(distill, NoDistillation):
+            return None
+        if self.teacher is None:
+            raise ValueError(f"distill.where={distill.where}, but no teacher is given")
+        return Teacher(self.teacher, distill, self.pad_token_id, self.spec.train.logits_chunk_tokens)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -150,12 +172,20 @@ class PolicyUpdate:
             policy=0.0 if waits else 1.0,
             critic=objective.critic.learning_rate_factor,
         )
+        if waits:
+            batch = replace(batch, answers=None)
         self._reference.begin(step, self.model)
         report = UpdateReport(metrics={})
 
         started_s = time.perf_counter()
         batch, coefficients = prepare(
-            batch, objective, self._scorer, self._reference, self._coefficients, self._scored_while_training
+            batch,
+            objective,
+            self._scorer,
+            self._reference,
+            self._coefficients,
+            self._scored_while_training,
+            self._teacher,
         )
         measured = measure_start(self.model, self.initial, batch.sequences, spec, self.pad_token_id, self._budget)
         passes = []
@@ -165,7 +195,7 @@ class PolicyUpdate:
         advantage = passes[0][1]
         acting = self._acting(batch, advantage)
         weights = torch.ones(len(batch))
-        records_tokens = 0 < batch.generated_tokens <= spec.train.token_records_max_tokens
+        records_tokens = 0 < int(batch.sequences.lengths.sum()) <= spec.train.token_records_max_tokens
         if self._scored_while_training:
             weights = row_weights(acting)
             needed = (weights > 0) | records_tokens
@@ -189,7 +219,9 @@ class PolicyUpdate:
         passed.write(report)
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
 
+        report.teacher_tokens = self._tokens_taught(batch, done)
         report.metrics = {
+            **({} if batch.answers is None else {"loss/answer": None}),
             **loss_metrics(objective, spec.train, [part.loss for step_done in done for part in step_done.parts], taken),
             "learning_rate": learning_rates["policy"],
             **batch_metrics(batch, advantage, acting, weights),
@@ -201,12 +233,22 @@ class PolicyUpdate:
             report.tokens = token_columns(batch, advantage, done)
         return report
 
+    def _tokens_taught(self, batch: Batch, done: list[StepLosses]) -> int:
+        """Completion tokens that the teacher has scored: once for a reward, in each pass for the loss."""
+        match self._objective.distill.where:
+            case "none":
+                return 0
+            case "reward":
+                return int(batch.sequences.lengths.sum())
+            case "loss":
+                acting = batch.loss_mask.any(1)
+                return sum(int(batch.sequences.lengths[step.rows[acting[step.rows]]].sum()) for step in done)
+
     def _acting(self, batch: Batch, advantage: Tensor) -> Tensor:
         """Bool [N]: the rows that can add to a gradient. The others are in the denominators all the same."""
-        if self._acts_without_advantage:
-            return batch.loss_mask.any(1)
-        # Every term of the loss is multiplied by the advantage, so rows without one add exactly nothing.
-        return ((advantage != 0) & batch.loss_mask).any(1)
+        # Every other term of the loss is multiplied by the advantage, so rows without one add exactly nothing.
+        counts = batch.loss_mask if self._acts_without_advantage else (advantage != 0) & batch.loss_mask
+        return counts.any(1) if batch.answers is None else counts.any(1) | (batch.answers.weights != 0)
 
     def _selected(self, batch: Batch, rows: Tensor, advantage: Tensor, step: int, update: int) -> Tensor | None:
         """Bool [N, T]: the tokens that `select` picks among those of one optimiser step, at the current weights."""
@@ -268,10 +310,14 @@ class PolicyUpdate:
                 spec.train.logits_chunk_tokens,
                 entropy_grad=coefficients.entropy > 0,
             )
+            divergence = None
+            if self._objective.distill.where == "loss" and self._teacher is not None:
+                divergence = self._teacher.divergence(batch.for_teacher, micro, self.model, part, hidden)
             of_rows: dict[str, Any] = {"old_logp": logps.detach()} | part.rows
             tokens = TokenBatch(
                 logp=logps,
                 entropy=entropy,
+                divergence=divergence,
                 values=None if self.critic is None else self.critic.values(part, hidden),
                 max_completion_tokens=batch.max_completion_tokens,
                 step=size._replace(micro_batches=micro_batches),
@@ -279,6 +325,12 @@ class PolicyUpdate:
             )
             loss = policy_loss(self._objective, tokens, coefficients)
             passed.backward(acting.counted(loss.value, micro), batch.sequences.pass_tokens(micro, shared))
+            if batch.answers is not None:
+                divisors = row_divisors(self._objective.aggregation, tokens).cpu()
+                share = batch.answers.add_gradient(
+                    self.model, micro, divisors, spec, self.pad_token_id, self._budget.tokens, passed.backward
+                )
+                loss = loss.with_share("answer", share)
             return loss, (logps.detach(), entropy.detach())
 
         def whole_step(micros: list[Tensor]) -> list[MicroLoss]:

@@ -1,20 +1,23 @@
-"""Reference policies: frozen copies that the trained policy is held near to, or measured against."""
+"""Frozen models beside the trained policy: copies that it is held near to or measured against, and its teacher."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from algorithms.distillation import DistillInLoss, DistillInReward
 from algorithms.kl import Kl
 from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import RunSpec
 from harness.training.checkpoint import load_trained_weights, trained_weights
 from harness.training.optimizer import TokenBudget
-from harness.training.sequences import Sequences, exact_kl, passes, rows_to_measure, score_completions
+from harness.training.sequences import Part, Sequences, exact_kl, passes, rows_to_measure, score_completions
+from harness.training.token_scores import output_head, token_divergence
 
 
 def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
@@ -23,6 +26,13 @@ def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
     for weight in frozen.parameters():
         weight.grad = None
     return frozen
+
+
+def require_copy(copy: PreTrainedModel | None) -> PreTrainedModel:
+    """A frozen copy that the spec needs. Raises RuntimeError if none was made, rather than let another policy do."""
+    if copy is None:
+        raise RuntimeError("no copy was made of the weights that are to be sampled from or compared with")
+    return copy
 
 
 class RenewedCopy:
@@ -78,6 +88,37 @@ class KlReference:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._renewed is not None:
             self._renewed.load_state_dict(state)
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A frozen model with the policy's vocabulary, from which the policy is distilled. No checkpoint holds its weights.
+
+    It may be asked under prompts of its own, so it passes over completions apart from the policy.
+    """
+
+    model: PreTrainedModel
+    distill: DistillInReward | DistillInLoss
+    pad_token_id: int
+    chunk_tokens: int
+
+    def divergence(
+        self, sequences: Sequences, rows: Tensor, policy: PreTrainedModel, part: Part, hidden: Tensor
+    ) -> Tensor:
+        """[n, T'] from the policy's distributions over the next token, in nats; 0 in padding, with gradient to the
+        policy.
+
+        sequences: completions behind the teacher's prompts; rows (int64 indices): those of the part, whose hidden
+        states [n, T', D] are the policy's. TypeError unless the divergence is a term of the loss.
+        """
+        if not isinstance(self.distill, DistillInLoss):
+            raise TypeError(f"distill.where={self.distill.where} has no divergence")
+        with torch.no_grad():
+            own = Part.of([self.model], sequences, rows, self.pad_token_id)
+            states = own.at_tokens(own.hidden(self.model))
+        head, own_head = output_head(policy), output_head(self.model)
+        found = token_divergence(part.at_tokens(hidden), head, states, own_head, self.distill, self.chunk_tokens)
+        return part.spread(found)
 
 
 class Measured(NamedTuple):

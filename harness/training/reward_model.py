@@ -61,14 +61,9 @@ class RewardModel(nn.Module):
 
         A completion that occurs several times after one prompt is scored once: equal ones tie exactly.
         """
-        first: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-        rows = zip(sequences.prompts, sequences.completions.tolist(), sequences.lengths.tolist(), strict=True)
-        same_as = [
-            first.setdefault((tuple(prompt), tuple(completion[:length])), row)
-            for row, (prompt, completion, length) in enumerate(rows)
-        ]
+        rows, same_as = sequences.distinct_rows
         found = torch.full((len(same_as),), torch.nan)
-        for batch in sequences.micro_batches(torch.tensor(list(first.values())), MICRO_BATCH_TOKENS):
+        for batch in sequences.micro_batches(rows, MICRO_BATCH_TOKENS):
             found[batch] = ((self(sequences, batch) - self.mean) / self.std).float().cpu()
         return found[same_as]
 

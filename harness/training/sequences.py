@@ -65,6 +65,21 @@ class Sequences:
     completions: Tensor
     lengths: Tensor
 
+    @classmethod
+    def of(cls, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Sequences:
+        """From lists of token ids, a completion for each prompt."""
+        padded = pad_sequence([torch.tensor(one, dtype=torch.int64) for one in completions], batch_first=True)
+        return cls(prompts, padded, torch.tensor([len(one) for one in completions]))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sequences]) -> Sequences:
+        """The rows of all parts."""
+        longest = max(one.completions.shape[1] for one in parts)
+        # Padding is masked everywhere, so any token id serves.
+        padded = [functional.pad(one.completions, (0, longest - one.completions.shape[1])) for one in parts]
+        prompts = [prompt for one in parts for prompt in one.prompts]
+        return cls(prompts, torch.cat(padded), torch.cat([one.lengths for one in parts]))
+
     @property
     def mask(self) -> Tensor:
         """Bool [N, T], true at completion tokens."""
@@ -77,6 +92,17 @@ class Sequences:
         tokens = pad_sequence([torch.tensor(prompt, dtype=torch.int64) for prompt in numbers], batch_first=True)
         lengths = torch.tensor([len(prompt) for prompt in numbers])
         return DistinctPrompts(tokens, lengths, torch.tensor(of_row))
+
+    @cached_property
+    def distinct_rows(self) -> tuple[Tensor, list[int]]:
+        """The first row (int64 indices) of each that occurs, and for each of the N rows the first that equals it."""
+        first: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        rows = zip(self.prompts, self.completions.tolist(), self.lengths.tolist(), strict=True)
+        same_as = [
+            first.setdefault((tuple(prompt), tuple(completion[:length])), row)
+            for row, (prompt, completion, length) in enumerate(rows)
+        ]
+        return torch.tensor([*first.values()], dtype=torch.int64), same_as
 
     def rows(self, chosen: Tensor) -> Sequences:
         """The chosen rows (int64 indices), in that order."""

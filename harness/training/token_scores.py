@@ -1,4 +1,5 @@
-"""Log-probs and entropies of tokens from hidden states, without ever holding more than one chunk of logits.
+"""Log-probs and entropies of tokens, and their divergence from a teacher, from hidden states, without ever holding more
+than one chunk of logits.
 
 `output_head` says how a causal language model turns hidden states into logits, apart from the rest of the model; with
 it the logits can be made a few positions at a time. The backward pass makes each chunk's logits again instead of
@@ -9,6 +10,7 @@ Shapes: M token positions, C of them in a chunk, D hidden size, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -19,6 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from algorithms.distillation import DistillInLoss, divergence, divergence_gradient
 from harness.errors import RefusedError
 
 LOGITS_CHUNK_TOKENS = 512
@@ -64,6 +67,25 @@ def token_kl(
     return kl
 
 
+def token_divergence(
+    hidden: Tensor,
+    head: OutputHead,
+    teacher_hidden: Tensor,
+    teacher_head: OutputHead,
+    distill: DistillInLoss,
+    chunk_tokens: int = LOGITS_CHUNK_TOKENS,
+) -> Tensor:
+    """Divergence [M] of teacher and student in nats, with gradients to the student's hidden states and head.
+
+    hidden [M, D], teacher_hidden [M, D']. float32, or float64 where the hidden states are. Where one of the two has
+    more embeddings, padded behind the last token that both know, these are left out of both distributions.
+    """
+    found: Tensor = _TokenDivergence.apply(  # type: ignore[no-untyped-call]
+        hidden, head.weight, head.bias, teacher_hidden, head, teacher_head, distill, chunk_tokens
+    )
+    return found
+
+
 def _chunks(tokens: int, chunk_tokens: int) -> list[slice]:
     return [slice(start, start + chunk_tokens) for start in range(0, tokens, chunk_tokens)]
 
@@ -101,16 +123,11 @@ class _TokenScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_logps: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, targets, entropy, weight, bias = ctx.saved_tensors
-        head: OutputHead = ctx.head
         grad_logps = torch.zeros_like(entropy) if grad_logps is None else grad_logps
-        grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        # Half-precision products are added up in float32; autograd rounds the sums if the weights want it.
-        grad_dtype = torch.promote_types(weight.dtype, torch.float32)
-        grad_weight = torch.zeros_like(weight, dtype=grad_dtype) if ctx.needs_input_grad[1] else None
-        grad_bias = torch.zeros_like(bias, dtype=grad_dtype) if ctx.needs_input_grad[2] else None
-        for chunk in _chunks(len(hidden), ctx.chunk_tokens):
-            grad_product = _grad_product(
-                head,
+
+        def grad_product(chunk: slice) -> Tensor:
+            return _grad_product(
+                ctx.head,
                 hidden[chunk],
                 entropy[chunk, None],
                 targets[chunk, None],
@@ -118,16 +135,78 @@ class _TokenScores(torch.autograd.Function):
                 grad_logps[chunk, None],
                 None if grad_entropy is None else grad_entropy[chunk, None],
             )
-            if grad_hidden is not None:
-                torch.mm(grad_product, weight, out=grad_hidden[chunk])
-            if grad_weight is not None and grad_dtype == weight.dtype:
-                grad_weight.addmm_(grad_product.T, hidden[chunk])
-            elif grad_weight is not None:
-                grad_weight += unrounded_product(grad_product.T, hidden[chunk])
-            if grad_bias is not None:
-                grad_bias += grad_product.sum(0, dtype=grad_dtype)
-            del grad_product  # before the next chunk's logits are made
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+
+        return *_through_head(ctx, hidden, weight, bias, grad_product), None, None, None, None, None
+
+
+class _TokenDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        teacher_hidden: Tensor,
+        head: OutputHead,
+        teacher_head: OutputHead,
+        distill: DistillInLoss,
+        chunk_tokens: int,
+    ) -> Tensor:
+        found = hidden.new_empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32))
+        ctx.head, ctx.teacher_head, ctx.distill, ctx.chunk_tokens = head, teacher_head, distill, chunk_tokens
+        for chunk in _chunks(len(hidden), chunk_tokens):
+            _, logps, teacher_logps = _both_logps(ctx, hidden[chunk], teacher_hidden[chunk])
+            found[chunk] = divergence(distill, logps, teacher_logps)
+        ctx.save_for_backward(hidden, teacher_hidden, weight, bias)
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, teacher_hidden, weight, bias = ctx.saved_tensors
+
+        def grad_product(chunk: slice) -> Tensor:
+            logits, logps, teacher_logps = _both_logps(ctx, hidden[chunk], teacher_hidden[chunk])
+            grad_logits, by_logits = torch.zeros_like(logits), divergence_gradient(ctx.distill, logps, teacher_logps)
+            grad_logits[:, : logps.shape[1]] = grad[chunk, None] * by_logits
+            found: Tensor = ctx.head.product_gradient(grad_logits, logits, ctx.distill.temperature).to(hidden.dtype)
+            return found
+
+        return *_through_head(ctx, hidden, weight, bias, grad_product), None, None, None, None, None
+
+
+def _both_logps(ctx: Any, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The student's logits [C, V], and the log-probs of both over the tokens that both have."""
+    logits = ctx.head.logits(hidden, ctx.distill.temperature)
+    of_teacher = ctx.teacher_head.logits(teacher_hidden, ctx.distill.temperature)
+    shared = min(logits.shape[1], of_teacher.shape[1])
+    return logits, logits[:, :shared].log_softmax(1), of_teacher[:, :shared].log_softmax(1)
+
+
+def _through_head(
+    ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, grad_product: Callable[[slice], Tensor]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of hidden states, weight and bias, the first three inputs, from those of the head's matrix product
+    [C, V] in the model's dtype, which are made chunk by chunk."""
+    grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+    # Half-precision products are added up in float32; autograd rounds the sums if the weights want it.
+    grad_dtype = torch.promote_types(weight.dtype, torch.float32)
+    grad_weight = torch.zeros_like(weight, dtype=grad_dtype) if ctx.needs_input_grad[1] else None
+    grad_bias = None
+    if bias is not None and ctx.needs_input_grad[2]:
+        grad_bias = torch.zeros_like(bias, dtype=grad_dtype)
+    for chunk in _chunks(len(hidden), ctx.chunk_tokens):
+        of_product = grad_product(chunk)
+        if grad_hidden is not None:
+            torch.mm(of_product, weight, out=grad_hidden[chunk])
+        if grad_weight is not None and grad_dtype == weight.dtype:
+            grad_weight.addmm_(of_product.T, hidden[chunk])
+        elif grad_weight is not None:
+            grad_weight += unrounded_product(of_product.T, hidden[chunk])
+        if grad_bias is not None:
+            grad_bias += of_product.sum(0, dtype=grad_dtype)
+        del of_product  # before the next chunk's logits are made
+    return grad_hidden, grad_weight, grad_bias
 
 
 def _grad_product(

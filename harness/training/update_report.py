@@ -57,6 +57,8 @@ class UpdateReport:
     """The budget in force after the update."""
     notes: list[str] = field(default_factory=list)
     """Lines for the log: what did not go as asked."""
+    teacher_tokens: int = 0
+    """Completion tokens that a teacher scored."""
     tokens: list[dict[str, Any]] | None = None
     """What is recorded of each row's tokens; None if they are not recorded."""
 
@@ -119,6 +121,7 @@ def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tens
     mask, trainer_logps = batch.sequences.mask, batch.scores.logps
     scored = mask & (weights > 0)[:, None]
     token_weights = weights[:, None].expand(mask.shape)[scored]
+    drawn = batch.drawn[:, None].expand(mask.shape)[scored]
     return {
         **entropy_metrics(trainer_logps[scored], batch.scores.entropy[scored], token_weights),
         "scored_rows": int((weights > 0).sum()),
@@ -128,7 +131,8 @@ def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tens
         "adv/std": float(advantage[mask].std()) if int(mask.sum()) > 1 else None,
         "adv/abs_mean": _mean(advantage[mask].abs()),
         **_advantage_by_pass_rate(batch, advantage),
-        **mismatch_metrics(trainer_logps[scored], batch.sampler_logps[scored], token_weights),
+        **_teacher_metrics(batch),
+        **mismatch_metrics(trainer_logps[scored][drawn], batch.sampler_logps[scored][drawn], token_weights[drawn]),
     }
 
 
@@ -167,6 +171,14 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor, weights: Tens
         "mismatch/k2": _mean(0.5 * difference**2, weights),
         "mismatch/k3": _mean(torch.expm1(difference) - difference, weights),
     }
+
+
+def _teacher_metrics(batch: Batch) -> Metrics:
+    """teacher/log_ratio: mean log p_student - log p_teacher of the drawn tokens, in nats, an estimate of the reverse
+    KL; only where it is a reward."""
+    if batch.teacher_logps is None:
+        return {}
+    return {"teacher/log_ratio": _mean((batch.scores.logps - batch.teacher_logps)[batch.sequences.mask])}
 
 
 def _advantage_by_pass_rate(batch: Batch, advantage: Tensor) -> Metrics:

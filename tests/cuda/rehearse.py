@@ -52,6 +52,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "token-records": BFLOAT16 | {"train.token_records_max_tokens": 100_000},
     "lora": BFLOAT16 | {"model.lora": {"type": "lora", "rank": 4}},
     "dpo": FLOAT32 | {"algorithm": "dpo"},
+    "gold-answers": FLOAT32 | {"reward.parts": {"vr_cli": 1.0, "jepo": 1.0}},
+    "teacher": FLOAT32
+    | {
+        "algorithm": "gkd",
+        "teacher.template": "solution_shown",
+        "rollout.sampler": "teacher",
+        "rollout.policy_frac": 0.5,
+    },
     "refill": FLOAT32 | {"objective.zero_std": "refill"},
     "stop-string": FLOAT32 | {"rollout.stop": ["</answer>"]},
     "activation-checkpointing": BFLOAT16 | {"train.activation_checkpointing": True},

@@ -16,12 +16,16 @@ FROZEN = Path(__file__).parent / "hashes.json"
 NEEDS_STEPS = ("positives_only", "ppo")
 """Sweeps that ask about steps of the work, which only the task of the profile `tiny` has."""
 
+NEEDS_TINY = ("distillation",)
+"""Sweeps that bring a teacher along, with the tokens of the model of the profile `tiny`."""
+
 Hashes = dict[str, dict[str, dict[str, str]]]
 
 
 def profiles_of(sweep: str) -> list[str]:
     """The shipped profiles that a shipped sweep can be asked on."""
-    return [profile for profile in shipped(SHIPPED / "profiles") if sweep not in NEEDS_STEPS or profile == "tiny"]
+    at_home_on_tiny = sweep in (*NEEDS_STEPS, *NEEDS_TINY)
+    return [profile for profile in shipped(SHIPPED / "profiles") if profile == "tiny" or not at_home_on_tiny]
 
 
 def hashes() -> Hashes:

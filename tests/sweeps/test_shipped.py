@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from algorithms import presets
+from algorithms import preset, presets
 from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.plan.profile import find_profile, profile_layer
@@ -26,10 +26,10 @@ PROFILES = shipped(SHIPPED / "profiles")
 
 def test_the_sweeps_and_profiles_are_there() -> None:
     assert set(SWEEPS) == {
-        "aa", "algorithms", "clip_high", "curriculum", "decoding", "dpo_beta", "dpo_vs_grpo", "entropy",
+        "aa", "algorithms", "clip_high", "curriculum", "decoding", "distillation", "dpo_beta", "dpo_vs_grpo", "entropy",
         "format_reward", "group_vs_batch", "kimi_length", "kl", "kl_clip_high", "length_norm", "overlong",
-        "overoptimisation", "positives_only", "ppo", "preference", "prompts_vs_samples", "staged_context",
-        "std_norm", "temperature", "updates"
+        "overoptimisation", "pairwise_judge", "positives_only", "ppo", "preference", "prompts_vs_samples",
+        "spurious_rewards", "staged_context", "std_norm", "temperature", "updates", "verifier_free"
     }  # fmt: skip
     assert {"tiny", "smollm2-gsm8k", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-math-1.5b"} <= set(PROFILES)
 
@@ -102,8 +102,16 @@ def test_a_sweep_says_what_is_claimed_and_by_whom() -> None:
 
 
 def test_all_presets_are_compared() -> None:
-    # Rejection-sampling fine-tuning is compared with iterative DPO and offline learning instead.
-    assert set(make_plan("algorithms", seeds=1).arms) == {*presets("policy_gradient")} - {"rft"}
+    # Rejection-sampling fine-tuning is compared with iterative DPO and offline learning instead, distillation with RL.
+    taught = {"sft", "kd", "gkd", "opd"}
+    in_distillation = {spec.objective for spec in make_plan("distillation", seeds=1).arms.values()}
+    assert {
+        preset("sft"),
+        preset("kd"),
+        preset("gkd"),
+        preset("opd", **{"rule.type": "policy_gradient"}),
+    } <= in_distillation
+    assert set(make_plan("algorithms", seeds=1).arms) == {*presets("policy_gradient")} - taught - {"rft"}
     assert {"rft_online", "rft_iterative", "rft_offline"} <= set(make_plan("dpo_vs_grpo", seeds=1).arms)
     assert set(make_plan("preference", seeds=1).arms) >= set(presets("preference"))
 

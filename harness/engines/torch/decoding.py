@@ -247,6 +247,7 @@ class Batches:
         if self._eager is None or any(map(lt, self._eager.limits, needed)):
             self._arenas.reverse()
             self._eager = DecodingBatch(self._decoder, like, *needed, self._arenas[0])
+            self._eager.cache.writes_last = True
         self._eager.rows = rows
         return self._eager
 

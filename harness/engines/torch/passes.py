@@ -112,6 +112,8 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
         """`like`: of the same heads, and any number of rows and columns."""
         super().__init__(layers=[])
         self.read_columns = columns
+        self.writes_last = False
+        """Whether a pass writes the last column that it reads: known on the host, that costs less than an index."""
         self._column = column
         arena.reset()
 
@@ -130,8 +132,12 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
         """What a layer's attention calls: new keys and values [r, H, 1, D] of the first r rows in, those of the columns
         to read out."""
         keys, values = (buffer[: len(key_states)] for buffer in self._buffers[layer_idx])
-        keys.index_copy_(2, self._column, key_states)
-        values.index_copy_(2, self._column, value_states)
+        if self.writes_last:
+            keys[:, :, self.read_columns - 1] = key_states[:, :, 0]
+            values[:, :, self.read_columns - 1] = value_states[:, :, 0]
+        else:
+            keys.index_copy_(2, self._column, key_states)
+            values.index_copy_(2, self._column, value_states)
         return keys[:, :, : self.read_columns], values[:, :, : self.read_columns]
 
     def fill(self, prefilled: Layers, first_row: int, samples: int) -> None:

@@ -137,6 +137,13 @@ def _unmeasurable_settings(spec: RunSpec) -> Iterator[str]:
         yield f"rollout.sampler={spec.rollout.sampler}: a probe has one policy. Set rollout.sampler to policy"
     if spec.reward.needs_reward_model:
         yield "reward.parts.reward_model: a probe trains no reward model. Leave the part out"
+    if spec.reward.gold_scorers:
+        yield (
+            f"reward.parts.{' and reward.parts.'.join(spec.reward.gold_parts)}: a probe asks no model how likely a "
+            "gold text is, and measures no supervised term. Leave such parts out"
+        )
+    if spec.reward.needs_judge:
+        yield "reward.parts.pairwise: a probe trains no judge. Leave the part out"
     if spec.task.filter.type != "none":
         yield (
             f"task.filter.type is {spec.task.filter.type}: a probe measures no pass rates. Set task.filter.type to none"
@@ -157,6 +164,11 @@ def _unmeasurable(objective: AnyObjective) -> Iterator[str]:
         yield (
             f"objective.kl.where={objective.kl.where}: a probe has no reference policy beside the frozen one, to which "
             "the KL is 0. Set objective.kl.where to none"
+        )
+    if objective.distill.where != "none":
+        yield (
+            f"objective.distill.where={objective.distill.where}: a probe asks no teacher. Set objective.distill.where "
+            "to none"
         )
     if objective.zero_std == "refill":
         yield (

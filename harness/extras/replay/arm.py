@@ -97,6 +97,8 @@ def reason_against(objective: AnyObjective, recorded: bool) -> str | None:
         return "its advantages need the rewards of single steps (credit=steps), which are not stored"
     if kl.where != "none" and kl.reference != "iteration_start":
         return f"its KL needs log-probs of the reference policy (kl.reference={kl.reference}), which are not stored"
+    if objective.distill.where != "none":
+        return f"its teacher's log-probs (distill.where={objective.distill.where}) are not stored"
     if objective.entropy.bonus > 0 or objective.entropy.adaptive.type != "none":
         return "its entropy bonus has a gradient through all tokens of the vocabulary, not those that were drawn alone"
     if select == "top_entropy":

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from evals.grading import NO_VERDICT
 from harness.random_keys import random_key, uniform
 from harness.rewards import Attempt, RewardContext, RewardPart
 
 
 class Correct(RewardPart):
-    """1 for a correct answer, else 0; no reward where grading timed out or crashed.
+    """1 for a correct answer, else 0; no reward where grading timed out or crashed, or a judge gave no verdict.
 
     Its options are those of an imperfect verifier, whose verdict takes its place in training (`ProxyCorrect`); the true
     one is recorded beside it.
@@ -39,6 +40,19 @@ class Correct(RewardPart):
         return 0.0 if self.is_noisy else given
 
 
+class JudgeScore(RewardPart):
+    """The number that the judge behind `reward.grader` gives, from 0 to 1; no reward where it gives none.
+
+    Its file must say `right_from`, by which the same number is also a verdict.
+    """
+
+    name = "judge_score"
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        scores = [attempt.verdict.score for attempt in group]
+        return [math.nan if score is None else score for score in scores]
+
+
 class ProxyCorrect(RewardPart):
     """`correct` with label noise: what training sees in its place."""
 
@@ -53,8 +67,8 @@ class ProxyCorrect(RewardPart):
 
 
 def true_verdict(attempt: Attempt) -> float:
-    """1 for a correct answer, else 0; NaN where the grader came to no end."""
-    return math.nan if attempt.verdict.reason in ("timeout", "crash") else float(attempt.verdict.correct)
+    """1 for a correct answer, else 0; NaN where the grader came to no verdict."""
+    return math.nan if attempt.verdict.reason in NO_VERDICT else float(attempt.verdict.correct)
 
 
 def seen_verdict(attempt: Attempt, context: RewardContext) -> float:

@@ -1,4 +1,4 @@
-"""Reward that was learned from pairs of completions: a proxy of the verdict, which is recorded beside it."""
+"""Rewards that were learned from pairs of completions: proxies of the verdict, which is recorded beside them."""
 
 from __future__ import annotations
 
@@ -29,3 +29,62 @@ class LearnedReward(RewardPart):
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         return [attempt.reward_model_score for attempt in group]
+
+
+class PairwiseJudge(RewardPart):
+    """1 where a generative judge prefers the completion to one random completion of its group, -1 where it does not.
+
+    The pairwise reward of Writing-Zero (2506.00103). The judge is a language model that reads the problem and both
+    completions and writes two scores. It is asked in both orders. The completion gets 1 if both verdicts prefer it, -1
+    if both prefer the reference, `tie` where the scores are equal or the verdicts differ, NaN where no scores can be
+    read. The reference itself gets 0; the paper leaves it out, which multiplies the step by G / (G - 1).
+
+    With algorithm=brpo or objective.baseline=none the reward is the advantage; brpo takes the same reference.
+
+    The judge starts from the starting weights and is trained once for all arms and seeds: supervised on labelled pairs,
+    then by GRPO, with reward 1 where the preferred completion gets the higher score. The paper also rewards format,
+    margin and equal verdicts in both orders, has critiques written before the scores, and skips groups in which more
+    than 80 % of the comparisons agree. It leaves open whether differing verdicts should count 0 or -1.
+
+    Traps: a judge that flips often (judge/flip_frac) gives few rewards, since a tie teaches nothing. judge/right_frac
+    falls once the policy has left the completions that the judge was trained on. Two questions per completion cost more
+    than the policy's own step where the judge is as large; no token budget counts them.
+    """
+
+    name = "pairwise"
+    needs_judge = True
+
+    prompts: int = Field(512, ge=10, description="training prompts whose completions it learns from; a tenth held out")
+    samples_per_prompt: int = Field(8, ge=2, le=100_000, description="completions per prompt, drawn as in training")
+    label_noise_rate: float = Field(
+        0.0, ge=0, lt=0.5, description="share of pairs whose better side is mistaken; pairs labelled both ways go"
+    )
+    template: str | None = Field(
+        None, description="prompt template with {problem}, {first} and {second}; default: the task's"
+    )
+    max_completion_tokens: int = Field(
+        8, ge=4, le=10_000_000, description="tokens that the judge may write, which end with its two scores"
+    )
+    cold_start_steps: int = Field(
+        200, ge=1, le=10_000_000, description="supervised optimiser steps on the scores that labels stand for"
+    )
+    cold_start_learning_rate: float = Field(
+        1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %"
+    )
+    batch_size: int = Field(32, ge=1, le=1_000_000, description="pairs per optimiser step, of either kind")
+    steps: int = Field(100, ge=0, le=10_000_000, description="policy-gradient steps after the cold start")
+    samples_per_pair: int = Field(8, ge=2, le=100_000, description="judgements per pair in a policy-gradient step")
+    learning_rate: float = Field(1e-4, gt=0, description="of the policy-gradient steps")
+    tie: float = Field(
+        0.0, ge=-1, le=1, description="reward where both orders do not agree on a winner; the paper leaves 0 or -1 open"
+    )
+    seed: int = Field(0, ge=0, description="fixes the order of pairs, their labels and which of them are kept")
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        return [
+            0.0 if attempt.comparison is None else self._reward(attempt.comparison.preference.agreed)
+            for attempt in group
+        ]
+
+    def _reward(self, agreed: float) -> float:
+        return self.tie if agreed == 0 else agreed

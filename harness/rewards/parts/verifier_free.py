@@ -1,13 +1,27 @@
-"""Rewards without any reference answer: the policy judges itself."""
+"""Rewards without a verifier: the policy judges itself, the gold text is predicted rather than compared, or nothing at
+all is judged."""
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
 
 from evals.grading.numeric import parse_number
+from harness.random_keys import random_key, uniform
 from harness.rewards import Attempt, RewardContext, RewardPart
+
+LOG_GROWTH_LIMIT = 20.0
+"""Nats per token. A single reward far beyond e^20 would leave nothing of the others in 32 bits."""
+
+# YAML has lists only; strict mode would refuse them for tuples.
+_Level = Annotated[tuple[float, float], Field(strict=False)]
 
 
 class OwnLogp(RewardPart):
@@ -42,3 +56,161 @@ def _answer(attempt: Attempt) -> Fraction | str | None:
         return None
     number = parse_number(extracted)
     return extracted if number is None else number
+
+
+class RandomReward(RewardPart):
+    """1 with a fixed probability, else 0, whatever the completion says (2506.10947, section 2).
+
+    The draw is keyed by seed, step, problem and sample, so arms with one seed share it and a resumed cell repeats it.
+
+    Traps: where every ratio is 1, as in the first optimiser step on a rollout, the expected gradient is exactly 0.
+    What the paper saw comes from the clip, which favours what is likely already: take several optimiser steps per
+    rollout. It helped Qwen2.5-Math, and hardly other families.
+    """
+
+    name = "random"
+
+    probability: float = Field(0.5, gt=0, lt=1, description="of a reward of 1; default: the paper")
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        keys = (
+            random_key(context.seed, "select", context.step, f"random/{attempt.problem.id}", attempt.sample)
+            for attempt in group
+        )
+        return [float(uniform(key) < self.probability) for key in keys]
+
+
+class VrCli(RewardPart):
+    """How much the reasoning improves a frozen model's perplexity of the gold text (VR-CLI, 2503.22828).
+
+    (PPL(y|x) - PPL(y|x, a)) / PPL(y|x) with x the prompt, a the completion up to its answer, y the gold text, and PPL
+    the perplexity per token at temperature 1. x and a end with the mark that opens an answer, which is added where a
+    completion has none. The tokens behind that mark have no part in the reward and stay out of the loss, unless another
+    part of the reward judges them.
+
+    Traps: at most 1, but almost without a lower bound (-5e8), so a few misleading completions can outweigh all others:
+    levels bound it. A short gold answer is mostly predictable or not at all, while the levels of the paper are for
+    chapters of thousands of tokens. Reasoning that states the answer, or leads the frozen model towards the style
+    of the gold text, is paid whether it is sound or not.
+
+    Elsewhere: the authors' policy writes a plan for a frozen generator, and the reward is 0, then 0.5, 0.9 and 1 from
+    improvements of 0.05 %, 1 % and 2 % on (levels [[0.0005, 0.5], [0.01, 0.9], [0.02, 1]]). NOVER (2505.16022) renews
+    the model that predicts; JEPO takes the policy itself, and the log-likelihood.
+    """
+
+    name = "vr_cli"
+    gold_scored_by = "generator"
+
+    generator: str | None = Field(
+        None,
+        description="model.source of the frozen model that predicts the gold text, with any tokenizer that can write "
+        "it; none = the weights that training starts from",
+    )
+    gold: Literal["answer", "solution"] = Field(
+        "answer", description="the gold text: the task's answers, or its worked solutions"
+    )
+    levels: Annotated[tuple[_Level, ...], Field(strict=False)] = Field(
+        (),
+        description="pairs [improvement, reward], rising: the reward is that of the last improvement that is reached, "
+        "and 0 below the first; [] = the improvement itself",
+    )
+
+    @field_validator("levels")
+    @classmethod
+    def _rising(cls, levels: tuple[_Level, ...]) -> tuple[_Level, ...]:
+        if any(low >= high for (low, _), (high, _) in pairwise(levels)):
+            raise ValueError(f"the improvements {[at for at, _ in levels]} do not rise: sort the pairs by them")
+        return levels
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        return [self._level(attempt.perplexity_improvement) for attempt in group]
+
+    def _level(self, improvement: float) -> float:
+        if not self.levels or math.isnan(improvement):
+            return improvement
+        reached = bisect.bisect_right(self.levels, improvement, key=lambda level: level[0])
+        return self.levels[reached - 1][1] if reached else 0.0
+
+
+def perplexity_improvement(logp_before: float, logp_after: float, n_tokens: int) -> float:
+    """(PPL_before - PPL_after) / PPL_before of a text of n_tokens, from its log-probs in nats. A perplexity that grows
+    by more than `LOG_GROWTH_LIMIT` counts as if it grew by that."""
+    return 0.0 - math.expm1(min(LOG_GROWTH_LIMIT, (logp_before - logp_after) / n_tokens))
+
+
+class Jepo(RewardPart):
+    """Log-likelihood of the gold answer behind the completion's own reasoning, under the policy, in nats (JEPO,
+    2503.19618).
+
+    The reasoning c is latent, and what is maximised is a lower bound on log p(y|x), with n the size of the group and
+    p_i = pi(y | x, c_i):
+
+    one_sample: mean of log p_i. The reward is log p_i; its leave-one-out baseline is objective.baseline=leave_one_out.
+
+    multi_sample: log of the mean of p_i, a tighter bound. The reward of a completion is n times what it adds to the
+    bound: n (log mean_j p_j - log mean_{j != i} p_j). The baseline is in it, so objective.baseline must be none.
+
+    The gradient of either bound has a second, supervised term, that of log p_i itself, with the weight 1 under
+    one_sample and n p_i / sum_j p_j under multi_sample; reward.jepo.supervised is its factor. Tokens behind the
+    mark that opens the answer have no part in the bound and stay out of the loss, unless another part of the reward
+    judges them. The gradient is exactly the bound's with one optimiser step per rollout, objective.scale=none and
+    objective.aggregation=seq_mean_token_sum.
+
+    Traps: a log-likelihood has no lower bound, so a completion that makes the answer impossible dominates its group.
+    Under one_sample a policy whose chains often slip, and are sure of it, may learn not to reason at all; multi_sample
+    asks for one good chain in a group. A chain is paid for making the answer predictable, sound or not. Several
+    writings of one answer share its probability, and only the gold one counts. Scaling the rewards (group_std) changes
+    the balance of the two terms.
+
+    Elsewhere: the leave-one-out estimator of many samples is VIMCO's (1602.06725). VeriFree (2505.21493) takes p_i in
+    place of its logarithm, which vanishes for long answers; RLPR (2506.18254) the mean of token probabilities.
+    """
+
+    name = "jepo"
+    gold_scored_by = "policy"
+
+    bound: Literal["one_sample", "multi_sample"] = Field(
+        "one_sample", description="lower bound on the gold answer's log-likelihood that is maximised"
+    )
+    supervised: float = Field(
+        1.0, ge=0, description="factor of the supervised term on the gold answer; 1 = the bound's gradient; 0 = none"
+    )
+
+    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
+        logps = [attempt.answer_logp for attempt in group]
+        if self.bound == "one_sample":
+            return logps
+        whole = log_mean_exp(logps)
+        others = (log_mean_exp(logps[:place] + logps[place + 1 :]) for place in range(len(logps)))
+        return [len(logps) * (whole - other) for other in others]
+
+    def answer_weights(self, logps: Sequence[float]) -> list[float]:
+        """Weights of the gold answers of one group in the supervised term, from their log-likelihoods: the group's size
+        times the derivative of the bound, times the factor `supervised`."""
+        if self.bound == "one_sample":
+            return [self.supervised] * len(logps)
+        whole = log_mean_exp(logps)
+        return [self.supervised * math.exp(logp - whole) for logp in logps]
+
+
+def gold_columns(groups: Sequence[Sequence[Attempt]]) -> dict[str, list[float]]:
+    """What models said of the gold texts, for each attempt, group after group: columns of rollouts, whose means over a
+    step are in steps.jsonl.
+
+    gold/answer_logp: the log-likelihood of `Jepo`, whose mean is the one-sample bound. gold/multi_sample_bound: that of
+    the attempt's group, never below the group's mean log-likelihood. gold/improvement: that of `VrCli`, before its
+    levels.
+    """
+    logps = [[attempt.answer_logp for attempt in group] for group in groups]
+    found = {
+        "gold/answer_logp": [logp for group in logps for logp in group],
+        "gold/multi_sample_bound": [bound for group in logps for bound in [log_mean_exp(group)] * len(group)],
+        "gold/improvement": [attempt.perplexity_improvement for group in groups for attempt in group],
+    }
+    return {name: values for name, values in found.items() if not all(map(math.isnan, values))}
+
+
+def log_mean_exp(logps: Sequence[float]) -> float:
+    """log of the mean of probabilities, from their logarithms."""
+    most = max(logps)
+    return most + math.log(math.fsum(math.exp(logp - most) for logp in logps) / len(logps))

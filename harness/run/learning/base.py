@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from evals.tasks.base import Problem
+from harness.rewards.judging import Judge
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from harness.models.language_model import LanguageModel
     from harness.run.encoded_pairs import EncodedPairs
     from harness.training.reward_model import RewardModel
 
@@ -25,6 +29,12 @@ class Examples:
     """With pairs.type `dataset`."""
     reward_model: RewardModel | None = None
     """With the reward part `reward_model`."""
+    generator: LanguageModel | None = None
+    """The frozen model that `reward.vr_cli.generator` names; None where it is the start, or not asked."""
+    judge: Judge | None = None
+    """With the reward part `pairwise`."""
+    teacher: PreTrainedModel | None = None
+    """Frozen; with a teacher that has weights of its own."""
     account: dict[str, Any] = field(default_factory=dict)
     """What each stage that prepared them reports, by stage: kept with the cell's other provenance."""
 
@@ -43,6 +53,8 @@ class StepOutcome:
     """Fields of timing.jsonl: seconds by phase, and how well the hardware was used."""
     notes: list[str] = field(default_factory=list)
     """Lines of log.txt."""
+    teacher_tokens: int = 0
+    """Completion tokens that a teacher scored in this step."""
     problems: Sequence[Problem] = ()
     """Those of the training task that the step drew, each once."""
     rollouts: list[Row] = field(default_factory=list)

@@ -17,26 +17,29 @@ from transformers import PreTrainedModel
 
 from algorithms import Objective
 from algorithms.objective import Credit, Overlong, Penalise
-from evals.grading import get_grader, grade
+from evals.grading import get_grader, grade_together, requests_sent, rule_beside
+from evals.grading.model_judge import reply_metrics
 from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine, GenerationCost, SamplingParams, make_engine
+from harness.engines.base import Engine, SamplingParams, make_engine
 from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.processes import Processes, by_all
 from harness.random_keys import random_key
 from harness.rewards import Attempt, RewardContext, TotalReward
+from harness.rewards.judging import Judge, compared, judge_metrics
 from harness.rewards.parts.correct import true_verdict
 from harness.run.learning.base import Examples, Row, StepOutcome, nothing
+from harness.run.learning.origins import Writers, Written
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
-from harness.training.batch import Batch, filter_rows, zero_std_rows
+from harness.training.batch import Batch, filter_rows, peers_of, zero_std_rows
+from harness.training.gold_answers import GoldScorer
 from harness.training.optimizer import DivergedError
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
-from harness.training.reference import RenewedCopy, frozen_copy
+from harness.training.reference import RenewedCopy, frozen_copy, require_copy
 from harness.training.reward_model import RewardModel
-from harness.training.sequences import Sequences
 from harness.training.update_report import UpdateReport
 
 
@@ -44,21 +47,34 @@ class Rollouts:
     """Draws, grades and rewards completions as a spec says. What it names is looked up once, when this is made."""
 
     def __init__(
-        self, spec: RunSpec, language_model: LanguageModel, engine: Engine, reward_model: RewardModel | None = None
+        self,
+        spec: RunSpec,
+        language_model: LanguageModel,
+        engine: Engine,
+        reward_model: RewardModel | None = None,
+        generator: LanguageModel | None = None,
+        judge: Judge | None = None,
+        teacher: PreTrainedModel | None = None,
     ) -> None:
         """Raises RefusedError if a reward function of the user's own cannot be imported, ValueError for a part without
-        the reward model that it needs, or for a reward model that no part needs."""
-        if (reward_model is None) == spec.reward.needs_reward_model:
-            raise ValueError("a reward model comes with a part that needs it, and the part with a reward model")
+        the reward model, frozen generator or judge that it needs, or for one that no part needs."""
+        given = (reward_model is not None, generator is not None, judge is not None)
+        asked = spec.reward
+        if given != (asked.needs_reward_model, "generator" in asked.gold_scorers, asked.needs_judge):
+            raise ValueError("a reward model, generator or judge comes with a part that needs it, and the part with it")
         self._spec, self._language_model = spec, language_model
-        self._engine, self._reward_model = engine, reward_model
+        self._reward_model, self._judge = reward_model, judge
         self._template, self._task = get_template(spec.task.template), get_task(spec.task.train)
-        self._grader = get_grader(spec.rollout_grader)
+        self.grader = get_grader(spec.rollout_grader)
+        self._rule = rule_beside(self.grader, self._task.grader)
         self._stop = spec.rollout.stop + self._template.stop
+        self._engine = engine
+        self._writers = Writers.beside(engine, spec, language_model, teacher)
         overlong, credit = _rewarding_knobs(spec)
         limit = spec.rollout.max_completion_tokens
         self._context = RewardContext(0, spec.seed, limit, spec.reward, overlong, credit, self._task)
         self._reward = TotalReward(self._context)
+        self._gold = GoldScorer(spec, language_model, generator) if spec.reward.gold_scorers else None
 
     def gather(self, step: int, done_frac: float, order: PromptOrder, max_completion_tokens: int) -> Batch:
         """Draw, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
@@ -94,21 +110,20 @@ class Rollouts:
         started_s = time.perf_counter()
         rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
         prompts = [self._language_model.encode(self._template.render(problem.problem)) for problem in problems]
-        examples = range(first_example, first_example + len(problems))
         keys = [
             [random_key(self._spec.seed, "rollout", step, example, sample) for sample in range(samples)]
-            for example in examples
+            for example in range(first_example, first_example + len(problems))
         ]
         params = SamplingParams(max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, self._stop)
-        drawn = self._engine.generate(prompts, torch.tensor(keys), params)
-        return Batch(
-            sequences=Sequences([prompt for prompt in prompts for _ in range(samples)], drawn.tokens, drawn.lengths),
-            sampler_logps=drawn.logps,
-            truncated=drawn.truncated,
-            groups=torch.tensor(examples).repeat_interleave(samples),
-            max_completion_tokens=max_completion_tokens,
+        if self._writers is None:
+            written = Written(self._engine.generate(prompts, torch.tensor(keys), params))
+        else:
+            written = self._writers.write(problems, prompts, torch.tensor(keys), params, step, first_example)
+        return replace(
+            Batch.of_completions(prompts, written.completions, first_example, max_completion_tokens),
             problems=[problem for problem in problems for _ in range(samples)],
-            cost=drawn.cost,
+            origins=written.origins,
+            teacher_prompts=written.teacher_prompts,
             rollout_s=time.perf_counter() - started_s,
         )
 
@@ -118,15 +133,21 @@ class Rollouts:
         Raises RefusedError if a reward function of the user's own does not give its numbers.
         """
         started_s = time.perf_counter()
-        attempts = self._graded(batch)
+        attempts: Sequence[Attempt] = self._graded(batch)
+        if self._judge is not None:
+            attempts = compared(self._judge, attempts, peers_of(batch.groups, self._spec.seed, step).tolist())
+        batch = replace(batch, attempts=attempts)
+        if self._gold is not None:
+            batch = self._gold.scored(batch, self._reward.judges_reasoning)
+        attempts = batch.attempts
         context = replace(self._context, step=step, max_completion_tokens=batch.max_completion_tokens)
         total, parts = self._reward.of_groups(batch.by_group(attempts), context)
+        columns = {"reward": total, **{f"reward/{name}": values for name, values in parts.items()}}
         at_steps = self._reward.at_steps(attempts, context, batch.sequences.completions, self._language_model.decode)
         return replace(
             batch,
-            attempts=attempts,
             rewards=torch.tensor(total),
-            reward_columns={"reward": total, **{f"reward/{name}": values for name, values in parts.items()}},
+            reward_columns={**batch.reward_columns, **columns},
             token_rewards=at_steps,
             correct=torch.tensor([attempt.verdict.correct for attempt in attempts]),
             reward_s=time.perf_counter() - started_s,
@@ -139,17 +160,15 @@ class Rollouts:
         lengths, truncated = batch.sequences.lengths.tolist(), batch.truncated.tolist()
         mean_logps = (batch.sampler_logps.sum(1) / batch.sequences.lengths).tolist()
         samples = [sample for group in batch.by_group(batch.problems) for sample in range(len(group))]
-        attempts = []
-        for row, tokens in enumerate(batch.sequences.completions.tolist()):
-            problem = batch.problems[row]
-            text = self._language_model.decode(tokens[: lengths[row]])
-            verdict = grade(text, problem.answer, self._grader, self._task.extract, problem.own_comparison)
-            attempts.append(
-                Attempt(
-                    problem, samples[row], text, lengths[row], truncated[row], verdict, mean_logps[row], learned[row]
-                )
-            )
-        return attempts
+        completions = zip(batch.sequences.completions.tolist(), lengths, strict=True)
+        texts = [self._language_model.decode(tokens[:length]) for tokens, length in completions]
+        graded = grade_together(batch.problems, texts, self.grader, self._task.extract, self._rule)
+        measured = zip(lengths, truncated, graded.verdicts, mean_logps, learned, strict=True)
+        attempts = zip(batch.problems, samples, texts, measured, graded.by_rule, strict=True)
+        return [
+            Attempt(problem, sample, text, *values, rule_verdict=rule)
+            for problem, sample, text, values, rule in attempts
+        ]
 
 
 def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:
@@ -175,7 +194,7 @@ def _useful_groups(batch: Batch, objective: Objective) -> int:
 
 
 def rollout_metrics(batch: Batch) -> dict[str, float | None]:
-    """reward/* and len/* of steps.jsonl; None where there is nothing to average.
+    """reward/*, gold/*, len/* and, where a judge compares, judge/* of steps.jsonl; None for an average of nothing.
 
     Means of rewards and of parts are over the attempts that have one; reward/correct is the true verdict, whatever
     training sees. reward/frac_zero_std is the share of groups whose rewards are all equal, of the groups with any.
@@ -184,6 +203,7 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
     known = [reward for reward in total if not math.isnan(reward)]
     distinct_by_group = [{reward for reward in group if not math.isnan(reward)} for group in batch.by_group(total)]
     lengths, right = batch.sequences.lengths.float(), batch.correct
+    verdicts = [(attempt.verdict, attempt.rule_verdict) for attempt in batch.attempts]
     right_by_group = batch.by_group(right.tolist())
     return {
         "reward/mean": _mean(total),
@@ -191,6 +211,7 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
         "reward/unscored": len(total) - len(known),
         "reward/correct": _mean([true_verdict(attempt) for attempt in batch.attempts]),
         **{name: _mean(values) for name, values in batch.reward_columns.items() if name != "reward"},
+        **(reply_metrics(verdicts) if any(verdict.reply for verdict, _ in verdicts) else {}),
         "reward/frac_zero_std": _mean([len(values) == 1 for values in distinct_by_group if values]),
         "reward/frac_all_0": _frac([not any(group) for group in right_by_group]),
         "reward/frac_all_1": _frac([all(group) for group in right_by_group]),
@@ -200,6 +221,7 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
         "len/incorrect": float(lengths[~right].mean()) if not right.all() else None,
         "len/truncated_frac": float(batch.truncated.float().mean()),
         "len/difficulty_slope": _difficulty_slope(batch.attempts),
+        **(judge_metrics(batch.attempts) if any(attempt.comparison for attempt in batch.attempts) else {}),
     }
 
 
@@ -237,6 +259,8 @@ def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
             **{name: _or_none(values[row]) for name, values in batch.reward_columns.items()},
             "correct": attempt.verdict.correct,
             "truncated": attempt.truncated,
+            **({"origin": batch.origins[row]} if batch.origins else {}),
+            **({} if attempt.rule_verdict is None else {"rule_correct": attempt.rule_verdict.correct}),
         }
         for row, attempt in enumerate(batch.attempts)
     ]
@@ -244,13 +268,6 @@ def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
 
 def _or_none(reward: float) -> float | None:
     return None if math.isnan(reward) else reward
-
-
-def require_copy(copy: PreTrainedModel | None) -> PreTrainedModel:
-    """A frozen copy that the spec needs. Raises RuntimeError if none was made, rather than let another policy do."""
-    if copy is None:
-        raise RuntimeError("no copy was made of the weights that are to be sampled from or compared with")
-    return copy
 
 
 class RolloutLearner(ABC):
@@ -270,7 +287,10 @@ class RolloutLearner(ABC):
         sampler = self._sampling_model()
         if sampler is not start.model:
             engine = make_engine(spec.rollout, start, sampler)
-        self._rollouts = Rollouts(spec, start, engine, examples.reward_model)
+        own = replace(start, model=require_copy(self._initial)) if spec.reward.asks_start else None
+        self._teacher = require_copy(self._initial) if spec.start_teaches else examples.teacher
+        helpers = (examples.generator or own, examples.judge, self._teacher)
+        self._rollouts = Rollouts(spec, start, engine, examples.reward_model, *helpers)
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
         Processes.here().share(self)
@@ -282,25 +302,28 @@ class RolloutLearner(ABC):
 
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
         self._begin_round(step)
+        sent_before = requests_sent(self._rollouts.grader)
         batch = self._rollouts.gather(step, done_frac, self._order, self._limit.tokens)
         before_update()
         update, chosen, columns = self._learn(batch, step)
         measured = rollout_metrics(batch)
-        reward = measured["reward/mean"]
+        sent = requests_sent(self._rollouts.grader) - sent_before
+        judging = {"judge_requests": sent} if "judge/questions" in measured else {}
+        reward, cost = measured["reward/mean"], batch.cost
         self._observe(batch, step, reward)
         return StepOutcome(
-            metrics={
-                **measured,
-                "len/limit": batch.max_completion_tokens,
-                **chosen,
-                **update.metrics,
-            },
+            metrics={**measured, "len/limit": batch.max_completion_tokens, **chosen, **update.metrics},
             generated_tokens=batch.generated_tokens,
+            teacher_tokens=update.teacher_tokens,
             reward=reward,
             timing={
                 "rollout_s": batch.rollout_s,
-                **_generation(batch.cost),
+                "sync_s": cost.sync_s,
+                "prefill_s": cost.prefill_s,
+                "decode_s": cost.decode_s,
+                "occupancy_frac": cost.occupied / cost.slots if cost.slots else None,
                 "reward_s": batch.reward_s,
+                **judging,
                 **update.timing,
             },
             notes=update.notes,
@@ -329,11 +352,13 @@ class RolloutLearner(ABC):
 
     def _needs_initial(self) -> bool:
         """Whether a frozen copy of the starting weights is needed."""
-        return self._spec.train.reference_rows > 0 or self._spec.rollout.sampler == "initial"
+        spec = self._spec
+        asked = spec.start_teaches or spec.reward.asks_start
+        return spec.train.reference_rows > 0 or spec.rollout.sampler == "initial" or asked
 
     def _sampling_model(self) -> PreTrainedModel:
         match self._spec.rollout.sampler:
-            case "policy":
+            case "policy" | "teacher" | "given":
                 return self._start.model
             case "initial":
                 return require_copy(self._initial)
@@ -348,23 +373,13 @@ class RolloutLearner(ABC):
         self._limit.observe(step, math.nan if reward is None else reward)
 
 
-def _generation(cost: GenerationCost) -> Row:
-    """The parts of rollout_s, and the share of the decoding batch that was in use."""
-    return {
-        "sync_s": cost.sync_s,
-        "prefill_s": cost.prefill_s,
-        "decode_s": cost.decode_s,
-        "occupancy_frac": cost.occupied / cost.slots if cost.slots else None,
-    }
-
-
 class PolicyGradientLearner(RolloutLearner):
     """Every completion that the knobs `overlong` and `zero_std` leave is learned from, by its advantage."""
 
     def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> None:
         super().__init__(spec, start, examples, engine)
         self._objective = spec.policy_gradient
-        self._update: PolicyUpdate = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial)
+        self._update: PolicyUpdate = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial, self._teacher)
         self._characters = TokenCharacters(start.decode)
 
     def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:

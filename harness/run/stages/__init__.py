@@ -151,5 +151,17 @@ def require_enough(spec: RunSpec, home: Path) -> None:
 def source_of_start(spec: RunSpec, home: Path) -> str:
     """The `model.source` of the weights that reinforcement learning starts from: a folder in the cache where a stage
     prepares them."""
-    prepared = find_stage("start")
-    return f"path:{result_path(prepared, spec, home).resolve()}" if prepared.needed(spec) else spec.model.source
+    return _prepared("start", spec, home) or spec.model.source
+
+
+def source_of_teacher(spec: RunSpec, home: Path) -> str | None:
+    """The same of the teacher's weights; None where there is no teacher, or where the start itself teaches."""
+    if spec.teacher.type == "none" or spec.start_teaches:
+        return None
+    return _prepared("teacher", spec, home) or spec.teacher.source
+
+
+def _prepared(stage: str, spec: RunSpec, home: Path) -> str | None:
+    """The `model.source` of the weights that a stage prepares; None where it is not needed."""
+    found = find_stage(stage)
+    return f"path:{result_path(found, spec, home).resolve()}" if found.needed(spec) else None

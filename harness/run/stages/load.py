@@ -3,35 +3,66 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.config.run_spec import RunSpec
-from harness.run.data_checks import require_room_for_completions
+from harness.rewards.parts.learned import PairwiseJudge
+from harness.rewards.parts.verifier_free import VrCli
+from harness.run.data_checks import require_gold_texts, require_room_for_completions, require_room_for_teacher
 from harness.run.stages import Stage, StageContext
+
+if TYPE_CHECKING:
+    from harness.models.language_model import LanguageModel
 
 
 def what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
     """What loading looks at: specs that are alike in it are tried once."""
     rollout, train = spec.rollout, spec.train
     drawing = (rollout.engine, rollout.vllm_memory_frac, rollout.max_completion_tokens, rollout.temperature)
-    prompts = (spec.task, spec.eval, spec.pairs.type)
-    return spec.model, spec.checkpoint, drawing, prompts, train.device, train.activation_checkpointing
+    prompts = (spec.task, spec.eval, spec.pairs.type, spec.reward.grader)
+    gold = (*sorted(spec.reward.gold_parts), spec.reward.of(VrCli))
+    judged = (spec.judge_template, spec.reward.of(PairwiseJudge).max_completion_tokens)
+    models = (spec.model, spec.teacher, spec.checkpoint)
+    return *models, drawing, prompts, gold, judged, train.device, train.activation_checkpointing
 
 
 def _load(path: Path, context: StageContext) -> None:
     from harness.run.cell_job import load_as_it_is
+    from harness.sampling.judge_replies import require_askable
     from harness.training.token_scores import output_head
 
     spec = context.spec
     context.tell_progress(0, 0)
+    for judge in spec.judges:
+        require_askable(judge)
     if spec.checkpoint:
         language_model = load_as_it_is(spec, context.starting_point)
     else:
         language_model = context.starting_point.for_training(spec, spec.model.source)
         output_head(language_model.model)
+        _require_teacher(context, language_model)
     require_room_for_completions(spec, language_model)
+    require_gold_texts(spec, language_model, context.starting_point.generator(spec))
     context.engine(language_model)
     for remark in language_model.remarks():
         context.tell_progress(0, 0, remark=remark)
+
+
+def _require_teacher(context: StageContext, student: LanguageModel) -> None:
+    """Raise RefusedError for a teacher that cannot be loaded, that has other tokens than the student, or whose context
+    is too short, EvalError for one that is to be shown solutions that are not there."""
+    from harness.models.language_model import require_same_vocabulary
+    from harness.training.token_scores import output_head
+
+    spec = context.spec
+    if spec.teacher.type == "none":
+        return
+    teacher = student
+    if spec.teacher.source is not None:
+        teacher = context.starting_point.teacher(spec, spec.teacher.source)
+        require_same_vocabulary(student, teacher, spec.teacher.source)
+        output_head(teacher.model)
+    require_room_for_teacher(spec, teacher)
 
 
 LOAD = Stage(

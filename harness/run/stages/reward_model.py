@@ -17,8 +17,8 @@ from harness.config.hashing import reward_model_hash
 from harness.errors import RefusedError
 from harness.random_keys import permutation, random_key, uniform
 from harness.records.files import read_json, write_folder, write_json
-from harness.rewards.parts.learned import LearnedReward
-from harness.run.prompts import reward_model_prompts
+from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
+from harness.run.prompts import labelled_prompts
 from harness.run.stages import Stage, StageContext
 
 if TYPE_CHECKING:
@@ -83,8 +83,68 @@ def draw_graded(
     return GradedSamples(problems, samples, sequences, verdicts)
 
 
+@dataclass(frozen=True)
+class LabelledPairs:
+    """Completions of the starting weights, and pairs of them: [P, 2] int64 rows, the better completion first.
+
+    right: of the prompts for training, by the grader; labels: the same with label noise, to be learned from; held_out:
+    of the other prompts, by the grader. training_rows: how many of the first rows are of prompts for training.
+    """
+
+    drawn: GradedSamples
+    right: Tensor
+    labels: Tensor
+    held_out: Tensor
+    training_rows: int
+
+    @property
+    def flipped(self) -> int:
+        """Labels that noise has turned round."""
+        return int((self.labels != self.right).any(1).sum())
+
+
+def draw_labelled_pairs(
+    context: StageContext, part: type[LearnedReward | PairwiseJudge], store: SampleStore, steps: int
+) -> LabelledPairs:
+    """The pairs that a learned part of the reward learns from. Parts with equal options get the same ones.
+
+    steps: optimiser steps to follow, for progress. Samples lie in the store until the caller drops it. RefusedError if
+    no prompt has a right and a wrong completion; the store is dropped then.
+    """
+    from harness.sampling.conditions import Conditions
+
+    spec, start = context.spec, context.start
+    options, section = spec.reward.of(part), f"reward.{part.section}"
+    problems = labelled_prompts(spec, part)
+    drawn = draw_graded(
+        problems,
+        options.samples_per_prompt,
+        Conditions.of_training(spec),
+        start,
+        context.engine(start),
+        store,
+        lambda prompts: context.tell_progress(prompts, len(problems) + steps),
+    )
+    for_training = len(problems) - int(HELD_OUT_FRAC * len(problems))
+    right = verdict_pairs(drawn, range(for_training), options.seed)
+    if len(right) == 0:
+        store.drop()
+        raise RefusedError(
+            f"reward.parts.{part.name}: of {for_training} prompts none has both a right and a wrong completion among "
+            f"{options.samples_per_prompt}, so there is nothing to tell apart. Raise {section}.prompts or "
+            "samples_per_prompt, or start from a model that is sometimes right."
+        )
+    return LabelledPairs(
+        drawn,
+        right,
+        labels=with_label_noise(right, options.label_noise_rate, options.seed),
+        held_out=verdict_pairs(drawn, range(for_training, len(problems)), options.seed),
+        training_rows=for_training * drawn.samples,
+    )
+
+
 def read_report(folder: Path) -> dict[str, Any]:
-    """What was found out about the reward model in this folder as it was made.
+    """What was found out about the reward model, or the judge, in this folder as it was made.
 
     `prompts`, `correct_frac` of their completions; `pairs` of a right and a wrong completion, and `flipped_pairs` among
     them; `train_loss` of the last tenth of the steps, in nats a pair; `train_accuracy`, and `held_out_accuracy` on the
@@ -101,55 +161,33 @@ def _make(folder: Path, context: StageContext) -> None:
     """
     import torch
 
-    from harness.sampling.conditions import Conditions
     from harness.training.reward_model import train_reward_model
 
     spec, start = context.spec, context.start
     options = spec.reward.of(LearnedReward)
-    problems = reward_model_prompts(spec)
-    total = len(problems) + options.steps
     store = context.samples(folder, keeps_tokens=True)
-    drawn = draw_graded(
-        problems,
-        options.samples_per_prompt,
-        Conditions.of_training(spec),
-        start,
-        context.engine(start),
-        store,
-        lambda prompts: context.tell_progress(prompts, total),
-    )
-    for_training = len(problems) - int(HELD_OUT_FRAC * len(problems))
-    pairs = verdict_pairs(drawn, range(for_training), options.seed)
-    if len(pairs) == 0:
-        store.drop()
-        raise RefusedError(
-            f"reward.parts.reward_model: of {for_training} prompts none has both a right and a wrong completion among "
-            f"{options.samples_per_prompt}, so there is nothing to tell apart. Raise reward.reward_model.prompts or "
-            "samples_per_prompt, or start from a model that is sometimes right."
-        )
-    labels = with_label_noise(pairs, options.label_noise_rate, options.seed)
+    pairs = draw_labelled_pairs(context, LearnedReward, store, options.steps)
+    drawn, prompts = pairs.drawn, len(pairs.drawn.problems)
     losses: list[float] = []
 
     def on_step(step: int, steps: int, loss: float) -> None:
         losses.append(loss)
-        context.tell_progress(len(problems) + step, total)
+        context.tell_progress(prompts + step, prompts + options.steps)
 
-    reward_model = train_reward_model(start, drawn.sequences, labels, options, on_step)
-    rows = torch.arange(for_training * drawn.samples)
-    reward_model.standardise(drawn.sequences.rows(rows))
-    held_out = verdict_pairs(drawn, range(for_training, len(problems)), options.seed)
+    reward_model = train_reward_model(start, drawn.sequences, pairs.labels, options, on_step)
+    reward_model.standardise(drawn.sequences.rows(torch.arange(pairs.training_rows)))
     scores = reward_model.scores(drawn.sequences)
     report = {
-        "prompts": len(problems),
+        "prompts": prompts,
         "samples_per_prompt": drawn.samples,
         "correct_frac": float(drawn.correct.float().mean()),
-        "pairs": len(pairs),
+        "pairs": len(pairs.right),
         "label_noise_rate": options.label_noise_rate,
-        "flipped_pairs": int((labels != pairs).any(1).sum()),
+        "flipped_pairs": pairs.flipped,
         "train_loss": statistics.fmean(losses[-max(1, len(losses) // 10) :]),
-        "train_accuracy": _accuracy(scores, pairs),
-        "held_out_pairs": len(held_out),
-        "held_out_accuracy": _accuracy(scores, held_out),
+        "train_accuracy": _accuracy(scores, pairs.right),
+        "held_out_pairs": len(pairs.held_out),
+        "held_out_accuracy": _accuracy(scores, pairs.held_out),
     }
 
     def write(aside: Path) -> None:

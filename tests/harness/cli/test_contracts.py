@@ -89,7 +89,8 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     assert "objective.scale" in document["gate"]["differs"]
     assert document["gate"]["violations"] == []
     assert len(document["warnings"]) == 1
-    assert set(document["cost"]) == {"cells", "generated_tokens_at_most", "eval_samples_at_most", "memory"}
+    bounds = {"generated_tokens_at_most", "scored_tokens_at_most", "teacher_tokens_at_most", "eval_samples_at_most"}
+    assert set(document["cost"]) == {"cells", "memory", *bounds}
     assert document["time"] is None
     assert {"value", "from"} <= set(document["detectable_pp"])
     assert list(tmp_path.iterdir()) == []

@@ -66,6 +66,18 @@ def test_a_knob_is_shown_with_where_it_exists(bench: Bench) -> None:
     assert "exists" not in bench("show", "train.steps").out
 
 
+def test_a_reward_part_is_shown_with_formula_traps_and_what_others_do(bench: Bench) -> None:
+    for name in ("vr_cli", "jepo", "random"):
+        (part,) = bench("show", name, "--json").document
+        paragraphs = part["about"].splitlines()
+        assert any(one.startswith("Traps: ") for one in paragraphs)
+        shown = bench("show", name).out
+        assert max(map(len, shown.splitlines())) <= WIDTH
+        assert "Traps:" in shown
+    (jepo,) = bench("show", "jepo", "--json").document
+    assert "multi_sample: log of the mean of p_i" in jepo["about"]
+
+
 def test_things_that_share_a_name_are_all_shown(bench: Bench) -> None:
     assert [next(iter(one)) for one in bench("show", "math", "--json").document] == ["task", "grader"]
 

@@ -9,6 +9,7 @@ from harness.config.knobs import active
 from harness.plan.sweep_file import load_sweep
 from tests.harness.cli.conftest import Bench
 from tests.harness.config.cases import spec
+from tests.harness.run.small import NEED_TEACHER
 
 
 def test_an_algorithm_for_programs(bench: Bench) -> None:
@@ -48,7 +49,9 @@ def test_an_algorithm_for_people(bench: Bench, name: str) -> None:
 @pytest.mark.parametrize("name", presets())
 def test_what_a_paper_also_sets_is_a_valid_setting(name: str) -> None:
     companions = dict(describe(name).companions)
-    knobs = active(spec({"algorithm": name, "rollout.prompts_per_step": 16, **companions}))
+    taught = name in NEED_TEACHER or "teacher" in companions.values()
+    teacher = {"teacher.type": "model", "teacher.source": "scratch:tiny"} if taught else {}
+    knobs = active(spec({"algorithm": name, "rollout.prompts_per_step": 16, **teacher, **companions}))
     assert {knob: knobs[knob] for knob in companions} == companions
 
 

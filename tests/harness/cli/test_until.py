@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.records import read_sweep
+from harness.records import CellRecord, read_sweep
 from harness.records.cell import EVALUATION_FILE
 from harness.records.files import write_json
 from harness.records.registration import check_registration
@@ -30,7 +30,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """`score`: the final score of an arm and a seed; `seeds`: those that were trained, in the order of the runs."""
     trained: dict[str, Any] = {"seeds": []}
 
-    def run(sweep_run: SweepRun, observer: object, while_running: Callable[[], Any]) -> None:
+    def run(sweep_run: SweepRun, observer: object, while_running: Callable[[], Any]) -> list[CellRecord]:
         missing = sweep_run.missing()
         for cell in missing:
             score = trained["score"](cell.arm, cell.seed)
@@ -42,6 +42,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         write_question(sweep_run.plan, sweep_run.home, sweep_run.command)
         if trained.get("interrupt_at") == len(sweep_run.plan.request.seed_list):
             raise KeyboardInterrupt
+        return sweep_run.records()
 
     monkeypatch.setattr(SweepRun, "run", run)
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
@@ -49,7 +50,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))
     monkeypatch.setattr("reports.page.document.law_rows", lambda analysis: [])
     monkeypatch.setattr("reports.page.document.read_reflection", lambda analysis: SimpleNamespace(arms=[]))
-    monkeypatch.setattr("reports.measure.process_count", lambda n_cells: 1)
+    monkeypatch.setattr("reports.processes.process_count", lambda n_cells: 1)
     return trained
 
 

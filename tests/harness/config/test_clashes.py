@@ -21,6 +21,10 @@ DATASET = {**DPO, "pairs.type": "dataset", "pairs.data": "pairs.jsonl"}
 TWO = {"train.processes": 2}
 SFT = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
 ROUNDS = {"rollout.sampler": "round", "rollout.round_steps": 2}
+JEPO = {"reward.parts.jepo": 1.0}
+VR_CLI = {"reward.parts.vr_cli": 1.0}
+MANY = {"reward.jepo.bound": "multi_sample", "objective.baseline": "none", "objective.scale": "none"}
+LAST_NUMBER = str(Path(__file__).with_name("last_number.yaml"))
 
 
 def test_a_preference_algorithm_learns_from_the_policys_pairs_unless_told_otherwise() -> None:
@@ -96,11 +100,24 @@ def test_rounds_have_a_length_only_where_there_are_rounds() -> None:
         ({**TWO, "train.device": "cuda:1"}, "each process takes a GPU of its own. Set train.device to cuda"),
         ({**TWO, "objective.aggregation": "micro_token_mean"}, "would depend on how the rows are split"),
         ({**TWO, **DPO, **ROUNDS, "train.sharding": "fully"}, "Set rollout.sampler to policy, or sharding to rows"),
-        ({**TWO, "train.sharding": "fully", **SFT}, "a cold start: one process trains that on one device"),
+        ({**TWO, "train.sharding": "fully", **SFT}, "a cold start: one process does that on one device"),
         (
             {**TWO, "train.sharding": "fully", "reward.parts.reward_model": 1.0},
             "with a reward model: one process",
         ),
+        ({**JEPO, **TWO, "train.sharding": "fully"}, "with a reward by how likely the gold text is: one process"),
+        ({**JEPO, **DPO}, "reward.parts.jepo with a preference algorithm"),
+        ({**JEPO, "rollout.sampler": "initial", "algorithm": "reinforce"}, "the bound is on the likelihood under the"),
+        ({**JEPO, "reward.jepo.bound": "multi_sample"}, "Set both to none, or the bound to one_sample"),
+        ({**JEPO, **MANY, "rollout.samples_per_prompt": 1}, "compared with the rest of its group. Raise samples"),
+        ({**JEPO, "algorithm": "rloo", "rollout.samples_per_prompt": 1}, "every advantage would be 0"),
+        ({"reward.parts": {"jepo": -1.0}}, "the loss would fall without end"),
+        ({**JEPO, "task.train": LAST_NUMBER}, "extract=last_number, and no mark opens them"),
+        ({**VR_CLI, "task.train": LAST_NUMBER}, "reasoning and answer cannot be told apart. Train on a task with"),
+        ({**VR_CLI, "reward.vr_cli.generator": "tiny"}, "reward.vr_cli.generator is 'tiny', but must be builtin:tiny"),
+        ({**VR_CLI, "reward.vr_cli.generator": "builtin:tiny"}, "from which training starts: the generator by default"),
+        ({**VR_CLI, "reward.vr_cli.levels": [[0.2, 0.5], [0.1, 1.0]]}, "the improvements [0.2, 0.1] do not rise"),
+        ({**VR_CLI, "reward.vr_cli.levels": [[0.2]]}, "reward.vr_cli.levels"),
     ],
 )
 def test_what_does_not_fit_together_is_told(settings: dict[str, Any], says: str) -> None:

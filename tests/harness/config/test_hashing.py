@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import plugins
 from harness.config import hashing
 from harness.config.hashing import (
     base_evaluation_hash,
+    data_digests,
     digest,
     evaluation_hash,
     pass_rates_hash,
@@ -23,6 +25,7 @@ from harness.config.hashing import (
 from harness.config.knobs import active, descriptions
 from harness.config.model_source import TINY
 from harness.errors import RefusedError
+from harness.run.stages.judge import judge_hash
 from tests.harness.config.cases import spec
 
 SFT = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
@@ -139,7 +142,15 @@ AT_STEP = {"rollout.staged": {"type": "at_step", "first_tokens": 20, "step": 3}}
 LORA = {"model.lora": {"type": "lora"}}
 CONVERGED = {"rollout.staged": {"type": "converged", "first_tokens": 20}}
 # Where the knob exists, and settings with another value of it.
+TAUGHT = {"algorithm": "gkd", "teacher.type": "model", "teacher.source": "builtin:tiny"}
+MIXED = TAUGHT | {"rollout.sampler": "teacher"}
 ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "objective.distill.where": (MIXED | {"algorithm": "sft"}, TAUGHT),
+    "budget.teacher_tokens": (TAUGHT, {"budget.teacher_tokens": 700}),
+    "teacher.source": (TAUGHT, {"teacher.source": "scratch:tiny"}),
+    "teacher.template": (TAUGHT, {"teacher.template": "solution_shown"}),
+    "teacher.cold_start.type": (TAUGHT, {"teacher.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}),
+    "rollout.policy_frac": (MIXED, {"rollout.policy_frac": 0.5}),
     "objective.credit": ({"reward.parts.process": 1.0}, {"objective.credit": "steps"}),
     "rollout.sampler": ({"algorithm": "reinforce"}, {"rollout.sampler": "initial"}),
     "task.filter.samples": (FILTER, {"task.filter.samples": 7}),
@@ -286,6 +297,37 @@ def test_cells_that_draw_and_grade_alike_share_the_reward_model() -> None:
     assert len({model({}), *map(model, changes)}) == 1 + len(changes)
 
 
+def test_a_judge_is_shared_and_its_template_is_known_by_content(tmp_path: Path) -> None:
+    part = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}}
+
+    def hashes(settings: dict[str, Any], seed: int = 0) -> tuple[str, str]:
+        plugins.use([], [])
+        chosen = spec(part, settings, seed=seed)
+        return judge_hash(chosen), training_hash(chosen)
+
+    plain = hashes({})
+    for settings in ({"reward.pairwise.tie": 0.5}, {"objective.scale": "none"}, {"train.steps": 9}):
+        assert hashes(settings, seed=1)[0] == plain[0]
+        assert hashes(settings)[1] != plain[1]
+    made: list[dict[str, Any]] = [
+        {"reward.pairwise.cold_start_steps": 7},
+        {"reward.pairwise.label_noise_rate": 0.07},
+        {"reward.pairwise.template": "judge"},
+        {"rollout.temperature": 0.7},
+        {"task.train": "gsm8k"},
+    ]
+    assert len({plain[0], *(hashes(settings)[0] for settings in made)}) == 1 + len(made)
+
+    written = []
+    texts = {"a": "{problem} {first} {second}", "b": "{problem} {first} {second}", "c": "{problem}: {first} {second}"}
+    for folder, text in texts.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.yaml").write_text(f"text: '{text}'")
+        written.append(hashes({"reward.pairwise.template": str(tmp_path / folder / "mine.yaml")}))
+    assert written[0] == written[1]
+    assert written[0][0] != written[2][0] and written[0][1] != written[2][1]
+
+
 def test_weights_are_known_by_content_not_by_path(tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(TINY, tmp_path / name)
@@ -304,6 +346,21 @@ def write_task(folder: Path, answer: str = "4") -> str:
     task = folder / "mine.yaml"
     task.write_text("name: mine\ngrader: numeric\nsplits:\n  train: {file: rows.jsonl}\n  test: {file: rows.jsonl}\n")
     return str(task)
+
+
+def test_a_frozen_generator_is_known_by_content_not_by_path(tmp_path: Path) -> None:
+    for name in ("here", "there", "changed"):
+        shutil.copytree(TINY, tmp_path / name)
+    config = tmp_path / "changed" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": 1e-5}))
+    scored = {"reward.parts.vr_cli": 1.0, "model.source": "scratch:tiny"}
+    here, there, changed = (
+        spec(scored, {"reward.vr_cli.generator": f"path:{tmp_path / name}"}) for name in ("here", "there", "changed")
+    )
+    for hash_of in (training_hash, semantic_hash):
+        assert hash_of(here) == hash_of(there) != hash_of(changed) != hash_of(spec(scored))
+    assert data_digests(here) != data_digests(changed)
+    assert base_evaluation_hash(here) == base_evaluation_hash(changed), "it rewards, and nothing else"
 
 
 @pytest.mark.parametrize("knob", ["task.train", "eval.tasks"])
@@ -328,7 +385,7 @@ def test_demonstrations_are_known_by_content_not_by_path(tmp_path: Path) -> None
     same, changed = with_data("a.jsonl", "one"), with_data("a.jsonl", "two")
     assert same[0] != changed[0]
     assert same[1] != changed[1]
-    with pytest.raises(RefusedError, match=r"model\.cold_start\.data none\.jsonl: cannot be read"):
+    with pytest.raises(RefusedError, match=r"cold_start\.data none\.jsonl: cannot be read"):
         semantic_hash(spec({"model.cold_start": {"type": "sft", "data": "none.jsonl"}}))
 
 

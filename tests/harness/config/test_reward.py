@@ -22,6 +22,12 @@ OPTIONS = {
     "reward.language.target": "han",
     "reward.noise.false_positive_rate": 0.7,
     "reward.noise.false_negative_rate": 0.7,
+    "reward.random.probability": 0.7,
+    "reward.vr_cli.generator": "scratch:tiny",
+    "reward.vr_cli.gold": "solution",
+    "reward.vr_cli.levels": [[0.1, 0.7]],
+    "reward.jepo.bound": "multi_sample",
+    "reward.jepo.supervised": 0.7,
     "reward.reward_model.prompts": 70,
     "reward.reward_model.samples_per_prompt": 7,
     "reward.reward_model.label_noise_rate": 0.07,
@@ -29,6 +35,19 @@ OPTIONS = {
     "reward.reward_model.batch_size": 7,
     "reward.reward_model.learning_rate": 7e-4,
     "reward.reward_model.seed": 7,
+    "reward.pairwise.prompts": 70,
+    "reward.pairwise.samples_per_prompt": 7,
+    "reward.pairwise.label_noise_rate": 0.07,
+    "reward.pairwise.template": "judge",
+    "reward.pairwise.max_completion_tokens": 70,
+    "reward.pairwise.cold_start_steps": 7,
+    "reward.pairwise.cold_start_learning_rate": 7e-4,
+    "reward.pairwise.batch_size": 7,
+    "reward.pairwise.steps": 7,
+    "reward.pairwise.samples_per_pair": 7,
+    "reward.pairwise.learning_rate": 7e-4,
+    "reward.pairwise.tie": 0.7,
+    "reward.pairwise.seed": 7,
 }
 
 
@@ -55,7 +74,8 @@ def test_an_option_is_a_knob_only_with_its_part(knob: str) -> None:
 
 @pytest.mark.parametrize("knob", OPTIONS)
 def test_an_option_changes_the_hash(knob: str) -> None:
-    with_part = {f"reward.parts.{part_of(knob)}": 1.0}
+    # Where the bound of many samples can be chosen.
+    with_part = {f"reward.parts.{part_of(knob)}": 1.0, "objective.baseline": "none", "objective.scale": "none"}
     assert semantic_hash(spec(with_part, {knob: OPTIONS[knob]})) != semantic_hash(spec(with_part))
 
 

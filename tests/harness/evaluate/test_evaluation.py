@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from evals.evaluate import regrade
+from evals.grading.model_judge import cohens_kappa
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.errors import RefusedError
 from harness.evaluate.evaluation import TaskEvaluation
@@ -17,6 +18,7 @@ from harness.records.files import read_jsonl
 from harness.sampling.sampler import EngineSampler, OnDrawn
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from tests.harness.evaluate.conftest import Make
+from tests.harness.sampling.judge_server import serving, write_judge
 
 
 class Killed(BaseException):
@@ -176,3 +178,25 @@ def test_two_processes_do_not_write_one_store(evaluation: Make, sampler: EngineS
         pytest.raises(RefusedError, match="by another process"),
     ):
         run(asked, home, sampler)
+
+
+def test_stored_samples_are_judged_without_drawing_any(
+    evaluation: Make, sampler: EngineSampler, home: Path, tmp_path: Path
+) -> None:
+    def says_by_length(question: str) -> str:
+        return f"Verdict: {'yes' if len(question) % 2 else 'no'}"
+
+    run(evaluation(), home, sampler)
+    with serving(says_by_length) as server:
+        judge = write_judge(tmp_path, address=server.address)
+        judged = run(evaluation(grader=judge), home, None)
+        asked = len(server.requests)
+        assert asked == len(set(server.questions)) > 0
+        assert run(evaluation(grader=judge), home, None)["metrics"] == judged["metrics"]
+        drawn = run(evaluation(grader=judge), tmp_path / "another", sampler)
+    assert drawn["metrics"] == judged["metrics"], "it makes no difference when samples are judged"
+    assert len(server.requests) == 2 * asked, "a home asks once"
+    rows = stored(evaluation(grader=judge), home)
+    pairs = [(says[judge], says["numeric"]) for says in (json.loads(row["verdicts"]) for row in rows)]
+    found = next(one for one in judged["disagreement"] if set(one["graders"]) == {judge, "numeric"})
+    assert found["kappa"] == cohens_kappa(pairs)

@@ -92,6 +92,7 @@ def test_steps_go_by_tokens_and_evaluations_by_samples(
         {"rollout.prompts_per_step": 20},  # five times the batch
         {"train.updates_per_rollout": 2},
         {"algorithm": "dpo"},
+        {"reward.parts.vr_cli": 1.0},
         {"model.lora.type": "lora"},
     ],
 )

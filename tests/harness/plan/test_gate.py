@@ -149,6 +149,28 @@ def test_a_clip_range_acts_with_more_optimiser_steps(more: dict[str, int]) -> No
     assert not find_noops({"one": spec(), "other": spec(CLIP, more)})
 
 
+def test_options_of_a_part_without_weight_are_inert() -> None:
+    measured = {"reward.parts": {"vr_cli": 0.0}}
+    solutions = {"reward.vr_cli.gold": "solution"}
+    (noop,) = find_noops({"one": spec(measured), "other": spec(measured, solutions)})
+    assert noop.refused
+    assert noop.reasons == {"reward.vr_cli.gold": "the part vr_cli weighs 0: it is recorded, not trained on"}
+    trained = {"reward.parts": {"vr_cli": 1.0}}
+    assert not find_noops({"one": spec(trained), "other": spec(trained, solutions)})
+    assert not find_noops({"one": spec(measured), "other": spec(trained, solutions)})
+
+
+def test_an_aggregation_acts_through_the_supervised_term() -> None:
+    """A product ratio's gradient carries the completion's length, and no answer's does."""
+    product = {"objective.ratio": "sequence_product", "objective.aggregation": "seq_mean_token_mean"}
+    summed = {"objective.ratio": "token", "objective.aggregation": "seq_mean_token_sum"}
+    (noop,) = find_noops({"one": spec(product), "other": spec(summed)})
+    assert "objective.aggregation" in noop.reasons
+    jepo = {"reward.parts.jepo": 1.0}
+    (noop,) = find_noops({"one": spec(jepo, product), "other": spec(jepo, summed)})
+    assert "objective.aggregation" not in noop.reasons
+
+
 def test_smoothing_labels_that_are_trusted_is_inert() -> None:
     robust = {"algorithm": "dpo", "objective.smoothing": "robust"}
     (noop,) = find_noops({"one": spec({"algorithm": "dpo"}), "other": spec(robust)})
@@ -190,5 +212,44 @@ def test_every_pair_of_arms_is_looked_at() -> None:
     assert [(noop.arms, noop.refused) for noop in find_noops(arms)] == [(("a", "c"), True), (("b", "c"), False)]
 
 
+def test_rewards_that_nobody_hears_are_no_difference() -> None:
+    taught = {"algorithm": "opd", "teacher.type": "model", "teacher.source": "scratch:tiny"}
+    other = taught | {"reward.parts.format": 0.5, "reward.format.pattern": "work_hash"}
+    (noop,) = find_noops({"one": spec(taught), "other": spec(other)})
+    assert noop.refused and set(noop.reasons) == {"reward.parts.format", "reward.format.pattern"}
+    heard = {"objective.distill.verifier_coef": 0.5}
+    assert not find_noops({"one": spec(taught, heard), "other": spec(other, heard)})
+    dropped = {"objective.zero_std": "drop"}
+    assert not find_noops({"one": spec(taught, dropped), "other": spec(other, dropped)})
+
+
 def test_identical_arms_are_no_noop() -> None:
     assert not find_noops({"one": spec(), "other": spec()})
+
+
+JUDGE_ALONE = {"algorithm": "brpo", "reward.parts": {"correct": 0.0, "pairwise": 1.0}}
+TIE, WEIGHT = "reward.pairwise.tie", "reward.parts.pairwise"
+
+
+@pytest.mark.parametrize(
+    ("shared", "one", "other", "inert", "refused"),
+    [
+        # The sign of a tie decides, not its size, where only the sign of the reward counts.
+        ({}, {TIE: -0.5}, {TIE: -1.0}, {TIE}, True),
+        ({}, {TIE: 0.0}, {TIE: -1.0}, set(), False),
+        ({}, {}, {WEIGHT: 3.0}, {WEIGHT}, True),
+        ({}, {TIE: -0.5}, {TIE: -1.0, "train.steps": 9}, {TIE}, False),
+        ({"objective.baseline": "none"}, {TIE: -0.5}, {TIE: -1.0}, set(), False),
+        ({"reward.parts.format": 0.2}, {TIE: -0.5}, {TIE: -1.0}, set(), False),
+        ({"objective.overlong.penalty": -0.5}, {TIE: -0.5}, {TIE: -1.0}, set(), False),
+        # A part that is only measured.
+        ({WEIGHT: 0.0}, {}, {"reward.pairwise.steps": 7}, {"reward.pairwise.steps"}, True),
+        ({}, {}, {"reward.pairwise.steps": 7}, set(), False),
+    ],
+)
+def test_options_of_a_judge_that_cannot_act_are_known(
+    shared: dict[str, Any], one: dict[str, Any], other: dict[str, Any], inert: set[str], refused: bool
+) -> None:
+    noops = find_noops({"one": spec(JUDGE_ALONE, shared, one), "other": spec(JUDGE_ALONE, shared, other)})
+    assert {knob for noop in noops for knob in noop.reasons} == inert
+    assert any(noop.refused for noop in noops) == refused

@@ -69,8 +69,12 @@ def test_activations_are_within_a_fifth_of_what_autograd_keeps(kind: str, dtype:
     model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
     shape = ModelShape.of_config(config.to_dict())
     assert shape is not None
-    tokens, kept = kept_bytes(model)
-    assert activation_bytes(shape, tokens, dtype.itemsize, checkpointing=False) == pytest.approx(kept, rel=0.2)
+    tokens, kept_in_blocks = kept_bytes(model)
+    model.model.register_forward_pre_hook(lambda *given: None)  # then transformers computes the layers, as on a GPU
+    _, kept = kept_bytes(model)
+    estimate = activation_bytes(shape, tokens, dtype.itemsize, checkpointing=False)
+    assert estimate == pytest.approx(kept, rel=0.2)
+    assert kept_in_blocks <= kept
 
 
 def kept_bytes(model: Any) -> tuple[int, int]:
@@ -113,6 +117,11 @@ def test_copies_are_those_that_the_spec_asks_for() -> None:
                  objective__rule__type="policy_gradient")["copies"] == 2 * weights  # fmt: skip
     assert parts(train__reference_rows=0, algorithm="dpo")["copies"] == 2 * weights
     assert parts(train__reference_rows=0, algorithm="simpo")["copies"] == weights
+    asks_start: Any = {"reward__parts__vr_cli": 1.0}
+    assert parts(train__reference_rows=0, **asks_start)["copies"] == 2 * weights
+    assert parts(train__reference_rows=4, **asks_start)["copies"] == 2 * weights, "one frozen copy serves both"
+    asks_other = parts(train__reference_rows=0, reward__vr_cli__generator="scratch:tiny", **asks_start)
+    assert (asks_other["copies"], asks_other["generator"]) == (weights, weights)
 
 
 def test_adapters_train_little_and_need_a_merged_copy() -> None:
@@ -252,3 +261,16 @@ def test_in_words() -> None:
     )
     assert in_words(None) == "unknown, the model's size is not at hand"
     assert estimate_memory(small_spec({"model.source": "hf:nobody/nothing"}), cuda=False) is None
+
+
+def test_a_judge_is_a_model_of_its_own_that_reads_two_completions_at_once() -> None:
+    judge: dict[str, Any] = {"reward__parts": {"correct": 0.0, "pairwise": 1.0}}
+    plain, judged = estimated(), estimated(**judge)
+    assert judged.held_bytes["judge"] == plain.held_bytes["weights"]
+    assert judged.phases_bytes["judging"]["kv_cache"] > plain.phases_bytes["drawing"]["kv_cache"]
+    assert "judging" not in plain.phases_bytes
+    on_gpu = estimated(True, train__device="cuda", rollout__engine="vllm", **judge)
+    # It draws with the torch engine, which keeps its cache on a GPU.
+    assert on_gpu.held_bytes["judge_kv_cache"] > 0
+    longer = estimated(**judge, reward__pairwise__max_completion_tokens=16)
+    assert longer.phases_bytes["judging"]["kv_cache"] > judged.phases_bytes["judging"]["kv_cache"]

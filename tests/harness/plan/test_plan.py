@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.config import hashing
+from harness.config import hashing, references
 from harness.config.model_source import TINY
 from harness.errors import GateError, RefusedError
 from harness.plan import Plan, make_plan
@@ -222,11 +222,15 @@ def test_cost_is_an_upper_bound_over_all_cells(plan: Any) -> None:
     assert unbounded == {
         "cells": 6,
         "generated_tokens_at_most": 6 * 10 * a_step,
+        "scored_tokens_at_most": 0,
+        "teacher_tokens_at_most": 0,
         "eval_samples_at_most": 6 * 5 * (2 + 2 * 1),
     }
     # A cell ends at the first step boundary at or after the budget.
     assert plan([*small, "budget.tokens=500"], seeds=3).cost()["generated_tokens_at_most"] == 6 * (500 + a_step)
     assert plan([*small, "budget.tokens=5000"], seeds=3).cost()["generated_tokens_at_most"] == 6 * 10 * a_step
+    read = plan([*small, "budget.tokens=500", "reward.parts.vr_cli=1", "reward.parts.jepo=1"], seeds=3).cost()
+    assert read["scored_tokens_at_most"] == 3 * 6 * (500 + a_step), "for both rewards and for the supervised term"
     assert plan([*small, "eval.every=0"], seeds=3).cost()["eval_samples_at_most"] == 6 * 5 * 2
     assert plan([*small, "eval.problems=null"], seeds=3).cost()["eval_samples_at_most"] is None
 
@@ -306,8 +310,8 @@ def test_a_cell_of_an_unchanged_model_is_found_under_its_earlier_hash(plan: Any,
     code = folder / "modeling_own.py"
     code.write_text("old")
     os.utime(code, (0, 0))
-    hashing._fingerprint.cache_clear()
-    hashing._earlier_fingerprint.cache_clear()
+    references.model_fingerprint.cache_clear()
+    references.earlier_model_fingerprint.cache_clear()
     planned = plan(settings=[source])
     (cell,) = [cell for cell in planned.cells if (cell.arm, cell.seed) == (before.arm, before.seed)]
     assert cell.hash != before.hash

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.records.files import DamagedRecordError
 from harness.records.rollouts import read_rollouts, write_rollouts
@@ -70,3 +72,21 @@ def test_gaps_are_named(tmp_path: Path, gap: dict[str, Any], says: str) -> None:
     assert read_rollouts(tmp_path, ["step", "logps"]) is not None
     with pytest.raises(DamagedRecordError, match=rf"1\.parquet: {says}"):
         read_rollouts(tmp_path, ["step", "logps"], needed=["step", "logps"])
+
+
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_noticed_or_changes_nothing(
+    where: float, bit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The file keeps its size, and without checksums other text would be read. Its end, which describes the columns,
+    has none."""
+    path = tmp_path_factory.mktemp("flipped") / "000001-000003.parquet"
+    write_rollouts(path, ROWS)
+    content = bytearray(path.read_bytes())
+    n_data = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    content[4 + int(where * (n_data - 4))] ^= 1 << bit
+    path.write_bytes(content)
+    try:
+        assert read_parquet(path).to_pylist() == ROWS
+    except DamagedRecordError as error:
+        assert path.name in str(error)

@@ -30,10 +30,13 @@ def attempt(
     verdict: Verdict | None = None,
     mean_logp: float = -1.0,
     reward_model_score: float = math.nan,
+    answer_logp: float = math.nan,
+    perplexity_improvement: float = math.nan,
 ) -> Attempt:
     """A completion, graded as a number unless a verdict is given."""
     verdict = verdict or grade(text, problem.answer, "numeric")
-    return Attempt(problem, sample, text, n_tokens, truncated, verdict, mean_logp, reward_model_score)
+    models = (mean_logp, reward_model_score, answer_logp, perplexity_improvement)
+    return Attempt(problem, sample, text, n_tokens, truncated, verdict, *models)
 
 
 def worked(text: str, sample: int = 0) -> Attempt:
@@ -111,6 +114,8 @@ def groups(draw: st.DrawFn) -> list[Attempt]:
             verdict=draw(_VERDICTS),
             mean_logp=draw(st.floats(-5, 0)),
             reward_model_score=draw(st.floats(-3, 3)),
+            answer_logp=draw(st.floats(-20, 0)),
+            perplexity_improvement=draw(st.floats(-9, 1)),
         )
         for sample in range(draw(st.integers(1, 6)))
     ]

@@ -34,15 +34,25 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+NEED_TEACHER = ("kd", "gkd", "opd")
+TEACHER = {"teacher.type": "model", "teacher.template": "solution_shown"}
+"""The start itself, which is shown the solution: what these algorithms learn from unless a test says otherwise."""
+
+
 def small_spec(settings: dict[str, Any] | None = None, seed: int = 0) -> RunSpec:
     """The small spec with other settings (dotted) on top."""
-    return resolve([Layer("small", SETTINGS), Layer("test", settings or {})], seed)
+    settings = settings or {}
+    taught = TEACHER if settings.get("algorithm") in NEED_TEACHER else {}
+    return resolve([Layer("small", SETTINGS | taught), Layer("test", settings)], seed)
 
 
 def run_cell(cell: CellRecord, spec: RunSpec, stopping: Stopping | None = None) -> None:
     """One cell in this process, from the starting weights."""
     begin = partial(StartingPoint().for_training, spec, spec.model.source)
-    CellRun(cell, spec, begin, Examples(training_prompts(spec, {})), ignore_progress, stopping=stopping).run()
+    source = None if spec.teacher.type == "none" else spec.teacher.source
+    teacher = None if source is None else StartingPoint().teacher(spec, source).model
+    examples = Examples(training_prompts(spec, {}), teacher=teacher)
+    CellRun(cell, spec, begin, examples, ignore_progress, stopping=stopping).run()
 
 
 def ignore_progress(progress: Progress) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -22,9 +23,11 @@ from harness.processes import Interrupted
 from harness.records import CellRecord
 from harness.records.files import write_json
 from harness.records.lease import is_leased
+from harness.run.stages import find_stage, result_path
 from harness.run.worker import run_job
 from harness.training.checkpoint import checkpoint_folders
 from tests.harness.run.small import small_spec
+from tests.harness.run.stages_here import job_of
 
 pytestmark = pytest.mark.slow
 
@@ -144,3 +147,34 @@ def test_a_process_that_dies_ends_the_cell(tmp_path: Path) -> None:
     assert state == "failed"
     assert reason == "its worker process was killed by signal 9 (on process 1 of the cell's 2)"
     assert processes_of(tmp_path) == {}
+
+
+def test_two_processes_learn_gold_answers_as_one_does(tmp_path: Path) -> None:
+    gold: dict[str, Any] = {"reward__parts": {"vr_cli": 0.5, "jepo": 0.5}, "train__steps": 2, "eval__every": 0}
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    assert run(alone, spec_of(**gold)) == run(together, spec_of(2, **gold)) == ("done", None)
+    cell, expected = CellRecord.at(together / CELL), CellRecord.at(alone / CELL)
+    for row, other in zip(cell.read_steps(), expected.read_steps(), strict=True):
+        for name in ("gold/answer_logp", "gold/improvement", "loss/answer", "grad_norm"):
+            assert row[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
+
+
+def test_two_processes_are_judged_as_one_is(tmp_path: Path) -> None:
+    options = {"prompts": 20, "samples_per_prompt": 4, "cold_start_steps": 20, "steps": 1, "batch_size": 8}
+    judged: dict[str, Any] = {
+        **{"algorithm": "brpo", "reward__parts": {"correct": 0.0, "pairwise": 1.0}},
+        **{f"reward__pairwise__{name}": value for name, value in options.items()},
+        **{"train__steps": 1, "eval__every": 0},
+    }
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    made = result_path(find_stage("judge"), spec_of(**judged), alone)
+    assert (
+        run_job(job_of("judge", made, spec_of(**judged), alone), alone, StartingPoint(), lambda event: None)[0]
+        == "done"
+    )
+    shutil.copytree(alone / "cache", together / "cache")
+    assert run(alone, spec_of(**judged)) == run(together, spec_of(2, **judged)) == ("done", None)
+    (row,), (expected,) = (CellRecord.at(home / CELL).read_steps() for home in (together, alone))
+    for name in ("reward/mean", "judge/flip_frac", "judge/first_frac", "judge/tie_frac", "judge/right_frac"):
+        assert row[name] == expected[name], name
+    assert row["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3, abs=1e-6)

@@ -6,13 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import evals.tasks.rows
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from evals.tasks.rows import HubDataset, LocalFile, Rows
 from harness.errors import RefusedError
-from harness.run.data_checks import record_source
+from harness.models.language_model import LanguageModel, load_model
+from harness.models.start import StartingPoint
+from harness.models.tiny import tiny_model, tiny_tokenizer
+from harness.run.data_checks import record_source, require_gold_texts, require_room_for_completions
+from tests.harness.run.small import small_spec
 
 
 def task(source: Rows) -> Task:
@@ -74,3 +79,100 @@ def test_a_file_of_ones_own_may_change(tmp_path: Path) -> None:
 def test_generated_problems_come_from_nowhere(tmp_path: Path) -> None:
     assert record_source(tmp_path, get_task("arithmetic"), "test") is None
     assert list(tmp_path.iterdir()) == []
+
+
+# Gold texts.
+
+ROWS = [{"problem": "1+2=", "answer": "3", "solution": "3#3"}, {"problem": "2+2=", "answer": "4", "solution": "4#4"}]
+
+
+def gold_task(folder: Path, rows: list[dict[str, str]]) -> dict[str, object]:
+    """Settings that train on these rows, with a part for each model that can be asked."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "mine.yaml").write_text(
+        "name: mine\ntemplate: plain\ngrader: exact\nextract: hash\nsplits: {train: {file: rows.jsonl}}\n"
+    )
+    return {
+        "task.train": str(folder / "mine.yaml"),
+        "eval.tasks": ["arithmetic"],
+        "rollout.prompts_per_step": 2,
+        "reward.parts": {"vr_cli": 1.0, "jepo": 1.0},
+    }
+
+
+@pytest.fixture(scope="module")
+def policy() -> LanguageModel:
+    return load_model("builtin:tiny")
+
+
+@pytest.mark.parametrize(
+    ("row", "settings", "says"),
+    [
+        (
+            {},
+            {"rollout.max_completion_tokens": 125},
+            "take 132 tokens together, but the context of model.source has 128",
+        ),
+        (
+            {"answer": "four"},
+            {},
+            "the tokenizer of model.source lacks characters of 'four', of the problem mine-train-00001",
+        ),
+        ({"problem": "two+2="}, {}, "lacks characters of 'two"),
+        (
+            {"solution": ""},
+            {"reward.vr_cli.gold": "solution"},
+            "the problem mine-train-00001 of .* has no solution, and the",
+        ),
+    ],
+)
+def test_gold_texts_that_cannot_be_asked_about_are_told_before_training(
+    row: dict[str, str], settings: dict[str, object], says: str, tmp_path: Path, policy: LanguageModel
+) -> None:
+    fine = gold_task(tmp_path, ROWS)
+    require_gold_texts(small_spec(fine), policy, None)
+    faulty = gold_task(tmp_path, [ROWS[0], ROWS[1] | row])
+    with pytest.raises(RefusedError, match=says):
+        require_gold_texts(small_spec(faulty | settings), policy, None)
+    require_gold_texts(small_spec(faulty | {"reward.parts": {"correct": 1.0}}), policy, None)
+
+
+def test_a_generator_may_have_another_vocabulary_if_it_can_write_the_gold_texts(
+    tmp_path: Path, policy: LanguageModel
+) -> None:
+    spec = small_spec(gold_task(tmp_path, ROWS))
+    model, tokenizer = tiny_model(seed=1), tiny_tokenizer()
+    vocabulary = json.loads(tokenizer.backend_tokenizer.to_str())
+    names = vocabulary["model"]["vocab"]
+    names["a"], names["4"] = names.pop("4"), names["a"]
+    del names["4"]
+    without_four = type(tokenizer)(
+        tokenizer_object=type(tokenizer.backend_tokenizer).from_str(json.dumps(vocabulary)),
+        pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+    )  # fmt: skip
+    with pytest.raises(RefusedError, match=r"tokenizer of reward\.vr_cli\.generator lacks characters of '4'"):
+        require_gold_texts(spec, policy, LanguageModel(model, without_four))
+    require_gold_texts(spec, policy, LanguageModel(model, tokenizer))
+
+
+def test_the_generator_is_loaded_once_and_is_no_starting_point(tmp_path: Path) -> None:
+    model, tokenizer = tiny_model(seed=1), tiny_tokenizer()
+    LanguageModel(model, tokenizer).save(tmp_path / "other")
+    spec = small_spec({"reward.parts.vr_cli": 1.0, "reward.vr_cli.generator": f"path:{tmp_path / 'other'}"})
+    start = StartingPoint()
+    generator = start.generator(spec)
+    assert generator is not None
+    start.for_training(spec, "builtin:tiny")
+    assert start.generator(spec) is generator
+    assert start.generator(small_spec()) is None
+    assert all(torch.equal(a, b) for a, b in zip(generator.model.parameters(), model.parameters(), strict=True))
+    assert not any(weight.requires_grad for weight in generator.model.parameters())
+
+
+def test_a_question_to_a_judge_must_have_room_for_two_completions() -> None:
+    """The longest sum has 14 characters, and the template 2 more: 16 + 2 x 40 + 8 = 104 of 128."""
+    judged = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}, "rollout.max_completion_tokens": 40}
+    model = load_model("builtin:tiny")
+    require_room_for_completions(small_spec({**judged, "reward.pairwise.max_completion_tokens": 32}), model)
+    with pytest.raises(RefusedError, match=r"question of 16 tokens shows two .*=40, and .*=33 that exceeds .* of 128"):
+        require_room_for_completions(small_spec({**judged, "reward.pairwise.max_completion_tokens": 33}), model)

@@ -123,7 +123,7 @@ def test_a_checkpoint_knows_what_it_stands_on(stopped: CellRecord, tmp_path: Pat
     assert fault is not None and str(cell.path / name) in fault
 
 
-@pytest.mark.parametrize("name", [*ROWS, "evals.parquet", "rollouts"])
+@pytest.mark.parametrize("name", [*ROWS, "evals.parquet", "evaluation.json", "rollouts"])
 @pytest.mark.parametrize("cut", CUTS)
 def test_a_finished_cell_that_lost_something_is_damaged(
     unbroken: CellRecord, tmp_path: Path, name: str, cut: str

@@ -46,6 +46,14 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "rollout.sampler": "round",
         "rollout.round_steps": 3,
     },
+    "likelihoods of gold answers": {"reward.parts": {"vr_cli": 1.0, "jepo": 1.0, "random": 1.0}},
+    "completions of policy and teacher": {
+        "algorithm": "gkd",
+        "teacher.template": "solution_shown",
+        "rollout.sampler": "teacher",
+        "rollout.policy_frac": 0.67,
+        "budget.teacher_tokens": 10_000,
+    },
     "expert iteration": {"algorithm": "rft", "rollout.sampler": "round", "rollout.round_steps": 3},
 }
 

@@ -19,7 +19,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
 from harness.rewards.parts.learned import LearnedReward
-from harness.run.prompts import reward_model_prompts
+from harness.run.prompts import labelled_prompts
 from harness.run.stages import reward_model as reward_model_stage
 from harness.run.stages.reward_model import GradedSamples, draw_graded, verdict_pairs, with_label_noise
 from harness.sampling.conditions import Conditions
@@ -66,7 +66,7 @@ def drawn_for(spec: RunSpec, model: LanguageModel) -> GradedSamples:
     samples, conditions = spec.reward.of(LearnedReward).samples_per_prompt, Conditions.of_training(spec)
     with TemporaryDirectory() as folder:
         store = SampleStore(Path(folder) / "samples.jsonl", keeps_tokens=True)
-        return draw_graded(reward_model_prompts(spec), samples, conditions, model, engine_of(model), store)
+        return draw_graded(labelled_prompts(spec, LearnedReward), samples, conditions, model, engine_of(model), store)
 
 
 def accuracy(scores: Tensor, pairs: Tensor) -> float:
@@ -151,11 +151,11 @@ def test_more_prompts_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch
     problems = source.load()[:19]
     monkeypatch.setattr(type(source), "load", lambda self: problems)
     with pytest.raises(RefusedError, match=r"reward\.reward_model\.prompts is 20, but arithmetic has 19 training"):
-        reward_model_prompts(stage_spec())
-    chosen = reward_model_prompts(stage_spec({"reward.reward_model.prompts": 19}))
+        labelled_prompts(stage_spec(), LearnedReward)
+    chosen = labelled_prompts(stage_spec({"reward.reward_model.prompts": 19}), LearnedReward)
     assert sorted(problem.id for problem in chosen) == sorted(problem.id for problem in problems)
     assert list(chosen) != problems
-    assert reward_model_prompts(stage_spec({"reward.reward_model.prompts": 12}, seed=3)) == chosen[:12]
+    assert labelled_prompts(stage_spec({"reward.reward_model.prompts": 12}, seed=3), LearnedReward) == chosen[:12]
 
 
 @st.composite

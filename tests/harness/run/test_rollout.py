@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,8 +16,9 @@ from evals.tasks.base import Problem
 from harness.engines.base import Completions, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
+from harness.rewards.judging import Pair, Scores
 from harness.run.learning.rewards import Rollouts, rollout_metrics, rollout_rows
-from harness.training.batch import Batch
+from harness.training.batch import Batch, peers_of
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 
@@ -278,5 +280,30 @@ def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
     ("parts", "judge"), [({"correct": 0.0, "reward_model": 1.0}, None), ({"correct": 1.0}, Judge())]
 )
 def test_the_reward_model_and_its_part_come_together(parts: dict[str, float], judge: Judge | None) -> None:
-    with pytest.raises(ValueError, match="a reward model comes with a part that needs it"):
+    with pytest.raises(ValueError, match="a reward model, generator or judge comes with a part that needs it"):
         rewarded({"reward.parts": parts}, judge=judge)
+
+
+class PrefersShort:
+    """A judge that finds the shorter text better."""
+
+    def scores(self, pairs: Sequence[Pair]) -> list[Scores]:
+        return [(-len(pair.first), -len(pair.second)) for pair in pairs]
+
+
+@pytest.mark.parametrize("algorithm", ["brpo", "grpo"])
+def test_a_judge_compares_with_the_peer_that_brpo_would_draw_and_the_truth_is_logged(algorithm: str) -> None:
+    settings = {"algorithm": algorithm, "reward.parts": {"correct": 0.0, "pairwise": 2.0}}
+    for step in (1, 2, 3):
+        rollouts = Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), judge=PrefersShort())
+        batch = rollouts.reward(drawn(), step)
+        peers = peers_of(batch.groups, seed=0, step=step).tolist()
+        shorter = [
+            (len(TEXTS[peer]) > len(text)) - (len(TEXTS[peer]) < len(text))
+            for text, peer in zip(TEXTS, peers, strict=True)
+        ]
+        assert parts(batch) == {"correct": TOTAL, "pairwise": shorter}
+        assert batch.rewards.tolist() == [2 * verdict for verdict in shorter]
+        found = rollout_metrics(batch)
+        assert found["reward/correct"] == 0.625
+        assert (found["judge/flip_frac"], found["judge/first_frac"], found["judge/no_scores_frac"]) == (0, 0.5, 0)

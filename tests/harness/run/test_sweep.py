@@ -6,9 +6,10 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from harness.models.language_model import LanguageModel
 from harness.plan import make_plan
 from harness.records import CellRecord, read_sweep
 from harness.records.files import read_json
+from harness.records.status import status_in
 from harness.run.question import write_question
 from harness.run.stages import inputs_of_cell
 from harness.run.sweep import SweepRun
@@ -103,6 +105,24 @@ def test_a_second_run_starts_nothing(sweep: Path, unbroken: Path) -> None:
     before = bench.all_contents(unbroken)
     SweepRun(make_plan(str(sweep)), unbroken, "bench run", 2, no_executor).run(Quiet())
     assert bench.all_contents(unbroken) == before
+
+
+def test_a_run_that_finds_everything_done_reads_few_statuses(
+    sweep: Path, unbroken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a thousand cells, these files are most of what it does: as it begins, for the page of all runs, for the
+    stand of the report and for that of the mirror."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    read: Counter[str] = Counter()
+
+    def counted(folder: Path) -> dict[str, Any]:
+        read[folder.name] += 1
+        return status_in(folder)
+
+    monkeypatch.setattr("harness.records.cell.status_in", counted)
+    code, stderr = bench.run_here(sweep, unbroken)
+    assert code == 0, stderr
+    assert len(read) == 4 and max(read.values()) <= 5
 
 
 def test_a_finished_sweep_is_topped_up_and_then_gets_another_seed(unbroken: Path, tmp_path: Path) -> None:

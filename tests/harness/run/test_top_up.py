@@ -16,7 +16,7 @@ from harness.models.start import StartingPoint
 from harness.plan import PlannedCell
 from harness.records import CellRecord, cell_directory_name
 from harness.records.cell import EVALUATION_FILE, EVALUATIONS
-from harness.records.files import write_json
+from harness.records.files import read_json, write_json
 from harness.run.cell_job import run_cell
 from harness.run.provenance import provenance
 from harness.sampling import store as sample_store
@@ -230,6 +230,9 @@ class TestOfAnEarlierVersion:
         """The home with the cell as the version before filed it: under the hash of all that it did."""
         cell, spec = record_of(home, spec_with()), spec_with()
         (cell.path / EVALUATION_FILE).unlink()
+        status = read_json(cell.path / "status.json")
+        del status["records"][EVALUATION_FILE]
+        write_json(cell.path / "status.json", status)
         cell.path.rename(cell.path.with_name(cell_directory_name("one", 0, semantic_hash(spec))))
         return home
 

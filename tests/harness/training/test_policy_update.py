@@ -201,7 +201,8 @@ class TestTerms:
         policy = rollouts.model()
         empty = rollouts.rollout(policy).rows(torch.tensor([], dtype=torch.long))
         for algorithm in presets("policy_gradient"):
-            PolicyUpdate(policy, spec({"algorithm": algorithm, "train.epochs": 2}), rollouts.PAD).run(empty, step=1)
+            asked = spec({"algorithm": algorithm, "train.epochs": 2})
+            PolicyUpdate(policy, asked, rollouts.PAD, teacher=rollouts.model()).run(empty, step=1)
             assert torch.equal(rollouts.weights(policy), rollouts.weights(rollouts.model())), algorithm
 
     def test_random_peers_are_the_same_for_a_whole_group(self) -> None:

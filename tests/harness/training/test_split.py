@@ -21,7 +21,8 @@ from tests.harness.training.together import VARIANTS, Trained, free_port, in_two
 STEPS = range(1, 4)
 """Batches; of two optimiser steps each, but for one update."""
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
-
+SMALL_GRADIENTS = {"a teacher in the loss"}
+"""Variants where many gradients are no larger than rounding, which Adam turns into steps: they get the wider tolerance."""
 
 IDLE_ROWS = 2
 """Fewer than the batch has, so that a sample of them is measured."""
@@ -48,7 +49,8 @@ def test_two_processes_train_like_one(tmp_path: Path, monkeypatch: pytest.Monkey
             worst = max(
                 float((together["weights"][name] - weight).abs().max()) for name, weight in alone["weights"].items()
             )
-            assert worst <= tolerance, (variant, sharding)
+            allowed = max(TOLERANCE.values()) if variant in SMALL_GRADIENTS else tolerance
+            assert worst <= allowed, (variant, sharding)
             for name, value in alone["metrics"].items():
                 expected = None if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)
                 assert together["metrics"][name] == expected, (variant, sharding, name)

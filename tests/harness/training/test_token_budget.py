@@ -39,7 +39,8 @@ def limited(model: PreTrainedModel, tokens: int) -> PreTrainedModel:
 
 
 class Failing:
-    """Runs out of memory once, in the backward pass number `at`."""
+    """Runs out of memory once, in the backward pass number `at`; with 0, never. A model with a hook is not computed in
+    blocks, and these round differently."""
 
     def __init__(self, model: PreTrainedModel, at: int) -> None:
         self._passes = itertools.count(1)
@@ -104,7 +105,7 @@ def test_a_policy_update_is_that_of_the_smaller_budget(name: str) -> None:
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_gradient_that_was_begun_is_forgotten(at: int) -> None:
     got = policy_update({"train.micro_batch_tokens": 50}, lambda policy: Failing(policy, at))
-    expected = policy_update({"train.micro_batch_tokens": 25})
+    expected = policy_update({"train.micro_batch_tokens": 25}, lambda policy: Failing(policy, at=0))
     assert got[1].micro_batch_tokens == 25
     assert torch.equal(rollouts.gradient(got[0]), rollouts.gradient(expected[0]))
     assert torch.equal(rollouts.weights(got[0]), rollouts.weights(expected[0]))

@@ -39,6 +39,8 @@ VARIANTS: dict[str, Settings] = {
     "ppo": {"algorithm": "ppo", "objective.critic.trunk": "own"},
     "kl in the loss": {"algorithm": "grpo", "objective.kl.where": "loss", "objective.kl.beta": 0.5},
     "dpo": {"algorithm": "dpo"},
+    "a teacher in the loss": {"algorithm": "gkd"},
+    "a teacher in the reward": {"algorithm": "opd"},
     "lora": {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 1e-3},
 }
 
@@ -58,11 +60,15 @@ class Trained:
         if self.spec.train.sharding == "fully":
             self.policy = copy.deepcopy(self.model)
         initial = frozen_copy(self.model)
+        teacher = frozen_copy(self.model)
+        with torch.no_grad():
+            for weight in teacher.parameters():
+                weight.neg_()
         self.batch = rollouts.rollout(self.model)
         self.update: Any = (
             PreferenceUpdate(self.model, self.spec, rollouts.PAD, initial, initial)
             if self.spec.pairs.type != "none"
-            else PolicyUpdate(self.model, self.spec, rollouts.PAD, initial)
+            else PolicyUpdate(self.model, self.spec, rollouts.PAD, initial, teacher)
         )
         Processes.here().share(self)
 

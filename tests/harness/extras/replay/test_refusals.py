@@ -24,6 +24,7 @@ def objective(**overrides: object) -> Objective:
         ({"credit": "steps"}, "credit=steps"),
         ({"select.type": "top_entropy"}, "select.type=top_entropy"),
         ({"baseline": "critic", "scale": "none"}, "baseline=critic"),
+        ({"distill.where": "loss"}, "distill.where=loss"),
     ],
 )
 def test_what_is_not_stored_is_named(overrides: dict[str, object], reason: str) -> None:

@@ -1,0 +1,155 @@
+"""What a spec refers to: models, data, templates, graders and plug-ins behind its names, each as what identifies it in
+a hash. A path never does: what lies there is read."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from algorithms import RULES, Objective
+from evals.grading import grader_version
+from evals.grading.extract import EXTRACTION_VERSION
+from evals.grading.model_judge import judge_of
+from evals.metrics import metric_sources
+from evals.pairs import parse_pair_source
+from evals.prompts import template_version
+from evals.tasks import get_task, task_source
+from evals.yaml_file import ENDINGS
+from harness.config.engine import AUTO, ENGINES
+from harness.config.model import SOLUTIONS_OF, ColdStart
+from harness.config.model_source import parse_source
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+
+
+def outside_engine(spec: RunSpec) -> dict[str, str]:
+    """The source of an engine that is a plug-in; nothing for shipped ones, which NUMERICS_VERSION covers."""
+    source = None if spec.rollout.engine == AUTO else ENGINES.source(spec.rollout.engine)
+    return {} if source is None else {"engine": source.digest}
+
+
+def graded_rollouts(spec: RunSpec) -> dict[str, Any]:
+    """What completions of the starting weights on the training problems, and their verdicts, come from."""
+    return {
+        **outside_engine(spec),
+        "start": start_of(spec),
+        "train": problems_of_split(spec.task.train, "train"),
+        "extraction_version": EXTRACTION_VERSION,
+        "template": template_version(spec.task.template),
+        "grader": grader_version(spec.rollout_grader),
+    }
+
+
+def outside_rule(spec: RunSpec) -> dict[str, str]:
+    """Identifies the code of a rule that a plug-in brings; the code of ours is under NUMERICS_VERSION."""
+    source = RULES.source(spec.objective.rule.type) if isinstance(spec.objective, Objective) else None
+    return {} if source is None else {"rule": source.digest}
+
+
+def start_of(spec: RunSpec) -> dict[str, Any]:
+    """What reinforcement learning starts from."""
+    return {"model": model_fingerprint(spec.model.source), **_demonstrated(spec.model.cold_start)}
+
+
+def teacher_of(spec: RunSpec) -> dict[str, Any]:
+    """The weights and the prompt of the teacher; nothing where there is none."""
+    if spec.teacher.type == "none":
+        return {}
+    return {"teacher": teacher_weights_of(spec) | {"prompt": template_version(spec.teacher_template)}}
+
+
+def teacher_weights_of(spec: RunSpec) -> dict[str, Any]:
+    """What the weights of a teacher are made of, besides the knobs of cold starts."""
+    teacher = spec.model_teacher
+    own = start_of(spec) if teacher.source is None else {"model": model_fingerprint(teacher.source)}
+    return {"source": own, "cold_start": _demonstrated(teacher.cold_start)}
+
+
+def _demonstrated(recipe: ColdStart) -> dict[str, Any]:
+    """What a cold start learns from; nothing without one."""
+    if recipe.type == "none":
+        return {}
+    return {"demonstrations": _demonstrations(recipe.data), "template": template_version(recipe.template)}
+
+
+def _demonstrations(data: str) -> str | dict[str, str]:
+    """Identifies demonstrations: a digest of a file's content; the name of generated ones; the problems whose solutions
+    they are."""
+    if data.startswith("demonstrations:"):
+        return data
+    if data.startswith(SOLUTIONS_OF):
+        return problems_of_split(data.removeprefix(SOLUTIONS_OF), "train")
+    try:
+        return hashlib.blake2b(Path(data).read_bytes(), digest_size=20).hexdigest()
+    except OSError as error:
+        raise RefusedError(
+            f"cold_start.data {data}: cannot be read ({error.strerror}). Give a JSONL file with `problem` and "
+            "`solution` a line, solutions:<task>, or demonstrations:arithmetic."
+        ) from None
+
+
+def template_identity(given: str) -> str:
+    """A template's name; for the path of a file, the digest of its content, wherever the file lies."""
+    return str(template_version(given)) if given.endswith(ENDINGS) else given
+
+
+def grader_identity(given: str | None) -> object:
+    """A grader's name; for a judge's file, wherever it lies, the digest of what in it can change a verdict, and of its
+    model's files where these are loaded in process."""
+    judge = judge_of(given)
+    if judge is None:
+        return given
+    return judge.version if judge.file.source is None else [judge.version, model_fingerprint(judge.file.source)]
+
+
+def problems_of_split(task_name: str, split: str) -> dict[str, str]:
+    task, source = get_task(task_name), task_source(task_name)
+    problems = {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
+    return problems if source is None else problems | {"source": source}
+
+
+def train_data(spec: RunSpec) -> dict[str, str]:
+    """Identifies what is learned from: a set of pairs, or the problems to which completions are drawn."""
+    if spec.pairs.type == "dataset":
+        return {"pairs": parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint}
+    return problems_of_split(spec.task.train, "train")
+
+
+def evaluated(spec: RunSpec) -> dict[str, Any]:
+    """What an evaluation refers to."""
+    return {
+        **outside_engine(spec),
+        "eval": [problems_of_split(name, "test") for name in spec.eval.tasks],
+        "extraction_version": EXTRACTION_VERSION,
+        "template": template_version(spec.eval.template),
+        "grader": grader_version(spec.eval.grader),
+        **({"metrics": own} if (own := metric_sources()) else {}),
+    }
+
+
+def all_of(spec: RunSpec) -> dict[str, Any]:
+    """What training and evaluation refer to, as the hashes of earlier versions have it."""
+    graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
+    templates = (spec.task.template, spec.eval.template)
+    return {
+        **outside_engine(spec),
+        **start_of(spec),
+        "train": train_data(spec),
+        "eval": [problems_of_split(name, "test") for name in spec.eval.tasks],
+        "extraction_version": EXTRACTION_VERSION,
+        "templates": {template_identity(name): template_version(name) for name in templates},
+        "graders": {str(grader_identity(name)): grader_version(name) for name in sorted(graders)},
+        **({"metrics": own} if (own := metric_sources()) else {}),
+    }
+
+
+@lru_cache
+def model_fingerprint(source: str) -> str:
+    return parse_source(source).fingerprint()
+
+
+@lru_cache
+def earlier_model_fingerprint(source: str) -> str:
+    return parse_source(source).earlier_fingerprint()

@@ -1,0 +1,257 @@
+"""Asks a chat model at an OpenAI-compatible address: many questions at once, patiently, until all are answered.
+
+A server may be busy, restart or drop a connection. Each question is then asked again, after a pause that doubles from
+try to try and is drawn at random within its upper half, so that clients do not come back all at once. Only if nothing
+at all was answered for as long as the caller's patience lasts, `ServerAwayError` is raised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any
+
+from evals.prompts import Message
+from harness.errors import BenchError, RefusedError, shown
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+_TOLD_EVERY_S = 5.0
+_LOOK_EVERY_S = 0.2
+_MOST_BYTES = 16 * 2**20
+"""The most of a response: a longer one is no reply of a judge."""
+_WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
+"""Besides all from 500 on."""
+
+
+class ServerAwayError(BenchError):
+    """A server did not answer for as long as it was waited for. What it had answered is kept."""
+
+
+@dataclass(frozen=True)
+class ChatReply:
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+OnReply = Callable[[int, ChatReply], None]
+"""(index of the question, its reply); called in the thread that asks."""
+OnWaiting = Callable[[str, bool], None]
+"""Is told every few seconds while nothing comes: what is waited for, and whether the server is away. Else it thinks."""
+
+
+@dataclass
+class ChatClient:
+    """address: up to /v1. key_variable: the environment variable with the key; None: no key is sent. timeout_s: of one
+    request. patience_s: how long the server may answer nothing before `ServerAwayError`.
+
+    requests: how many were sent so far, repetitions included.
+    """
+
+    address: str
+    model: str
+    key_variable: str | None = None
+    concurrency: int = 8
+    timeout_s: float = 120.0
+    patience_s: float = 600.0
+    requests: int = 0
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def ask(
+        self,
+        questions: Sequence[list[Message]],
+        temperature: float,
+        max_completion_tokens: int,
+        on_reply: OnReply,
+        on_waiting: OnWaiting = lambda sentence, is_away: None,
+    ) -> None:
+        """Ask all questions, `concurrency` at a time; on_reply gets each reply as it comes.
+
+        Raises ServerAwayError, and RefusedError for what no repetition would mend: no key, a wrong one, an unknown
+        model or address, a question that is too long. An exception ends the asking within moments; replies on their way
+        are lost.
+        """
+        body = {"model": self.model, "temperature": temperature, "max_tokens": max_completion_tokens, "n": 1}
+        asking = _Asking(self, self._headers())
+        for index, messages in enumerate(questions):
+            asking.questions.put((index, body | {"messages": messages}))
+        # Daemons: a program that ends need not wait for replies on their way.
+        for _ in range(min(self.concurrency, len(questions))):
+            Thread(target=asking.work, name="chat", daemon=True).start()
+        missing = len(questions)
+        try:
+            while missing:
+                try:
+                    index, answer = asking.answers.get(timeout=_LOOK_EVERY_S)
+                except Empty:
+                    asking.require_life(on_waiting)
+                    continue
+                if isinstance(answer, BaseException):
+                    raise answer
+                on_reply(index, answer)
+                missing -= 1
+        finally:
+            asking.ended.set()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self.key_variable is None:
+            return headers
+        key = os.environ.get(self.key_variable, "")
+        if not key.strip():
+            raise RefusedError(missing_key(self.key_variable, self.address))
+        return headers | {"Authorization": f"Bearer {key.strip()}"}
+
+    def count_request(self) -> None:
+        with self._lock:
+            self.requests += 1
+
+
+def missing_key(variable: str, address: str) -> str:
+    return (
+        f"the environment variable {variable}, which holds the key for {address}, is not set. Set it where bench runs, "
+        "or leave api_key_env out of the judge's file if no key is needed."
+    )
+
+
+class _NotNowError(Exception):
+    """Worth another try. after_s: the pause that the server asked for."""
+
+    def __init__(self, reason: str, after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.after_s = after_s
+
+
+class _Asking:
+    """One call of `ChatClient.ask`, as its threads share it."""
+
+    def __init__(self, client: ChatClient, headers: dict[str, str]) -> None:
+        import urllib3
+
+        self._client, self._headers = client, headers
+        self._pool = urllib3.PoolManager(maxsize=client.concurrency, timeout=client.timeout_s, retries=False)
+        self._answered_s = self._told_s = time.monotonic()
+        self._trouble = ""
+        self.ended = Event()
+        self.questions: SimpleQueue[tuple[int, dict[str, Any]]] = SimpleQueue()
+        self.answers: SimpleQueue[tuple[int, ChatReply | BaseException]] = SimpleQueue()
+
+    def work(self) -> None:
+        """A thread's part: question after question, until none is left or the asking has ended."""
+        while not self.ended.is_set():
+            try:
+                index, body = self.questions.get_nowait()
+            except Empty:
+                return
+            try:
+                self.answers.put((index, self.reply(body)))
+            except BaseException as error:  # noqa: BLE001  # it is raised where the questions were asked
+                self.answers.put((index, error))
+                return
+
+    def reply(self, body: dict[str, Any]) -> ChatReply:
+        """The reply to one question, however often it has to be asked."""
+        content = json.dumps(body).encode()
+        pause_s = FIRST_PAUSE_S
+        while not self.ended.is_set():
+            try:
+                found = self._once(content)
+                self._answered_s, self._trouble = time.monotonic(), ""
+                return found
+            except _NotNowError as error:
+                self._trouble = str(error)
+                asked_s = error.after_s
+            # Drawn without a seed: when a question is asked again changes nothing of its reply.
+            self.ended.wait(max(pause_s * random.uniform(0.5, 1.0), min(asked_s or 0.0, LONGEST_PAUSE_S)))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        raise RuntimeError("the asking has ended")
+
+    def require_life(self, on_waiting: OnWaiting) -> None:
+        """Raise ServerAwayError if nothing was answered for too long, else say so now and then. In the main thread."""
+        now_s, client = time.monotonic(), self._client
+        silent_s = now_s - self._answered_s
+        if self._trouble and silent_s > client.patience_s:
+            raise ServerAwayError(
+                f"the judge at {client.address} has not answered for {silent_s:.0f} s ({self._trouble}); its replies "
+                "so far are kept, and once it is back, the next run continues the cell"
+            )
+        if now_s - self._told_s >= _TOLD_EVERY_S:
+            self._told_s = now_s
+            if self._trouble:
+                left_s = client.patience_s - silent_s
+                on_waiting(f"waiting for the judge at {client.address} ({self._trouble}), {left_s:.0f} s more", True)
+            else:
+                on_waiting(f"the judge at {client.address} is thinking", False)
+
+    def _once(self, content: bytes) -> ChatReply:
+        """Raises _NotNowError, and RefusedError."""
+        from urllib3.exceptions import HTTPError
+
+        self._client.count_request()
+        url = f"{self._client.address}/chat/completions"
+        try:
+            response = self._pool.request("POST", url, body=content, headers=self._headers, preload_content=False)
+            try:
+                received = response.read(_MOST_BYTES)
+            finally:
+                response.release_conn()
+        except (HTTPError, OSError) as error:
+            raise _NotNowError(_in_words(error)) from None
+        if response.status != 200:
+            self._refuse_or_wait(response, received)
+        return _read(received)
+
+    def _refuse_or_wait(self, response: BaseHTTPResponse, received: bytes) -> None:
+        status = response.status
+        if status in _WORTH_ANOTHER_TRY or status >= 500:
+            raise _NotNowError(f"HTTP {status}", _seconds(response.headers.get("Retry-After")))
+        client = self._client
+        said = self._without_key(received[:2000].decode(errors="replace").strip())
+        raise RefusedError(
+            f"the judge {client.model} at {client.address} refuses a question with HTTP {status}: {shown(said, 400)}. "
+            "Mend address, model, key or text in the judge's file, or start the server with a longer context."
+        )
+
+    def _without_key(self, text: str) -> str:
+        """Servers repeat the key that they refuse."""
+        key = self._headers.get("Authorization", "").removeprefix("Bearer ")
+        return text.replace(key, "***") if key else text
+
+
+def _in_words(error: Exception) -> str:
+    """What went wrong, without addresses of Python objects."""
+    from urllib3.exceptions import NewConnectionError, TimeoutError
+
+    if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
+        return "no reply in time"
+    return {"NewConnectionError": "no connection", "NameResolutionError": "unknown host"}.get(
+        type(error).__name__, f"the connection broke: {type(error).__name__}"
+    )
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """What the header Retry-After asks for, where it is a number; a date is not waited for."""
+    return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
+
+
+def _read(received: bytes) -> ChatReply:
+    """Raises _NotNowError for what is no chat completion: a proxy's page, or a cut one."""
+    try:
+        document = json.loads(received)
+        message = document["choices"][0]["message"]
+        text = message.get("content")
+        usage = document.get("usage") or {}
+        tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        raise _NotNowError("the response is no chat completion") from None
+    # Servers that keep thoughts apart give no content where the reply was cut before the answer.
+    return ChatReply(text if isinstance(text, str) else "", *tokens)

@@ -1,0 +1,99 @@
+"""A generative judge: a language model that reads a problem and two completions and writes two scores.
+
+It writes the likeliest tokens, so that the same question has the same answer in every step and after every resume.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from evals.prompts import Template, get_template
+from evals.sampler import SamplingParams
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine, make_engine
+from harness.models.language_model import LanguageModel, PromptTooLongError, load_model, require_room
+from harness.rewards.judging import NO_SCORES, Pair, Scores
+from harness.rewards.parts.learned import PairwiseJudge
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_SCORES = re.compile(rf"{_NUMBER}\s*,\s*{_NUMBER}\W*$")
+
+
+def read_scores(text: str) -> Scores:
+    """The two numbers, with a comma between them, that a judgement ends with; `NO_SCORES` if it does not."""
+    found = _SCORES.search(text)
+    return (float(found[1]), float(found[2])) if found else NO_SCORES
+
+
+def written_scores(first: int, second: int) -> str:
+    """As `read_scores` reads them."""
+    return f"{first},{second}"
+
+
+@dataclass(frozen=True)
+class GenerativeJudge:
+    """Judge (see `harness.rewards.judging`) that is a language model. engine: over its model."""
+
+    language_model: LanguageModel
+    engine: Engine
+    template: Template
+    max_completion_tokens: int
+
+    @classmethod
+    def of(cls, spec: RunSpec, language_model: LanguageModel) -> GenerativeJudge:
+        """The judge that a spec asks for, with these weights. It draws with the torch engine, whatever the policy draws
+        with: no second engine wants a share of the GPU."""
+        rollout = spec.rollout.model_copy(update={"engine": "torch"})
+        template = get_template(spec.judge_template or "")
+        limit = spec.reward.of(PairwiseJudge).max_completion_tokens
+        return cls(language_model, make_engine(rollout, language_model), template, limit)
+
+    @classmethod
+    def load(cls, folder: Path, spec: RunSpec, start: LanguageModel) -> GenerativeJudge:
+        """The judge in this folder, frozen, on the device and in the dtype of the starting model."""
+        loaded = load_model(
+            f"path:{folder.resolve()}",
+            start.model.device.type,
+            start.model.dtype,
+            start.wanted_chat_template,
+            spec.model.trust_remote_code,
+        )
+        loaded.model.requires_grad_(False)
+        return cls.of(spec, loaded)
+
+    def prompt(self, pair: Pair) -> list[int]:
+        """Token ids of the question about a pair."""
+        return self.language_model.encode(self.template.render(pair.problem, first=pair.first, second=pair.second))
+
+    def params(self, temperature: float) -> SamplingParams:
+        return SamplingParams(self.max_completion_tokens, temperature, stop=self.template.stop)
+
+    def scores(self, pairs: Sequence[Pair]) -> list[Scores]:
+        """As `Judge.scores`. A question that leaves no room for an answer in the model's context has none."""
+        found = [NO_SCORES] * len(pairs)
+        prompts = {place: prompt for place, pair in enumerate(pairs) if self._fits(prompt := self.prompt(pair))}
+        if prompts:
+            keys = torch.zeros(len(prompts), 1, dtype=torch.int64)
+            drawn = self.engine.generate(list(prompts.values()), keys, self.params(temperature=0.0))
+            for place, read in zip(prompts, self.read(drawn.tokens, drawn.lengths, drawn.truncated), strict=True):
+                found[place] = read
+        return found
+
+    def read(self, tokens: torch.Tensor, lengths: torch.Tensor, truncated: torch.Tensor) -> list[Scores]:
+        """The scores in judgements [N, T] of these lengths [N]; none in one that was cut at the limit."""
+        return [
+            NO_SCORES if is_cut else read_scores(self.language_model.decode(row[:length]))
+            for row, length, is_cut in zip(tokens.tolist(), lengths.tolist(), truncated.tolist(), strict=True)
+        ]
+
+    def _fits(self, prompt: Sequence[int]) -> bool:
+        try:
+            require_room(self.language_model.model, len(prompt), self.max_completion_tokens)
+        except PromptTooLongError:
+            return False
+        return True

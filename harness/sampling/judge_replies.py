@@ -1,0 +1,201 @@
+"""What judges said, kept in a home: a question that was answered once is never asked again.
+
+`<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked.
+Each process appends to a file of its own, so no two ever write into one, on a shared disk either; a kill tears at most
+the last line, which nobody reads. A question that this process has no reply to is looked up in what others have written
+since, then asked. Each reply is on file before anything is made of it, so a cell that is repeated from its checkpoint
+gets the same verdicts, even where the server would not say the same twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evals.grading import Reply
+from evals.grading.model_judge import Judge, Question, lent
+from harness.config.hashing import digest
+from harness.config.references import model_fingerprint
+from harness.errors import RefusedError
+from harness.records.files import append_jsonl
+from harness.sampling.chat_client import ChatClient, ChatReply, OnWaiting, missing_key
+
+if TYPE_CHECKING:
+    from harness.models.language_model import LanguageModel
+
+FOLDER = "judges"
+MOST_BYTES = 2 * 2**30
+"""The most that replies of one model may take; above it the oldest files go."""
+_IN_USE_S = 24 * 3600.0
+"""A file that was written to since then may still be a live process'."""
+
+
+class Replies:
+    """The replies in one folder, by the names of their questions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, Reply] = {}
+        self._read_bytes: dict[str, int] = {}
+        self._own: Path | None = None
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Those that nobody has had a reply to, each once."""
+        if any(name not in self._known for name in names):
+            self._read_news()
+        return [name for name in dict.fromkeys(names) if name not in self._known]
+
+    def __getitem__(self, name: str) -> Reply:
+        return self._known[name]
+
+    def add(self, reply: Reply) -> None:
+        if self._own is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._drop_oldest()
+            self._own = self._folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
+        row = {"question": reply.question, "text": reply.text}
+        append_jsonl(self._own, [row | {"tokens": [reply.prompt_tokens, reply.completion_tokens]}])
+        self._known[reply.question] = reply
+
+    def _read_news(self) -> None:
+        """What was appended since it was last read, but for torn ends. The first reply to a question stays."""
+        for path in sorted(self._folder.glob("*.jsonl")):
+            if path == self._own:
+                continue
+            try:
+                with path.open("rb") as handle:
+                    handle.seek(self._read_bytes.get(path.name, 0))
+                    whole, newline, _ = handle.read().rpartition(b"\n")
+            except FileNotFoundError:  # another process has dropped it
+                continue
+            self._read_bytes[path.name] = self._read_bytes.get(path.name, 0) + len(whole) + len(newline)
+            for line in whole.splitlines():
+                if (reply := _reply_in(line)) is not None:
+                    self._known.setdefault(reply.question, reply)
+
+    def _drop_oldest(self) -> None:
+        sizes = {path: path.stat() for path in self._folder.glob("*.jsonl")}
+        total = sum(stat.st_size for stat in sizes.values())
+        for path, stat in sorted(sizes.items(), key=lambda item: item[1].st_mtime):
+            if total <= MOST_BYTES or time.time() - stat.st_mtime < _IN_USE_S:
+                return
+            path.unlink(missing_ok=True)
+            total -= stat.st_size
+
+
+def _reply_in(line: bytes) -> Reply | None:
+    """None for a line that is damaged: its question is asked again."""
+    try:
+        row = json.loads(line)
+        prompt_tokens, completion_tokens = row["tokens"]
+        return Reply(str(row["question"]), str(row["text"]), int(prompt_tokens), int(completion_tokens))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+@dataclass
+class JudgeMessenger:
+    """Asks judges, at their addresses or in this process, what the home has no reply to yet.
+
+    on_waiting: is told while a judge is waited for. requests: how many were sent to addresses, repetitions included.
+    """
+
+    home: Path
+    on_waiting: OnWaiting = lambda sentence, is_away: None
+    requests: int = 0
+    _replies: dict[str, Replies] = field(default_factory=dict)
+
+    def ask(self, judge: Judge, questions: Sequence[Question]) -> list[Reply]:
+        """As `evals.grading.model_judge.Messenger.ask`. Raises as `ChatClient.ask`, and as `load_model`."""
+        replies = self._replies_of(judge)
+        by_name = {question.name: question for question in questions}
+        missing = replies.missing([*by_name])
+        if missing:
+            asked = [by_name[name] for name in missing]
+
+            def keep(index: int, said: ChatReply) -> None:
+                replies.add(Reply(missing[index], said.text, said.prompt_tokens, said.completion_tokens))
+
+            if judge.file.address is None:
+                _ask_in_process(judge, asked, keep)
+            else:
+                self._ask_address(judge, asked, keep)
+        return [replies[question.name] for question in questions]
+
+    def _replies_of(self, judge: Judge) -> Replies:
+        weights = judge.file.source and model_fingerprint(judge.file.source)  # those at an address are not known
+        name = digest(judge.decoding | {"weights": weights})[:16]
+        if name not in self._replies:
+            self._replies[name] = Replies(self.home / "cache" / FOLDER / name)
+        return self._replies[name]
+
+    def _ask_address(self, judge: Judge, asked: Sequence[Question], keep: Callable[[int, ChatReply], None]) -> None:
+        file = judge.file
+        assert file.address is not None and file.model is not None
+        client = ChatClient(
+            file.address, file.model, file.api_key_env, file.concurrency, file.timeout_s, file.patience_s
+        )
+        messages = [question.messages for question in asked]
+        try:
+            client.ask(messages, file.temperature, file.max_completion_tokens, keep, self.on_waiting)
+        finally:
+            self.requests += client.requests
+
+
+@contextmanager
+def judges_in(home: Path, on_waiting: OnWaiting = lambda sentence, is_away: None) -> Iterator[None]:
+    """Let judges be asked, with the replies of this home, until the block ends."""
+    with lent(JudgeMessenger(home, on_waiting)):
+        yield
+
+
+def require_askable(judge: Judge) -> None:
+    """RefusedError for a key or a local model that is not there."""
+    file = judge.file
+    if file.address is not None and file.api_key_env is not None and not os.environ.get(file.api_key_env, "").strip():
+        raise RefusedError(missing_key(file.api_key_env, file.address))
+    if file.source is not None:
+        model_fingerprint(file.source)
+
+
+_BATCH = 32
+_in_process: dict[str, LanguageModel] = {}
+"""The last model of a judge in this process, by its source."""
+
+
+def _ask_in_process(judge: Judge, asked: Sequence[Question], keep: Callable[[int, ChatReply], None]) -> None:
+    """With noise keyed by the question, where the temperature is above 0."""
+    import torch
+
+    from evals.sampler import SamplingParams
+    from harness.engines.torch.engine import TorchEngine
+    from harness.models.language_model import load_model
+
+    source = str(judge.file.source)
+    if source not in _in_process:
+        _in_process.clear()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        try:
+            _in_process[source] = load_model(source, device)
+        except RefusedError as error:
+            raise RefusedError(f"the judge {judge.name}: {error}") from None
+    model = _in_process[source]
+    params = SamplingParams(judge.file.max_completion_tokens, judge.file.temperature)
+    engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
+    for first in range(0, len(asked), _BATCH):
+        batch = asked[first : first + _BATCH]
+        prompts = [model.encode(question.messages) for question in batch]
+        keys = [[int.from_bytes(bytes.fromhex(question.name)[:8], "little", signed=True)] for question in batch]
+        drawn = engine.generate(prompts, torch.tensor(keys), params)
+        rows = zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True)
+        for index, (tokens, length) in enumerate(rows):
+            text = model.decode(tokens[:length])
+            keep(first + index, ChatReply(text, len(prompts[index]), length))
