@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,7 @@ NOWHERE = "http://127.0.0.1:9"
 """A server that is not there: nothing is mirrored."""
 SWEEP, EVALUATIONS = "growth", 4
 ARMS = 5
+SLOTS = 2
 VERB = """
 import sys
 from harness.cli import main
@@ -148,11 +150,14 @@ def cpu_of_children_s() -> float:
 
 
 def family(pid: int) -> Iterator[int]:
+    """The process and those that any of its threads began, and so on."""
     yield pid
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return
+    children: list[str] = []
+    for task in Path("/proc").glob(f"{pid}/task/*/children"):
+        try:
+            children += task.read_text().split()
+        except OSError:
+            continue
     for child in children:
         yield from family(int(child))
 
@@ -174,13 +179,19 @@ def train_one(home: Path) -> Path:
 
 
 def grow(plan: Plan, home: Path, first: Path, steps: int) -> None:
-    """Write the records of all cells of a plan."""
+    """Write the records of all cells of a plan, as if they had run one after another on `SLOTS` slots."""
     rng = random.Random(0)
     make_cells(plan, plan.cells, home)
     write_question(plan, home, f"bench run {SWEEP}")
     rows = {name: read_rows(first / f"{name}.jsonl") for name in ("steps", "timing", "scores", "problems", "starts")}
-    for cell in plan.cells:
-        write_cell(plan, home, cell, first, rows, steps, rng)
+    began, took_s = (
+        datetime.fromisoformat(rows["starts"][0]["time"]),
+        sum(row.get("total_s", 0.0) for row in rows["timing"]),
+    )
+    for index, cell in enumerate(plan.cells):
+        after = timedelta(seconds=index // SLOTS * steps * took_s / len(rows["steps"]))
+        begun = [start | {"time": (began + after).isoformat(timespec="seconds")} for start in rows["starts"]]
+        write_cell(plan, home, cell, first, rows | {"starts": begun}, steps, rng)
 
 
 def write_cell(
@@ -225,7 +236,7 @@ def write_cell(
         generated_tokens=steps * tokens_a_step,
         flags=[],
         digest=f"{cell.hash:.32}",
-        records=record.count("evals.parquet"),
+        records=record.count_finished(),
     )
 
 

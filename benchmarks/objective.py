@@ -55,6 +55,7 @@ def step_ms(objective: Objective, repetitions: int) -> float:
             ref_logp=ref_logp,
             sampler_logp=sampler_logp,
             entropy=entropy,
+            divergence=entropy,
             values=values,
             old_values=values.detach(),
             returns=rewards[:, None].expand(ROWS, TOKENS),
