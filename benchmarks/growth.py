@@ -69,7 +69,9 @@ def main() -> None:
         "--mirror", help="where `sync` mirrors to instead of SQLite in the home, as MLFLOW_TRACKING_URI"
     )
     given = parser.parse_args()
-    outcome: dict[str, Any] = {"settings": vars(given), "required": bounds(at_most=REQUIRED)}
+    database = None if given.mirror is None else given.mirror.partition(":")[0].partition("+")[0]
+    settings = vars(given) | {"mirror": database}  # an address has names and secrets in it
+    outcome: dict[str, Any] = {"settings": settings, "required": bounds(at_most=REQUIRED)}
     lines: list[str] = []
 
     def measure(verb: str, n_cells: int, *words: str, mirror: str | None = None) -> None:
@@ -94,8 +96,7 @@ def main() -> None:
                 what = sweep if verb in ("plan", "run") else SWEEP
                 if verb in given.verbs:
                     measure(verb, n_cells, what, "--home", str(home), mirror=given.mirror)
-    kind = "" if given.mirror is None else f"_{given.mirror.partition(':')[0].partition('+')[0]}"
-    finish(f"growth{kind}", outcome, lines, given)
+    finish("growth" if database is None else f"growth_{database}", outcome, lines, given)
 
 
 def question(folder: Path, n_cells: int) -> Path:
