@@ -136,7 +136,7 @@ def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
         differing = {knob for knob, by_arm in varied.items() if by_arm[name_a] != by_arm[name_b]}
         if not (_heeds_rewards(a) or _heeds_rewards(b)):
             of_rewards = sorted(knob for knob in differing if knob.startswith("reward."))
-            inert |= dict.fromkeys(of_rewards, "no reward has a say in the loss or in which completions it is made of")
+            inert |= dict.fromkeys(of_rewards, "rewards affect neither the loss nor which completions are in it")
         if inert:
             noops.append(Noop((name_a, name_b), inert, refused=differing <= inert.keys()))
     return noops
