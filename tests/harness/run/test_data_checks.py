@@ -116,7 +116,7 @@ def policy() -> LanguageModel:
         (
             {"answer": "four"},
             {},
-            "the tokenizer of model.source lacks characters of 'four', of the problem mine-train-00001",
+            "the tokenizer of model.source lacks characters of 'four' in the problem mine-train-00001",
         ),
         ({"problem": "two+2="}, {}, "lacks characters of 'two"),
         (
