@@ -41,7 +41,7 @@ MICRO_BATCH_TOKENS = 4096
 
 
 class Question(NamedTuple):
-    """A pair in the order in which the judge sees it, and whether the label says that its first completion is better."""
+    """A pair in the order in which the judge sees it, and whether the label prefers its first completion."""
 
     pair: Pair
     first_is_better: bool
