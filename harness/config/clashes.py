@@ -189,9 +189,7 @@ def _generator_problems(spec: RunSpec) -> Iterator[str]:
         return
     is_start = str(parsed) == str(parse_source(spec.model.source)) and spec.model.cold_start.type == "none"
     if is_start:
-        yield (
-            f"reward.vr_cli.generator={source} is model.source, which is the generator by default. Leave it out"
-        )
+        yield (f"reward.vr_cli.generator={source} is model.source, which is the generator by default. Leave it out")
 
 
 def _judge_problems(spec: RunSpec) -> Iterator[str]:
