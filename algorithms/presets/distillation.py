@@ -56,7 +56,7 @@ GKD = Preset(
     "student's completions at temperature 0.9, decides per batch who writes, and does not pass its temperature to the "
     "loss. No gradient flows through the sampling, neither in the paper nor here.",
     traps="For beta between 0 and 1 the divergence is at most log 2 and vanishes towards both ends, but at exactly 0 "
-    "and 1 it is an unbounded KL. So beta=0.01 has about a hundredth of the gradient of beta=0. Compare values at "
+    "and 1 it is an unbounded KL. So a beta of 0.01 has about a hundredth of the gradient of 0. Compare values at "
     "equal gradient norm, or tune the learning rate for each.",
     companions={"rollout.sampler": "teacher", "rollout.policy_frac": 0.5},
 )
@@ -74,7 +74,7 @@ OPD = Preset(
     implementations="Tinker's cookbook and slime subtract the same log-ratio from the advantages of any estimator, "
     "after normalisation, as here. prime-rl weights the two (adv_tau, teacher_tau), and an example in rLLM clips the "
     "log-ratio to +-5. MiniLLM also credits all later tokens (distill.discount=1), normalises by length, and samples "
-    "from a mixture with the teacher. `gkd` with beta=1 sums over the vocabulary instead of sampling.",
+    "from a mixture with the teacher. `gkd` with a beta of 1 sums over the vocabulary instead of sampling.",
     traps="The log-ratio has no lower bound: a token that the teacher would never write has an advantage of -20 or "
     "less, a single such token can dominate the gradient, and gradient clipping acts in many steps. Off its own "
     "distribution, the teacher's log-probs say little. Tokens that the student never samples are never taught.",

@@ -1,9 +1,9 @@
-"""Decoder layers of the Llama kind on a CPU, computed a block of tokens at a time.
+"""Llama-style decoder layers on a CPU, computed one block of tokens at a time.
 
-transformers passes over all tokens with one operation after another, so that each reads from memory what the one before
-it wrote there. Here everything but attention, which looks at one token at a time, runs over a block of tokens while the
-block lies in the core's cache, and attention over some sequences at a time. Backward passes are written by hand, and
-compute again what is cheaper to compute than to keep. Results are those of transformers' layers up to rounding.
+transformers applies each operation to all tokens in turn, so every operation reads from memory what the previous one
+wrote there. Here all per-token operations, which is everything but attention, run on one block of tokens while the
+block is in the core's cache; attention runs on a few sequences at a time. Backward passes are written by hand and
+recompute what is cheaper to compute than to keep. Results equal those of transformers' layers up to rounding.
 
 Shapes: M tokens, m of them in a block, D hidden size, F width of the feed-forward layer, H query heads and K key heads
 of size d.
@@ -68,10 +68,10 @@ class BlockedLayer:
 
 
 def blocked_layers(decoder: PreTrainedModel) -> list[BlockedLayer] | None:
-    """The decoder's layers, or None if this is not the place to compute them in blocks: on a GPU, in half precision,
-    with parts that are not known here, and where hooks want to see transformers' own calls.
+    """The decoder's layers; None where they cannot run in blocks: on a GPU, in half precision, with unknown parts, or
+    with hooks, which must see transformers' own calls.
 
-    A decoder may do more than its parts show, such as scaling what a layer adds. Callers compare once.
+    A decoder may do more than its parts show, such as scaling a residual. So callers compare the results once.
     """
     layers: Any = getattr(decoder, "layers", None)
     if layers is None or decoder.device.type != "cpu" or decoder.dtype not in (torch.float32, torch.float64):
