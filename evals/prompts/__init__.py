@@ -34,9 +34,9 @@ class Message(TypedDict):
 class Template:
     """A prompt with a hole `{problem}`; a teacher's template may also have `{solution}`.
 
-    version: of a named template, to be raised with every change of the other fields but the name. Of a user's file, the
-        digest of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts
-        never mix.
+    version: for a named template, raise it whenever a field other than the name changes. For a user's file, the digest
+        of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts never
+        mix.
     system: the system message of a chat prompt, or None for none at all.
     chat: whether the prompt is a list of messages (for the tokenizer's chat template) or plain text.
     stop: strings that end a completion because nothing after them belongs to the answer. Whoever samples under this
