@@ -1,19 +1,13 @@
 """What judges said, kept in a home: a question that was answered once is never asked again.
 
-`<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked.
-Each process appends to a file of its own, so no two ever write into one, on a shared disk either; a kill tears at most
-the last line, which nobody reads. A question that this process has no reply to is looked up in what others have written
-since, then asked. Each reply is on file before anything is made of it, so a cell that is repeated from its checkpoint
+`<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked
+(see `remembered`). Each reply is on file before anything is made of it, so a cell that is repeated from its checkpoint
 gets the same verdicts, even where the server would not say the same twice.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,80 +19,28 @@ from evals.grading.model_judge import Judge, Question, lent
 from harness.config.hashing import digest
 from harness.config.references import model_fingerprint
 from harness.errors import RefusedError
-from harness.records.files import append_jsonl
 from harness.sampling.chat_client import ChatClient, ChatReply, OnWaiting, missing_key
+from harness.sampling.remembered import Remembered, Row
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 FOLDER = "judges"
-MOST_BYTES = 2 * 2**30
-"""The most that replies of one model may take; above it the oldest files go."""
-_IN_USE_S = 24 * 3600.0
-"""A file that was written to since then may still be a live process'."""
 
 
-class Replies:
+class Replies(Remembered[Reply]):
     """The replies in one folder, by the names of their questions."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[str, Reply] = {}
-        self._read_bytes: dict[str, int] = {}
-        self._own: Path | None = None
-
-    def missing(self, names: Sequence[str]) -> list[str]:
-        """Those that nobody has had a reply to, each once."""
-        if any(name not in self._known for name in names):
-            self._read_news()
-        return [name for name in dict.fromkeys(names) if name not in self._known]
-
-    def __getitem__(self, name: str) -> Reply:
-        return self._known[name]
-
     def add(self, reply: Reply) -> None:
-        if self._own is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._drop_oldest()
-            self._own = self._folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
-        row = {"question": reply.question, "text": reply.text}
-        append_jsonl(self._own, [row | {"tokens": [reply.prompt_tokens, reply.completion_tokens]}])
-        self._known[reply.question] = reply
+        self.keep(reply.question, reply)
 
-    def _read_news(self) -> None:
-        """What was appended since it was last read, but for torn ends. The first reply to a question stays."""
-        for path in sorted(self._folder.glob("*.jsonl")):
-            if path == self._own:
-                continue
-            try:
-                with path.open("rb") as handle:
-                    handle.seek(self._read_bytes.get(path.name, 0))
-                    whole, newline, _ = handle.read().rpartition(b"\n")
-            except FileNotFoundError:  # another process has dropped it
-                continue
-            self._read_bytes[path.name] = self._read_bytes.get(path.name, 0) + len(whole) + len(newline)
-            for line in whole.splitlines():
-                if (reply := _reply_in(line)) is not None:
-                    self._known.setdefault(reply.question, reply)
+    def _row_of(self, name: str, item: Reply) -> Row:
+        return {"question": name, "text": item.text, "tokens": [item.prompt_tokens, item.completion_tokens]}
 
-    def _drop_oldest(self) -> None:
-        sizes = {path: path.stat() for path in self._folder.glob("*.jsonl")}
-        total = sum(stat.st_size for stat in sizes.values())
-        for path, stat in sorted(sizes.items(), key=lambda item: item[1].st_mtime):
-            if total <= MOST_BYTES or time.time() - stat.st_mtime < _IN_USE_S:
-                return
-            path.unlink(missing_ok=True)
-            total -= stat.st_size
-
-
-def _reply_in(line: bytes) -> Reply | None:
-    """None for a line that is damaged: its question is asked again."""
-    try:
-        row = json.loads(line)
+    def _item_in(self, row: Row) -> tuple[str, Reply]:
         prompt_tokens, completion_tokens = row["tokens"]
-        return Reply(str(row["question"]), str(row["text"]), int(prompt_tokens), int(completion_tokens))
-    except (ValueError, TypeError, KeyError):
-        return None
+        name = str(row["question"])
+        return name, Reply(name, str(row["text"]), int(prompt_tokens), int(completion_tokens))
 
 
 @dataclass
