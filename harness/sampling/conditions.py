@@ -108,8 +108,15 @@ class Conditions:
         """What stored verdicts depend on."""
         return {
             "grader": self.grader,
-            "graders": {name: grader_version(name) for name in sorted(GRADERS.names())},
+            "graders": {name: grader_version(name) for name in sorted(self._asked_graders)},
             "extraction": {"name": self.task.extract, "version": EXTRACTION_VERSION},
+        }
+
+    @property
+    def _asked_graders(self) -> set[str]:
+        """Of those with a name: all that compare answers, and the one that decides."""
+        return {
+            name for name, grader in GRADERS.all().items() if name == self.grader or not isinstance(grader, GradesWhole)
         }
 
     def as_json(self, problems: Sequence[Problem]) -> dict[str, Any]:
