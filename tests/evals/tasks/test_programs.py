@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
+from evals.errors import EvalError
 from evals.grading.unit_tests import Trial, outcome_of
 from evals.tasks import get_task
 from evals.tasks.base import Problem
@@ -90,3 +92,20 @@ def test_no_constant_passes_most_of_the_tests(name: str) -> None:
     """Else the share of tests passed would reward a program that does nothing."""
     returns = [json.dumps(test["returns"]) for test in json.loads(PROBLEMS[name].answer)["tests"]]
     assert max(map(returns.count, returns)) <= len(returns) * 0.6
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"entry_point": "f"}, "rows.jsonl, line 2: tests: Input should be a valid list.*has an `entry_point`"),
+        ({"tests": [{"args": [], "returns": 1}]}, "rows.jsonl, line 2: entry_point: Input should be a valid string"),
+        ({"entry_point": "f", "tests": [{"args": 1, "returns": 1}]}, r"line 2: tests\.0\.args"),
+    ],
+)
+def test_a_row_without_proper_tests_is_named(row: dict[str, object], message: str, tmp_path: Path) -> None:
+    rows = [{"entry_point": "f", "tests": [{"args": [], "returns": 1}]}, row]
+    lines = [json.dumps({"problem": f"Problem {number}", **one}) for number, one in enumerate(rows)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    (tmp_path / "mine.yaml").write_text("name: mine\ngrader: unit_tests\nsplits: {test: {file: rows.jsonl}}\n")
+    with pytest.raises(EvalError, match=message):
+        get_task(str(tmp_path / "mine.yaml")).split("test").load()
