@@ -114,7 +114,7 @@ class Conditions:
 
     @property
     def _asked_graders(self) -> set[str]:
-        """Of those with a name: all that compare answers, and the one that decides."""
+        """The graders that have a name: all that compare answers, and the one that decides."""
         return {
             name for name, grader in GRADERS.all().items() if name == self.grader or not isinstance(grader, GradesWhole)
         }

@@ -103,7 +103,7 @@ def test_no_constant_passes_most_of_the_tests(name: str) -> None:
     ],
 )
 def test_a_row_without_proper_tests_is_named(row: dict[str, object], message: str, tmp_path: Path) -> None:
-    rows = [{"entry_point": "f", "tests": [{"args": [], "returns": 1}]}, row]
+    rows: list[dict[str, object]] = [{"entry_point": "f", "tests": [{"args": [], "returns": 1}]}, row]
     lines = [json.dumps({"problem": f"Problem {number}", **one}) for number, one in enumerate(rows)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     (tmp_path / "mine.yaml").write_text("name: mine\ngrader: unit_tests\nsplits: {test: {file: rows.jsonl}}\n")

@@ -17,6 +17,7 @@ from harness.records import CellRecord
 from harness.rewards.parts.correct import PassedTests
 from harness.sampling import code_tester
 from harness.sampling.code_tester import CodeTester, code_allowed
+from harness.sampling.conditions import Conditions
 from tests.harness.rewards.attempts import attempt, context, part_rewards, same
 from tests.harness.run import bench
 from tests.harness.run.small import run_cell, small_spec
@@ -82,6 +83,15 @@ def test_the_permission_is_asked_for_by_name(task: str) -> None:
     assert allowed.runs_code and not small_spec().runs_code
     # Permission changes no number, and cells that run no programs are filed as before.
     assert training_hash(small_spec({"reward.allow_code": True})) == training_hash(small_spec())
+
+
+def test_verdicts_stored_without_programs_are_not_graded_again() -> None:
+    """Stored samples name the graders that were asked; this one is asked only where it decides."""
+    by_number, by_tests = (
+        Conditions.of_training(small_spec({"task.train": task, "reward.allow_code": True})).grading["graders"]
+        for task in ("arithmetic", "programs")
+    )
+    assert "unit_tests" not in by_number and by_tests == by_number | {"unit_tests": unit_tests.version}
 
 
 @pytest.mark.parametrize(
