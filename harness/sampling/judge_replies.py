@@ -1,19 +1,21 @@
 """The cache of judges' replies in a home: a question that was answered once is never asked again.
 
+<<<<<<< HEAD
 `<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked.
 Each process appends to a file of its own, so two processes never write to the same file, even on a shared disk. A kill
 can only tear the last line, which readers skip. Before a process asks a question, it looks for a reply in what the
 others have written since. Each reply is on disk before it is used, so a cell that repeats steps from its checkpoint
 gets the same verdicts, even from a server whose replies vary.
+=======
+`<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked
+(see `remembered`). Each reply is on file before anything is made of it, so a cell that is repeated from its checkpoint
+gets the same verdicts, even where the server would not say the same twice.
+>>>>>>> bd7904f21138db18052f7edeebc192561efb4a8d
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,22 +27,26 @@ from evals.grading.model_judge import Judge, Question, lent
 from harness.config.hashing import digest
 from harness.config.references import model_fingerprint
 from harness.errors import RefusedError
-from harness.records.files import append_jsonl
 from harness.sampling.chat_client import ChatClient, ChatReply, OnWaiting, missing_key
+from harness.sampling.remembered import Remembered, Row
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 FOLDER = "judges"
+<<<<<<< HEAD
 MOST_BYTES = 2 * 2**30
 """Limit for the replies of one model; above it the oldest files are deleted."""
 _IN_USE_S = 24 * 3600.0
 """A file written more recently than this may belong to a live process, so it is kept."""
+=======
+>>>>>>> bd7904f21138db18052f7edeebc192561efb4a8d
 
 
-class Replies:
+class Replies(Remembered[Reply]):
     """The replies in one folder, by the names of their questions."""
 
+<<<<<<< HEAD
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[str, Reply] = {}
@@ -56,15 +62,12 @@ class Replies:
     def __getitem__(self, name: str) -> Reply:
         return self._known[name]
 
+=======
+>>>>>>> bd7904f21138db18052f7edeebc192561efb4a8d
     def add(self, reply: Reply) -> None:
-        if self._own is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._drop_oldest()
-            self._own = self._folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
-        row = {"question": reply.question, "text": reply.text}
-        append_jsonl(self._own, [row | {"tokens": [reply.prompt_tokens, reply.completion_tokens]}])
-        self._known[reply.question] = reply
+        self.keep(reply.question, reply)
 
+<<<<<<< HEAD
     def _read_news(self) -> None:
         """Read the lines that others appended since the last call, except torn ones. A question's first reply stays."""
         for path in sorted(self._folder.glob("*.jsonl")):
@@ -95,10 +98,15 @@ def _reply_in(line: bytes) -> Reply | None:
     """None for a damaged line, whose question is then asked again."""
     try:
         row = json.loads(line)
+=======
+    def _row_of(self, name: str, item: Reply) -> Row:
+        return {"question": name, "text": item.text, "tokens": [item.prompt_tokens, item.completion_tokens]}
+
+    def _item_in(self, row: Row) -> tuple[str, Reply]:
+>>>>>>> bd7904f21138db18052f7edeebc192561efb4a8d
         prompt_tokens, completion_tokens = row["tokens"]
-        return Reply(str(row["question"]), str(row["text"]), int(prompt_tokens), int(completion_tokens))
-    except (ValueError, TypeError, KeyError):
-        return None
+        name = str(row["question"])
+        return name, Reply(name, str(row["text"]), int(prompt_tokens), int(completion_tokens))
 
 
 @dataclass
