@@ -271,6 +271,8 @@ def grade_together(
         [None if rule is None or not problem.answer else verdict(problem, text, rule) for problem, text in completions],
     )
 
+
+def grade_ahead(completions: Iterable[tuple[Problem, str]], grader: GradesWhole, extract: str) -> None:
     """Grade all completions at once, so that grading them one by one later finds cached replies and outcomes. Raises as
     `GradesWhole.verdicts`."""
     from evals.grading.extract import extract_answer
