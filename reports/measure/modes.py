@@ -19,8 +19,8 @@ class ModeScore:
     """One arm on one task in one mode, over its finished seeds.
 
     task: its own name; asked: with the mode. mode: think or direct; budget_tokens: at which thinking is cut; None:
-    never. low_pp, high_pp: the t interval over seeds; None with fewer than three. tokens: of a completion, without the
-    words that stop its thinking.
+    never. low_pp, high_pp: the t interval over seeds at this level; None with fewer than three. tokens: of a
+    completion, without the words that stop its thinking.
     """
 
     arm: str
@@ -30,6 +30,7 @@ class ModeScore:
     budget_tokens: int | None
     n: int
     mean_pp: float
+    level: float
     low_pp: float | None
     high_pp: float | None
     tokens: float | None
@@ -72,7 +73,8 @@ def _score(analysis: Analysis, arm: str, task: str) -> ModeScore | None:
         return None
     low, high = t_interval(scores, analysis.sweep.alpha) if len(scores) >= MIN_PAIRS else (None, None)
     spent = mean_of(one.final_value("mean_tokens") for one in measured)
-    return ModeScore(arm, _own(task), task, *_parts(task), len(scores), mean, low, high, spent)
+    level = 1 - analysis.sweep.alpha
+    return ModeScore(arm, _own(task), task, *_parts(task), len(scores), mean, level, low, high, spent)
 
 
 def mode_rows(scores: list[ModeScore]) -> list[dict[str, Any]]:

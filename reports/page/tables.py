@@ -161,10 +161,9 @@ def mode_table(scores: Sequence[Row]) -> Table | None:
 
 
 def _mode_heading(score: Row) -> str:
-    if score["mode"] == "direct":
-        return "direct"
     budget = score["budget_tokens"]
-    return "think" if budget is None else f"think, at most {budget}"
+    asked = score["mode"] if budget is None else f"{score['mode']}, at most {budget}"
+    return f"{asked} ({percent(score['level'])} interval)"
 
 
 def _mode_cell(score: Row | None) -> str:

@@ -32,7 +32,8 @@ def test_each_arm_has_its_modes_from_no_thinking_to_most(tmp_path: Path) -> None
     assert (found[3].low_pp, found[3].high_pp, found[3].tokens) == (plain.low_pp, plain.high_pp, plain.mean_tokens)
     assert first.n == 3 and found[4].mean_pp == pytest.approx(first.mean_pp + 5.0, abs=0.5)
     table = mode_table(mode_rows(found))
-    assert table is not None and table.columns == ["arm", "direct", "think, at most 8", "think, at most 12", "think"]
+    modes = ["direct", "think, at most 8", "think, at most 12", "think"]
+    assert table is not None and table.columns == ["arm", *(f"{mode} (95% interval)" for mode in modes)]
     assert [row[0] for row in table.rows] == ["base", "up"]
     assert table.rows[0][4].endswith(f"/ {found[3].tokens:.3g}")
     drawing = FIGURES.find("thinking_budgets").draw(analysis)
