@@ -75,7 +75,7 @@ def missing_requests(
     for problem in problems:
         missing = [sample for sample in range(n_samples) if (problem.id, sample) not in finished]
         if missing:
-            prompt = template.render(problem.problem)
+            prompt = template.ask(problem)
             yield from (Request(problem, sample, prompt) for sample in missing)
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import TypedDict
+from typing import Literal, Protocol, TypedDict
 
 from pydantic import StrictInt
 
@@ -21,6 +21,20 @@ from harness.plugins import Kind
 HOLE = "{problem}"
 SOLUTION = "{solution}"
 """A hole that only the prompts of teachers may have."""
+MODE = "{mode}"
+"""A hole for the flag that asks for steps, or for the answer at once."""
+
+Mode = Literal["think", "direct"]
+"""think: the steps are to be written, then the answer; direct: the answer at once."""
+
+
+class Asked(Protocol):
+    """What is read of a problem that is asked, as tasks have them."""
+
+    @property
+    def problem(self) -> str: ...
+    @property
+    def mode(self) -> Mode: ...
 
 
 class Message(TypedDict):
@@ -30,9 +44,53 @@ class Message(TypedDict):
     content: str
 
 
+class Thinking(Declared):
+    """How a prompt asks for either mode, and where thinking ends in a completion.
+
+    think, direct: the flags of the modes, which fill `{mode}`.
+    end: what stands between steps and answer; its first occurrence ends the thinking.
+    stop: what is put behind thoughts that are cut at a budget, so that the answer follows. The default is the
+        instruction of Qwen3 (2505.09388, section 4.3).
+    """
+
+    think: str = ""
+    direct: str = ""
+    end: str = "</think>"
+    stop: str = (
+        "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+        "</think>.\n\n"
+    )
+
+    def fault(self, text: str) -> str | None:
+        """What is wrong with it in a template of this text, and the remedy; None if nothing is."""
+        if not self.end or self.end not in self.stop:
+            return (
+                f"has thinking.stop={self.stop!r} without thinking.end={self.end!r}, so that thinking would go on "
+                "behind it: let the one hold the other"
+            )
+        if MODE in text and self.think == self.direct:
+            return (
+                f"asks for both modes with {self.think!r}: give thinking.think and thinking.direct texts that differ, "
+                f"or leave {MODE} out"
+            )
+        if MODE not in text and (self.think or self.direct):
+            return f"has flags of modes and no {MODE} in its text: put it where the flag belongs"
+        return None
+
+    def parts(self, solution: str) -> tuple[str, str] | None:
+        """The steps of a solution and its answer, without the mark between them; None where it shows no steps."""
+        steps, mark, answer = solution.partition(self.end)
+        return (steps, answer) if mark and steps.strip() else None
+
+
+AS_QWEN3 = Thinking()
+"""Without modes, and with the end and the stop of Qwen3."""
+
+
 @dataclass(frozen=True)
 class Template:
-    """A prompt with a hole `{problem}`; a teacher's template may also have `{solution}`.
+    """A prompt with a hole `{problem}`; a teacher's template may also have `{solution}`, and one with two modes of
+    thinking has `{mode}`.
 
     version: for a named template, raise it whenever a field other than the name changes. For a user's file, the digest
         of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts never
@@ -41,9 +99,10 @@ class Template:
     chat: whether the prompt is a list of messages (for the tokenizer's chat template) or plain text.
     stop: strings that end a completion because nothing after them belongs to the answer. Whoever samples under this
         template stops at the first of them, at the end token, or at a stop string of its own.
+    thinking: the modes, and how thinking ends.
 
-    Raises EvalError for a text without the hole, for a plain prompt with a system message, and for stop strings that
-    are not a tuple of texts.
+    Raises EvalError for a text without the hole, for a plain prompt with a system message, for stop strings that are
+    not a tuple of texts, and for modes that cannot be told apart.
     """
 
     name: str
@@ -52,6 +111,7 @@ class Template:
     system: str | None = None
     chat: bool = False
     stop: tuple[str, ...] = ()
+    thinking: Thinking = AS_QWEN3
 
     def __post_init__(self) -> None:
         if HOLE not in self.text:
@@ -66,6 +126,8 @@ class Template:
                 f"the template {self.name} has stop={self.stop!r}: give a list of texts that are not empty (in Python "
                 'a tuple), e.g. ["Question:"]'
             )
+        if fault := self.thinking.fault(self.text):
+            raise EvalError(f"the template {self.name} {fault}")
 
     @property
     def summary(self) -> str:
@@ -77,10 +139,20 @@ class Template:
         """Whether the prompt shows the problem's solution, as only a teacher's may."""
         return SOLUTION in self.text
 
-    def render(self, problem: str, **others: str) -> str | list[Message]:
+    @property
+    def has_modes(self) -> bool:
+        return MODE in self.text
+
+    def ask(self, problem: Asked, **others: str) -> str | list[Message]:
+        """The prompt of one problem, in its mode. others: as in `render`."""
+        return self.render(problem.problem, problem.mode, **others)
+
+    def render(self, problem: str, mode: Mode = "think", **others: str) -> str | list[Message]:
         """The prompt of one problem. others: texts for further holes, by name. Braces and backslashes in these texts
         are left alone."""
         filled = {"problem": problem, **others}
+        if self.has_modes:
+            filled["mode"] = self.thinking.think if mode == "think" else self.thinking.direct
         holes = "|".join(map(re.escape, filled))
         prompt = re.sub(rf"{{({holes})}}", lambda hole: filled[hole[1]], self.text)
         if not self.chat:
@@ -98,9 +170,10 @@ class _TemplateFile(Declared):
     system: str | None = None
     chat: bool = False
     stop: tuple[str, ...] = ()
+    thinking: Thinking = AS_QWEN3
 
     def template(self, name: str, version: int | str) -> Template:
-        return Template(name, version, self.text, self.system, self.chat, self.stop)
+        return Template(name, version, self.text, self.system, self.chat, self.stop, self.thinking)
 
 
 def _read_shipped(path: Path) -> Template:
@@ -112,8 +185,11 @@ def _read_shipped(path: Path) -> Template:
 def _read_own(path: Path) -> Template:
     """Read once in a process: an edit does not change the prompts of what is under way."""
     file = read_yaml(path, _TemplateFile, "template")
-    content = json.dumps([file.text, file.system, file.chat, list(file.stop)]).encode()
-    return file.template(file.name or path.stem, hashlib.blake2b(content, digest_size=20).hexdigest())
+    content: list[object] = [file.text, file.system, file.chat, list(file.stop)]
+    if file.thinking != AS_QWEN3:
+        content.append(file.thinking.model_dump())
+    digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=20).hexdigest()
+    return file.template(file.name or path.stem, digest)
 
 
 TEMPLATES: Kind[Template] = Kind(

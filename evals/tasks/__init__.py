@@ -1,8 +1,10 @@
 """The tasks that can be trained on and evaluated: this folder's Python modules and YAML files, those of plug-ins, YAML
-files of the user's own by their path, and the tasks of the packages reasoning-gym and lm-eval."""
+files of the user's own by their path, and the tasks of the packages reasoning-gym and lm-eval; and each of them in one
+mode of thinking."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +22,8 @@ GYM_TASKS = f"{GYM_PREFIX}<name>[?option=value&...]"
 
 
 LM_EVAL_PREFIX = "lm_eval:"
+MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
+"""Before the name of a task that is to be evaluated in a mode."""
 
 
 class _Hub(Declared):
@@ -87,6 +91,8 @@ TASKS: Kind[Task] = Kind(
         GYM_TASKS: "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
         f"{LM_EVAL_PREFIX}<name or file>": "tasks of lm-eval, written or multiple choice; needs pip install -e "
         "'.[lm-eval]'; grader own; split test",
+        "direct:<task>": "any of our tasks, the answer asked for at once; its template must have modes; split test",
+        "think<N>:<task>": "any of our tasks, thinking cut after N tokens; split test",
     },
 )
 
@@ -99,11 +105,16 @@ def task_names() -> list[str]:
 def get_task(name: str) -> Task:
     """A shipped task or a plug-in's by name; a task of one's own by the path of its YAML file (see
     `plugins.user_file`), whose local files are looked for beside it; one of reasoning-gym's,
-    `reasoning_gym:<name>[?option=value&...]`; or one of lm-eval's, `lm_eval:<name>` or `lm_eval:<file>.yaml`.
+    `reasoning_gym:<name>[?option=value&...]`; or one of lm-eval's, `lm_eval:<name>` or `lm_eval:<file>.yaml`. Before
+    the name may stand a mode (see `evals.tasks.modes`).
 
     Raises UnknownNameError for an unknown name, EvalError for a faulty file, for faulty options, and where
     reasoning-gym or lm-eval is named but not installed.
     """
+    if MODE_PREFIX.match(name):
+        from evals.tasks.modes import load_task_in_mode
+
+        return load_task_in_mode(name)
     if name.startswith(GYM_PREFIX):
         from evals.tasks.reasoning_gym import load_gym_task
 
@@ -127,7 +138,13 @@ def _named(name: str) -> Task:
     return task
 
 
+def without_mode(name: str) -> str:
+    """The task's own name."""
+    return MODE_PREFIX.sub("", name, count=1)
+
+
 def task_source(name: str) -> str | None:
     """The digest of the plug-in that a task comes from; None for other tasks, which their rows identify."""
+    name = without_mode(name)
     source = TASKS.source(name) if name in TASKS.names() else None
     return None if source is None else source.digest

@@ -11,7 +11,7 @@ from evals.choices import Choices
 from evals.errors import EvalError
 from evals.grading import OwnComparison, get_grader
 from evals.grading.extract import get_extraction
-from evals.prompts import get_template
+from evals.prompts import Mode, Template, get_template
 from harness.errors import few, nearest
 
 
@@ -23,6 +23,7 @@ class Problem:
     solution: the reference with its working. difficulty: larger is harder, in a unit of the task's own.
     own_comparison: judges an extracted answer where more than one is right; the grader `own` asks it.
     choices: what there is to choose from, in a task whose problems are not answered in words.
+    mode: in which it is asked, under a template with modes.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Problem:
     difficulty: float | None = None
     own_comparison: OwnComparison | None = field(default=None, compare=False, repr=False)
     choices: Choices | None = field(default=None, compare=False, repr=False)
+    mode: Mode = "think"
 
     def require_solution(self) -> str:
         """The solution. Raises EvalError if the problem has none."""
@@ -104,6 +106,8 @@ class Task:
     judge_template: the template with which a pairwise judge is asked; it also has the holes {first} and {second}.
     gives_choices: every problem has `choices`, of which the model finds one most likely. No text is drawn, so a problem
         has one sample, which no seed changes.
+    mode: that of its problems. thinking_budget_tokens: after so many tokens without an answer the model is told to give
+        it; None: never. See `evals.tasks.modes`.
     """
 
     name: str
@@ -118,6 +122,8 @@ class Task:
     stop: tuple[str, ...] = ()
     judge_template: str = "judge"
     gives_choices: bool = False
+    mode: Mode = "think"
+    thinking_budget_tokens: int | None = None
 
     def require_known_names(self) -> None:
         """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.
@@ -128,6 +134,15 @@ class Task:
         if self.grader is not None:
             get_grader(self.grader)
         get_extraction(self.extract)
+
+    def fault_of_mode(self, template: Template) -> str | None:
+        """Why the problems cannot be asked in their mode under this template, and the remedy; None if they can."""
+        if self.mode == "think" or template.has_modes:
+            return None
+        return (
+            f"the template {template.name} has no {{mode}}, so {self.name} would be asked for steps as ever. Name a "
+            "template with modes, e.g. qwen3, or leave the task out"
+        )
 
     def split(self, name: str) -> SplitSource:
         """The source of a split. Raises EvalError if there is none of that name."""

@@ -69,6 +69,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"eval.tasks begins with {first} and a reward model is trained, whose best of n is taken of completions on "
             "that task: it has choices only. Name a task first whose answers are written"
         )
+    yield from _mode_problems(spec)
     yield from _gold_problems(spec)
     if spec.reward.needs_judge:
         yield from _judge_problems(spec)
@@ -91,6 +92,23 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"task.train={spec.task.train} has no grader, and rollouts are ranked by their reward: name one in the "
             "task's file if its problems have answers, train on another task, or learn from a set of pairs (a "
             "preference algorithm with pairs: {type: dataset, data: ...})"
+        )
+
+
+def _mode_problems(spec: RunSpec) -> Iterator[str]:
+    """What prompts that ask for the answer at once cannot be combined with."""
+    asked = f"task.direct_frac={spec.task.direct_frac:g}"
+    if not spec.task.direct_frac:
+        return
+    if spec.rollout.sampler == "given":
+        yield (
+            f"{asked} with rollout.sampler=given: the solutions that the problems come with show their steps. Learn "
+            "both modes in a cold start (model.cold_start.direct_frac), or set task.direct_frac to 0"
+        )
+    if VrCli.name in spec.reward.parts:
+        yield (
+            f"{asked} with reward.parts.{VrCli.name}: it rewards the reasoning before the answer, and there would be "
+            "none. Set task.direct_frac to 0, or leave the part out"
         )
 
 

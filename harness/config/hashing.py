@@ -14,7 +14,7 @@ from evals.grading import GRADERS, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES, template_version
-from evals.tasks import TASKS
+from evals.tasks import TASKS, without_mode
 from evals.yaml_file import ENDINGS
 from harness import plugins
 from harness.config import references
@@ -60,6 +60,9 @@ _HASHED_UNLESS: dict[str, Any] = {
     "eval.stop": [],
     "objective.distill.where": "none",
     "budget.teacher_tokens": None,
+    "task.direct_frac": 0.0,
+    **dict.fromkeys(("model.cold_start.direct_frac", "model.cold_start.stop_frac"), 0.0),
+    **dict.fromkeys(("teacher.cold_start.direct_frac", "teacher.cold_start.stop_frac"), 0.0),
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.
@@ -202,7 +205,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
         (PARTS, [part for part in spec.reward.parts if part not in functions]),
         (RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
         (ENGINES, [spec.rollout.engine]),
-        (TASKS, [spec.task.train, *spec.eval.tasks]),
+        (TASKS, [without_mode(name) for name in (spec.task.train, *spec.eval.tasks)]),
         (TEMPLATES, spec.templates),
         (GRADERS, graders),
         (METRICS, list(METRICS.names())),

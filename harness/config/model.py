@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from evals.prompts import get_template
 from harness.config.section import LARGEST_NUMBER, Listed, Section, TemplateName
+
+MIXED_DEMONSTRATIONS = "demonstrations:arithmetic"
+"""Data of a cold start: careful work, hasty answers and slips in turn."""
 
 SOLUTIONS_OF = "solutions:"
 """Where the data of a cold start begin so, a task's name follows."""
@@ -37,7 +41,45 @@ class SupervisedColdStart(Section):
     )
     weight_decay: float = Field(0.01, ge=0, le=LARGEST_NUMBER, description="weight decay of AdamW")
     max_completion_tokens: int = Field(256, ge=1, le=10_000_000, description="longer demonstrations are left out")
+    direct_frac: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of demonstrations that answer at once, asked for so: their steps are left out. The others "
+        "are asked to think (fusion of thinking modes, Qwen3, 2505.09388); `template` must have modes",
+    )
+    stop_frac: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of demonstrations whose steps are cut at a random token, followed by the template's "
+        "`thinking.stop` and the answer; the answer alone is learned",
+    )
     seed: int = Field(0, ge=0, description="seed of the order of demonstrations, the same for all cells")
+
+    @model_validator(mode="after")
+    def _modes_can_be_shown(self) -> SupervisedColdStart:
+        if self.direct_frac + self.stop_frac > 1:
+            raise ValueError(
+                f"direct_frac={self.direct_frac} with stop_frac={self.stop_frac}: they are shares of the same "
+                "demonstrations. Lower one of them, so that they add up to 1 at most"
+            )
+        if self.direct_frac and not get_template(self.template).has_modes:
+            raise ValueError(
+                f"direct_frac={self.direct_frac} with template={self.template}, which has no {{mode}}: steps or none "
+                "would be shown for the same prompt. Name a template with modes, e.g. modes_digits or qwen3"
+            )
+        if self.leaves_steps_out and self.data == MIXED_DEMONSTRATIONS:
+            raise ValueError(
+                f"data={self.data} with direct_frac={self.direct_frac}, stop_frac={self.stop_frac}: half of these "
+                "demonstrations have no steps to leave out. Set data to solutions:arithmetic, or both shares to 0"
+            )
+        return self
+
+    @property
+    def leaves_steps_out(self) -> bool:
+        """Whether some demonstrations lack their steps or a part of them, so that all must have some."""
+        return self.direct_frac > 0 or self.stop_frac > 0
 
 
 ColdStart = Annotated[NoColdStart | SupervisedColdStart, Field(discriminator="type")]

@@ -19,10 +19,10 @@ from algorithms import Objective
 from algorithms.preference import PreferenceObjective
 from evals.grading.model_judge import Judge, judge_of
 from evals.grading.unit_tests import runs_code
-from evals.tasks import LM_EVAL_PREFIX, get_task
+from evals.tasks import LM_EVAL_PREFIX, get_task, without_mode
 from harness.config.clashes import clashes
 from harness.config.engine import engine_on
-from harness.config.model import ModelSpec, ModelTeacher, NoTeacher, TeacherChoice
+from harness.config.model import ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
 from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
 from harness.config.section import InWords, Section
@@ -144,7 +144,7 @@ class RunSpec(Section):
     def own_files(self) -> Iterator[str]:
         """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
         for name in (self.task.train, *self.eval.tasks, *self.templates):
-            file = name.removeprefix(LM_EVAL_PREFIX)
+            file = without_mode(name).removeprefix(LM_EVAL_PREFIX)
             path = Path(file)
             if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
                 yield file
@@ -162,9 +162,14 @@ class RunSpec(Section):
         teacher, judge = self.teacher, self.judge_template
         others = [] if teacher.type == "none" or teacher.template is None else [teacher.template]
         others += [judge] if judge else []
-        recipes = [self.model.cold_start, *([] if teacher.type == "none" else [teacher.cold_start])]
-        cold_start = [recipe.template for recipe in recipes if recipe.type == "sft"]
+        cold_start = [recipe.template for recipe in self.cold_starts]
         return [self.task.template, self.eval.template, *cold_start, *others]
+
+    @property
+    def cold_starts(self) -> list[SupervisedColdStart]:
+        """Those of the policy and of its teacher."""
+        of_teacher = [] if self.teacher.type == "none" else [self.teacher.cold_start]
+        return [recipe for recipe in (self.model.cold_start, *of_teacher) if recipe.type == "sft"]
 
     @property
     def training_steps(self) -> int:

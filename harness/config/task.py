@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from evals.prompts import get_template
+from evals.tasks import get_task
 from harness.config.section import OF_TASK, GraderName, InWords, Listed, Section, TaskName, TemplateName
 
 Order = Literal["uniform", "curriculum", "prioritised"]
@@ -69,6 +71,22 @@ class TaskSpec(Section):
         description="train on this many of the prompts that the filter leaves, drawn by the seed; a larger pool holds "
         "the smaller one; none = all",
     )
+    direct_frac: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of the prompts that ask for the answer at once, drawn by the seed in each step; the others "
+        "ask for steps; `template` must have modes",
+    )
+
+    @model_validator(mode="after")
+    def _template_has_the_modes(self) -> TaskSpec:
+        if self.direct_frac and not get_template(self.template).has_modes:
+            raise ValueError(
+                f"direct_frac={self.direct_frac} with template={self.template}, which has no {{mode}}: all prompts "
+                "would ask alike. Name a template with modes, e.g. modes_digits or qwen3, or leave direct_frac out"
+            )
+        return self
 
 
 def _not_none(grader: object) -> object:
@@ -113,6 +131,25 @@ class EvalSpec(Section):
     def is_greedy(self) -> bool:
         """Then all samples of a problem are equal, and one is drawn, whatever `samples` and `curve_samples` are."""
         return self.temperature == 0
+
+    @property
+    def longest_completion_tokens(self) -> int:
+        """The most that are drawn for a sample of any task: behind thinking that is cut the answer has its own
+        limit."""
+        return self.max_completion_tokens + max(get_task(name).thinking_budget_tokens or 0 for name in self.tasks)
+
+    @model_validator(mode="after")
+    def _modes_can_act(self) -> EvalSpec:
+        for task in map(get_task, self.tasks):
+            if fault := task.fault_of_mode(get_template(self.template)):
+                raise ValueError(f"tasks has {task.name}: {fault}")
+            budget = task.thinking_budget_tokens
+            if budget is not None and budget >= self.max_completion_tokens:
+                raise ValueError(
+                    f"tasks has {task.name} with max_completion_tokens={self.max_completion_tokens}: every completion "
+                    "ends before the thinking would be cut. Lower the budget, or raise max_completion_tokens"
+                )
+        return self
 
     @model_validator(mode="after")
     def _k_within_samples(self) -> EvalSpec:

@@ -101,8 +101,8 @@ class Asked:
 
         Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had and
         for one whose answer the grader cannot read, RefusedError for programs that nobody allowed to be run, for
-        k > samples, for more than one sample of greedy decoding, which would all be alike, and for a thinking budget
-        where problems give choices.
+        k > samples, for more than one sample of greedy decoding, which would all be alike, for a thinking budget
+        where problems give choices or ask for no thinking, and for a mode that the template does not have.
         """
         found = []
         seen: dict[str, str] = {}
@@ -123,6 +123,13 @@ class Asked:
         grader = self.grader or usual.grader
         if task.asks_itself:
             template, grader = task.template, None
+        if fault := task.fault_of_mode(get_template(template)):
+            raise RefusedError(f"--tasks {name}: {fault}.")
+        if budget is not None and (task.mode == "direct" or task.thinking_budget_tokens is not None):
+            raise RefusedError(
+                f"--thinking-budget with {name}, which says by its name how much is thought: leave out the one or the "
+                "other."
+            )
         params = SamplingParams(
             _first(self.max_completion_tokens, usual.max_completion_tokens),
             _first(self.temperature, usual.temperature),
@@ -159,7 +166,7 @@ class Asked:
             params,
             grader,
             _first(self.seed, usual.seed),
-            thinking_budget_tokens=budget,
+            thinking_budget_tokens=_first(budget, task.thinking_budget_tokens),
             fits_context=usual.fits_context and self.max_completion_tokens is None and not task.gives_choices,
         )
         warning = _warning(rows, self.problems, self.samples if task.gives_choices else None)

@@ -29,7 +29,7 @@ from harness.run.provenance import append_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions, fitted
 from harness.sampling.judge_replies import judges_in
-from harness.sampling.sampler import BudgetedSampler, EngineSampler, forced_tokens
+from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, store_name
 
 
@@ -51,9 +51,14 @@ class TaskEvaluation:
 
     @property
     def name(self) -> str:
-        """The task's, and the thinking budget if there is one."""
-        task, budget = self.conditions.task.name, self.conditions.thinking_budget_tokens
+        """The task's, and the thinking budget if there is one that its name does not tell."""
+        task, budget = self.conditions.task.name, self._budget_beside_task
         return task if budget is None else f"{task}, thinking {budget}"
+
+    @property
+    def _budget_beside_task(self) -> int | None:
+        """The thinking budget of a task that has none of its own."""
+        return None if self.conditions.task.thinking_budget_tokens else self.conditions.thinking_budget_tokens
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -96,7 +101,7 @@ class TaskEvaluation:
             mine = self._asked_for(store.graded(self.conditions, again=sampler is None))
             document = {
                 "task": self.conditions.task.name,
-                "thinking_budget_tokens": self.conditions.thinking_budget_tokens,
+                "thinking_budget_tokens": self._budget_beside_task,
                 "n_problems": len(self.problems),
                 "n_samples": self.samples,
                 "metrics": scores(mine, self.ks),
@@ -154,7 +159,7 @@ class TaskEvaluation:
         if conditions.task.gives_choices:
             store.fill(self.problems, self.samples, conditions, sampler, self._told(on_progress))
             return
-        drawing = sampler if budget is None else BudgetedSampler(sampler, budget)
+        drawing = sampler if budget is None else sampler.within(budget, conditions.prompts.thinking)
         store.draw(requests, conditions, drawing, params, count)
 
     def _told(self, on_progress: OnProgress) -> Callable[[int], None]:
@@ -166,7 +171,8 @@ class TaskEvaluation:
             return conditions.params
         model, budget = sampler.language_model, conditions.thinking_budget_tokens
         problems = conditions.task.split("test").load()
-        other_tokens = 0 if budget is None else budget + len(forced_tokens(model))
+        stop = conditions.prompts.thinking.stop
+        other_tokens = 0 if budget is None else budget + len(model.encode_text(stop))
         return fitted(conditions.params, model, conditions.prompts, problems, other_tokens)
 
     def _nothing_to_regrade(self, missing: int) -> RefusedError:

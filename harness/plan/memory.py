@@ -286,7 +286,7 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
         logits_bytes_per_sample=shape.vocabulary * (FLOAT32_BYTES + width),
         batches=(
             (rollout.prompts_per_step * rollout.samples_per_prompt, row_tokens(shape, rollout.max_completion_tokens)),
-            (evaluated, row_tokens(shape, spec.eval.max_completion_tokens)),
+            (evaluated, row_tokens(shape, spec.eval.longest_completion_tokens)),
         ),
     )
 

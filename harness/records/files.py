@@ -301,9 +301,10 @@ class Problem(Protocol):
     @property
     def id(self) -> str: ...
     @property
-    def problem(self) -> str: ...
-    @property
     def answer(self) -> str: ...
+
+
+P = TypeVar("P", bound=Problem)
 
 
 class ProblemRow(TypedDict):
@@ -333,16 +334,16 @@ class ProblemsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def add(self, task: str, split: Split, problems: Iterable[Problem], render: Callable[[str], Any]) -> None:
+    def add(self, task: str, split: Split, problems: Iterable[P], ask: Callable[[P], Any]) -> None:
         """Record those that are new. Call it before the first sample that refers to them is recorded.
 
-        render: a problem's statement -> its prompt.
+        ask: a problem -> its prompt.
         """
         new = {key: one for one in problems if (key := (task, split, one.id)) not in self._known}
         if not new:
             return
         rows = (
-            {"task": task, "split": split, "problem_id": one.id, "prompt": render(one.problem), "answer": one.answer}
+            {"task": task, "split": split, "problem_id": one.id, "prompt": ask(one), "answer": one.answer}
             for one in new.values()
         )
         append_jsonl(self._path, rows)

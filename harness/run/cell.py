@@ -248,7 +248,7 @@ class CellRun:
             "peak_memory_mb": peak_memory_mb(self._model.device),
         }
         self._log.timing(timing)
-        self._log.problems.add(self._task.name, "train", outcome.problems, self._template.render)
+        self._log.problems.add(self._task.name, "train", outcome.problems, self._template.ask)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
         tokens = {"generated_tokens": self._generated_tokens, **self._taught()}

@@ -12,6 +12,7 @@ from typing import Any
 
 from evals.choices import Continuation, Likelihood
 from evals.evaluate import SampleRow
+from evals.prompts import Thinking
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import evaluation_hash
 from harness.config.model import Lora
@@ -41,7 +42,7 @@ from harness.run.stages.reward_model import read_report
 from harness.sampling.chat_client import ServerAwayError
 from harness.sampling.conditions import Conditions
 from harness.sampling.judge import GenerativeJudge
-from harness.sampling.sampler import EngineSampler
+from harness.sampling.sampler import BudgetedSampler, EngineSampler
 from harness.sampling.scoring import Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
@@ -185,6 +186,10 @@ class TrainedPolicy:
     def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
         """As `evals.choices.Scorer.score`. Raises as `draw`."""
         return self._sampler.score(continuations)
+
+    def within(self, budget_tokens: int, thinking: Thinking) -> BudgetedSampler:
+        """As `harness.sampling.scoring.Policy.within`. Raises as `draw`."""
+        return self._sampler.within(budget_tokens, thinking)
 
     @cached_property
     def _sampler(self) -> EngineSampler:

@@ -17,6 +17,7 @@ import torch
 
 from evals.choices import Continuation, Likelihood
 from evals.evaluate import SampleRow
+from evals.prompts import Thinking
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.config.hashing import conditions_of_model, digest
 from harness.config.run_spec import RunSpec, recorded_spec
@@ -31,7 +32,7 @@ from harness.run.evaluation import EarlierEvaluations, begin_own_evaluation
 from harness.run.provenance import append_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions
-from harness.sampling.sampler import EngineSampler
+from harness.sampling.sampler import BudgetedSampler, EngineSampler
 from harness.sampling.store import EVALS, SAMPLES_FILE, SampleStore, store_name
 
 Row = dict[str, Any]
@@ -77,6 +78,10 @@ class CheckpointCell:
     def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
         """As `evals.choices.Scorer.score`."""
         return self.sampler.score(continuations)
+
+    def within(self, budget_tokens: int, thinking: Thinking) -> BudgetedSampler:
+        """As `harness.sampling.scoring.Policy.within`."""
+        return self.sampler.within(budget_tokens, thinking)
 
     @cached_property
     def sampler(self) -> EngineSampler:

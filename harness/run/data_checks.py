@@ -4,7 +4,7 @@ occur in training prompts, and every prompt leaves room for its completion in th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from evals.contamination import VERSION as CONTAMINATION_VERSION
 from evals.contamination import Overlap, is_contaminated, overlap
 from evals.pairs import parse_pair_source
-from evals.prompts import Template, get_template
+from evals.prompts import Message, Mode, Template, get_template
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from evals.tasks.rows import LoadedRows
@@ -20,6 +20,7 @@ from harness.config.hashing import digest
 from harness.config.model_source import parse_source
 from harness.config.rollout import DatasetPairs
 from harness.config.run_spec import RunSpec
+from harness.config.task import EvalSpec
 from harness.errors import RefusedError, shown
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
@@ -27,6 +28,7 @@ from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 from harness.rewards.parts.verifier_free import VrCli
 from harness.rewards.total import is_reference, load_function
 from harness.run.prompts import candidates, labelled_prompts, require_prompts, teacher_prompt
+from harness.training.demonstrations import require_demonstrations
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
@@ -57,6 +59,8 @@ def require_models_and_data(plan: Plan) -> list[str]:
         if spec.rollout.sampler == "given" and not _fixed(spec):
             for problem in get_task(spec.task.train).split("train").load():
                 problem.require_solution()
+    for recipe in {recipe for spec in specs if not spec.checkpoint for recipe in spec.cold_starts}:
+        require_demonstrations(recipe)
     for pairs in {spec.pairs for spec in specs}:
         if isinstance(pairs, DatasetPairs):
             parse_pair_source(pairs.data, pairs.split).load()
@@ -192,23 +196,53 @@ def _splits(plan: Plan) -> set[tuple[str, str]]:
 
 def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
     """Raises PromptTooLongError for a prompt of training or evaluation that is too long, RefusedError for a question to
-    a judge.
+    a judge, and for a thinking budget that does not fit or whose end the model cannot be told.
 
     Pairs are exempt: their own limit is checked where they are encoded.
     """
     from harness.models.language_model import require_room
 
-    drawn = [] if _fixed(spec) else [(spec.task.template, spec.rollout.max_completion_tokens, candidates(spec))]
-    held_out = [get_task(name).split("test").load()[: spec.eval.problems] for name in spec.eval.tasks]
-    for template, limit, problems in (
-        *drawn,
-        *((spec.eval.template, spec.eval.max_completion_tokens, problems) for problems in held_out),
-    ):
-        prompts = (get_template(template).render(problem.problem) for problem in problems)
-        longest = max(len(language_model.encode(prompt)) for prompt in prompts)
-        require_room(language_model.model, longest, limit)
-    if spec.judge_template and drawn:
+    def longest(prompts: Iterable[str | list[Message]]) -> int:
+        return max(len(language_model.encode(prompt)) for prompt in prompts)
+
+    if not _fixed(spec):
+        modes: list[Mode] = ["think", "direct"] if spec.task.direct_frac else ["think"]
+        template = get_template(spec.task.template)
+        prompts = (template.render(problem.problem, mode) for problem in candidates(spec) for mode in modes)
+        require_room(language_model.model, longest(prompts), spec.rollout.max_completion_tokens)
+    template = get_template(spec.eval.template)
+    for task in map(get_task, spec.eval.tasks):
+        held_out = task.split("test").load()[: spec.eval.problems]
+        prompt_tokens = longest(template.ask(problem) for problem in held_out)
+        require_room(language_model.model, prompt_tokens, spec.eval.max_completion_tokens)
+        if task.thinking_budget_tokens is not None:
+            _require_room_for_budget(spec.eval, task, task.thinking_budget_tokens, language_model, prompt_tokens)
+    if spec.judge_template and not _fixed(spec):
         _require_room_for_questions(spec, language_model, get_template(spec.judge_template))
+
+
+def _require_room_for_budget(
+    spec: EvalSpec, task: Task, budget_tokens: int, language_model: LanguageModel, prompt_tokens: int
+) -> None:
+    """Raise RefusedError if the thinking of this task cannot be stopped, or if an answer behind it could exceed the
+    model's context. prompt_tokens: of the longest prompt."""
+    words = get_template(spec.template).thinking.stop
+    stop = language_model.encode_text(words)
+    asked = f"eval.tasks has {task.name} with eval.template={spec.template}"
+    if language_model.tokenizer.unk_token_id in stop:
+        raise RefusedError(
+            f"{asked}: its thinking.stop, {shown(words)}, has characters that the model's tokenizer lacks, so thinking "
+            "cannot be stopped with it. Name a template with words of the model's own, e.g. modes_digits for "
+            "builtin:tiny, or leave the task out."
+        )
+    context = getattr(language_model.model.config, "max_position_embeddings", None)
+    needed = prompt_tokens + budget_tokens + len(stop) + spec.max_completion_tokens
+    if context is not None and needed > context:
+        raise RefusedError(
+            f"{asked}: a prompt of {prompt_tokens} tokens, {budget_tokens} of thinking, {len(stop)} that stop it and "
+            f"an answer of at most eval.max_completion_tokens={spec.max_completion_tokens} exceed the model's context "
+            f"of {context} tokens by {needed - context}. Lower the budget or eval.max_completion_tokens."
+        )
 
 
 def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:

@@ -18,6 +18,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,9 @@ from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.rollout import RolloutSpec, StagedAtStep, StagedOnConvergence
 from harness.config.run_spec import RunSpec
-from harness.config.task import PassRateFilter, TaskSpec
+from harness.config.task import Order, PassRateFilter, TaskSpec
 from harness.errors import RefusedError
-from harness.random_keys import SEED_OF_ALL_CELLS, permutation, random_key
+from harness.random_keys import SEED_OF_ALL_CELLS, permutation, random_key, uniform
 from harness.records.files import read_json
 from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 
@@ -41,7 +42,7 @@ as one that never is, so that forgetting it shows."""
 def teacher_prompt(template: Template, problem: Problem) -> str | list[Message]:
     """The teacher's prompt for a problem. Raises EvalError if it shows a solution that the problem lacks."""
     solution = {"solution": problem.require_solution()} if template.shows_solution else {}
-    return template.render(problem.problem, **solution)
+    return template.ask(problem, **solution)
 
 
 class PromptOrder(ABC):
@@ -76,14 +77,15 @@ class PromptOrder(ABC):
 
 
 def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> PromptOrder:
-    """The order that `task.order` names. Raises RefusedError for a curriculum of problems without a difficulty."""
-    match spec.order:
-        case "uniform":
-            return Uniform(problems, seed)
-        case "curriculum":
-            return Curriculum(problems, seed)
-        case "prioritised":
-            return Prioritised(problems, seed)
+    """The order that `task.order` names, its prompts in the modes that `task.direct_frac` wants. Raises RefusedError
+    for a curriculum of problems without a difficulty."""
+    kinds: dict[Order, type[PromptOrder]] = {
+        "uniform": Uniform,
+        "curriculum": Curriculum,
+        "prioritised": Prioritised,
+    }
+    order = kinds[spec.order](problems, seed)
+    return InModes(order, seed, spec.direct_frac) if spec.direct_frac else order
 
 
 def places_of_step(total: int, seed: int, step: int, count: int) -> list[int]:
@@ -165,6 +167,44 @@ class Prioritised(PromptOrder):
     def _weight(self, problem_id: str) -> float:
         visits = self._visits.get(problem_id, 0)
         return max(LEAST_WEIGHT, 1 - self._successes[problem_id] / visits) if visits else 1.0
+
+
+class InModes(PromptOrder):
+    """The prompts of another order, some of them asked for the answer at once, the others for steps.
+
+    The mode of a prompt is drawn by seed and step, each for itself: arms with one share see one prompt in one mode, and
+    with a larger share what was asked directly still is. A problem that is asked for the answer at once has an id of
+    its own in the records.
+    """
+
+    ASKED_DIRECTLY = " (direct)"
+
+    def __init__(self, order: PromptOrder, seed: int, direct_frac: float) -> None:
+        super().__init__(order._problems, seed)
+        self._order, self._direct_frac = order, direct_frac
+
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        drawn = self._order.draw(step, count, progress, round, self._own_ids(exclude))
+        return [self._in_mode(problem, step) for problem in drawn]
+
+    def _in_mode(self, problem: Problem, step: int) -> Problem:
+        if uniform(random_key(self._seed, "data", step, f"mode/{problem.id}")) >= self._direct_frac:
+            return problem
+        return replace(problem, id=problem.id + self.ASKED_DIRECTLY, mode="direct")
+
+    def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:
+        self._order.observe(self._own_ids(problem_ids), success_rates)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._order.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._order.load_state_dict(state)
+
+    def _own_ids(self, ids: Iterable[str]) -> list[str]:
+        return [one.removesuffix(self.ASKED_DIRECTLY) for one in ids]
 
 
 def _difficulty(problem: Problem) -> float:

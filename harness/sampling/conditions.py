@@ -30,7 +30,8 @@ class Conditions:
 
     The noise of a sample is keyed by seed, split, problem and number.
 
-    thinking_budget_tokens: after so many tokens without `</think>` the model is told to answer; None: never.
+    thinking_budget_tokens: after so many tokens without the template's end of thinking the model is told to answer;
+        None: never.
     fits_context: the length is an upper bound, lowered to what the model's context has room for.
     """
 
@@ -59,7 +60,7 @@ class Conditions:
             template, grader = task.template, task.require_grader()
         stop = spec.stop + get_template(template).stop + task.stop
         params = SamplingParams(spec.max_completion_tokens, spec.temperature, spec.top_p, spec.top_k, stop)
-        return cls(task, template, params, grader, seed)
+        return cls(task, template, params, grader, seed, thinking_budget_tokens=task.thinking_budget_tokens)
 
     def samples(self, asked: int) -> int:
         """How many samples a problem has where so many are asked for: one where all would be equal."""
@@ -151,7 +152,7 @@ def fitted(
     context = getattr(model.model.config, "max_position_embeddings", None)
     if context is None:
         return params
-    longest = max(len(model.encode(template.render(problem.problem))) for problem in problems)
+    longest = max(len(model.encode(template.ask(problem))) for problem in problems)
     room = context - longest - other_tokens
     if room < 1:
         between = f" and {other_tokens} of a thinking budget" if other_tokens else ""

@@ -1,7 +1,7 @@
 """Completions from an engine, each with noise of its own: the one way in which evaluations and stages draw.
 
-Evaluation under a thinking budget: a model that has not finished thinking by then is told to answer (Qwen3, 2505.09388,
-section 4.3, which the words are taken from).
+Evaluation under a thinking budget: a model that has not finished thinking by then is told to answer, in the words of
+the prompt template (Qwen3, 2505.09388, section 4.3).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from evals.choices import Continuation, Likelihood
+from evals.prompts import Thinking
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel, require_room
@@ -56,6 +57,10 @@ class EngineSampler:
         `likelihoods`."""
         return likelihoods(self.language_model, continuations)
 
+    def within(self, budget_tokens: int, thinking: Thinking) -> BudgetedSampler:
+        """As `harness.sampling.scoring.Policy.within`."""
+        return BudgetedSampler(self, budget_tokens, thinking)
+
     def encode(self, draws: Sequence[Draw]) -> list[list[int]]:
         """Token ids of each draw's prompt; that of several samples is encoded once."""
         distinct = {repr(draw.prompt): draw.prompt for draw in draws}
@@ -92,30 +97,18 @@ class EngineSampler:
             self.engine.generate([prompts[group[0]] for group in groups], torch.tensor(keys), params, on_finished)
 
 
-END_OF_THINKING = "</think>"
-FORCED = (
-    "Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
-    f"{END_OF_THINKING}.\n\n"
-)
-
-
-def forced_tokens(model: LanguageModel) -> list[int]:
-    """FORCED as the model's tokens."""
-    tokens: list[int] = model.tokenizer(FORCED, add_special_tokens=False)["input_ids"]
-    return tokens
-
-
 @dataclass(frozen=True)
 class BudgetedSampler:
     """Draws thoughts of up to `budget_tokens`, then up to `params.max_completion_tokens` more for the answer.
 
-    A thought that has not ended by then gets FORCED appended; a completion that was answering already just goes on. The
-    text holds all of it, n_tokens counts all but the forced words. The thoughts of two budgets begin alike, since the
-    noise is the same.
+    A thought that has not ended by then gets `thinking.stop` appended; a completion that was answering already just
+    goes on. The text holds all of it, n_tokens counts all but the forced words. The thoughts of two budgets begin
+    alike, since the noise is the same.
     """
 
     sampler: EngineSampler
     budget_tokens: int
+    thinking: Thinking
 
     def draw(
         self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
@@ -123,7 +116,7 @@ class BudgetedSampler:
         """As `EngineSampler.draw`."""
         sampler, model = self.sampler, self.sampler.language_model
         prompts = sampler.encode(draws)
-        forced_words = forced_tokens(model)
+        forced_words = model.encode_text(self.thinking.stop)
         # Before any thought is drawn: an answer that finds no room would cost them all.
         between = self.budget_tokens + len(forced_words)
         require_room(model.model, max(map(len, prompts)), between + params.max_completion_tokens)
@@ -143,7 +136,7 @@ class BudgetedSampler:
 
         sampler.draw_tokens(prompts, draws, replace(params, max_completion_tokens=self.budget_tokens), take_thought)
         unfinished = sorted(thoughts)
-        forced = [[] if END_OF_THINKING in model.decode(thoughts[index]) else forced_words for index in unfinished]
+        forced = [[] if self.thinking.end in model.decode(thoughts[index]) else forced_words for index in unfinished]
 
         def take_answer(position: int, tokens: list[int], truncated: bool) -> None:
             index = unfinished[position]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evals.choices import Choices, Continuation, Likelihood, Scorer
 from evals.evaluate import Request
+from evals.prompts import Thinking
 from evals.sampler import Drawn, Sampler
 from harness.errors import RefusedError
 
@@ -33,6 +34,9 @@ _Pair = tuple[tuple[int, ...], tuple[int, ...]]
 
 class Policy(Sampler, Scorer, Protocol):
     """A model that is evaluated: it writes completions and chooses among given texts."""
+
+    def within(self, budget_tokens: int, thinking: Thinking) -> Sampler:
+        """The same model, which is told to answer after so many tokens of thinking."""
 
 
 def choose(requests: Sequence[Request], scorer: Scorer) -> list[Drawn]:

@@ -154,7 +154,9 @@ class SampleStore:
                 if conditions.task.gives_choices:
                     drawn = choose(requests, sampler)
                 else:
-                    drawn = sampler.draw(_draws(requests), conditions.params)
+                    budget, thinking = conditions.thinking_budget_tokens, conditions.prompts.thinking
+                    drawing = sampler if budget is None else sampler.within(budget, thinking)
+                    drawn = drawing.draw(_draws(requests), conditions.params)
                     conditions.grade_ahead(requests, drawn)
                 fresh = [self._row(*one, conditions) for one in zip(requests, drawn, strict=True)]
                 self.append(fresh)
@@ -198,7 +200,7 @@ class SampleStore:
     def record_problems(self, problems: Sequence[Problem], conditions: Conditions) -> None:
         """Before the samples that refer to them."""
         if self.problems is not None:
-            self.problems.add(conditions.task.name, conditions.split, problems, conditions.prompts.render)
+            self.problems.add(conditions.task.name, conditions.split, problems, conditions.prompts.ask)
 
     def compact(self, rows: Sequence[SampleRow]) -> None:
         """Write these rows to one parquet file. What came since stays in the .jsonl file until `drop`."""

@@ -148,7 +148,7 @@ class GoldScorer:
         form = self._form if kind == "answer" else None
         opening = "" if form is None else form.opening
         by_id = {attempt.problem.id: attempt.problem for attempt in attempts}
-        asked = {id: generator.encode(self._template.render(one.problem)) for id, one in by_id.items()}
+        asked = {id: generator.encode(self._template.ask(one)) for id, one in by_id.items()}
         gold = {id: gold_tokens(one, kind, form, generator) for id, one in by_id.items()}
         # Rows without reasoning come first: their perplexity is PPL_before.
         prompts = [[*prompt, *generator.encode_text(opening)] for prompt in asked.values()]

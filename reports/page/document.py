@@ -26,6 +26,7 @@ from reports.measure.flips import find_flips, ranges_rows
 from reports.measure.interactions import FactorEffect, declared_of, effects_of
 from reports.measure.looks import look_rows, looking
 from reports.measure.measurements import finite
+from reports.measure.modes import mode_rows, mode_scores
 from reports.measure.next_step import next_steps
 from reports.measure.overoptimisation import judge_and_truth, judge_replies, proxy_and_truth
 from reports.measure.problems import new_problems_row, over_new_problems, problem_scores
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 Report = dict[str, list[dict[str, Any]]]
 
 SECTIONS = (
-    *("headline", "interactions", "contrasts", "screening", "arms", "cells", "laws", "across_tasks", "coverage"),
-    *("problem_ranges", "flips", "reflection", "looks", "tuning", "registration"),
+    *("headline", "interactions", "contrasts", "screening", "arms", "cells", "laws", "across_tasks", "modes"),
+    *("coverage", "problem_ranges", "flips", "reflection", "looks", "tuning", "registration"),
 )
 """The keys of report.json. Each holds a list, which may be empty. `headline` holds the answer in a sentence.
 `interactions` are what a factorial asks: its main effects and interactions."""
@@ -85,6 +86,7 @@ def report_document(analysis: Analysis) -> Report:
     document = verdict_document(analysis) | {
         "laws": law_rows(analysis) if analysis.trains else [],
         "across_tasks": across_tasks_rows(across_tasks(analysis)),
+        "modes": mode_rows(mode_scores(analysis)),
         "coverage": coverage_rows(analysis),
         "problem_ranges": ranges_rows(analysis),
         "flips": [flip.as_row() for flip in find_flips(analysis)],

@@ -33,6 +33,10 @@ ACROSS_TASKS_NOTE = (
     "much. Intervals: Student's t over runs, each with all its tasks. A probability of improvement has none below "
     f"{MIN_RUNS_FOR_IMPROVEMENT} runs, because so few can win every comparison by chance."
 )
+MODE_NOTE = (
+    "Direct: the prompt asks for the answer at once; think: for the steps first; at most N: thinking that has not "
+    "ended after N tokens is stopped and the answer asked for. The words that stop it do not count as tokens."
+)
 JUDGE_NOTE = (
     "A pair is a completion and the reference of its group; completions equal to their reference are left out. A"
     " verdict that flips with the order is a tie. Prefers the first shown: 50 % means no position bias. Prefers right"
@@ -57,6 +61,7 @@ def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]
             contrast_table(report["contrasts"]),
             tuning_table(report),
             across_tasks_table(report["across_tasks"]),
+            mode_table(report["modes"]),
             coverage_table(report["coverage"]),
         ],
         "Learning": [
@@ -137,6 +142,32 @@ def across_tasks_table(arms: Sequence[Row]) -> Table | None:
         (level, _improvement_interval),
         ("runs", lambda arm: str(len(arm["seeds"]))),
     ], ACROSS_TASKS_NOTE)  # fmt: skip
+
+
+def mode_table(scores: Sequence[Row]) -> Table | None:
+    """Accuracy and tokens of each arm in each mode; None where a sweep evaluates in one mode only."""
+    if not scores:
+        return None
+    by_arm: dict[tuple[str, str], dict[str, Row]] = {}
+    for score in scores:
+        by_arm.setdefault((score["arm"], score["task"]), {})[_mode_heading(score)] = score
+    headings = dict.fromkeys(_mode_heading(score) for score in scores)
+    several = len({task for _, task in by_arm}) > 1
+    rows = [
+        [f"{arm}, {task}" if several else arm, *(_mode_cell(found.get(heading)) for heading in headings)]
+        for (arm, task), found in by_arm.items()
+    ]
+    return Table("Modes of thinking: score (%) / tokens per answer", ["arm", *headings], rows, MODE_NOTE)
+
+
+def _mode_heading(score: Row) -> str:
+    budget = score["budget_tokens"]
+    asked = score["mode"] if budget is None else f"{score['mode']}, at most {budget}"
+    return f"{asked} ({percent(score['level'])} interval)"
+
+
+def _mode_cell(score: Row | None) -> str:
+    return MISSING if score is None else f"{_score(score)} / {number(score['tokens'])}"
 
 
 def arm_table(arms: Sequence[Row]) -> Table:

@@ -34,10 +34,27 @@ def mine(tmp_path: Path) -> Iterator[Path]:
         ("question_answer", f"Question: {HOSTILE}\nAnswer:"),
         ("boxed", [{"role": "user", "content": f"{HOSTILE}\n{BOXED}"}]),
         ("qwen_math", [{"role": "system", "content": BOXED}, {"role": "user", "content": HOSTILE}]),
+        ("modes_digits", f",{HOSTILE}"),
+        ("qwen3", [{"role": "user", "content": f"{HOSTILE}\n{BOXED} /think"}]),
     ],
 )
 def test_what_is_asked(name, prompt):
     assert get_template(name).render(HOSTILE) == prompt
+
+
+def test_a_flag_asks_for_the_answer_at_once():
+    assert get_template("modes_digits").render("3+5=", "direct") == "#3+5="
+    expected = [{"role": "user", "content": f"3+5=\n{BOXED} /no_think"}]
+    assert get_template("qwen3").render("3+5=", "direct") == expected
+    assert get_template("plain").render("{mode}", "direct") == "{mode}", "without modes it is a text like any other"
+
+
+@pytest.mark.parametrize(
+    ("solution", "parts"),
+    [("8,17#17", ("8,17", "17")), ("8#1#2", ("8", "1#2")), ("#17", None), (" #17", None), ("17", None)],
+)
+def test_a_solution_has_steps_before_the_first_end_of_thinking(solution, parts):
+    assert get_template("modes_digits").thinking.parts(solution) == parts
 
 
 def test_shipped_files_have_the_name_and_the_version_of_their_template():
@@ -117,8 +134,9 @@ def test_it_is_identified_by_its_content(tmp_path):
         MINE.replace("stop: [", 'stop: ["x", '),
         f"{MINE}chat: true\n",
         f"{MINE}chat: true\nsystem: Be brief.\n",
+        f"{MINE}thinking: {{end: '#', stop: '#'}}\n",
     ]
-    assert len({original, *(version(content, f"changed{number}") for number, content in enumerate(changed))}) == 5
+    assert len({original, *(version(content, f"changed{number}") for number, content in enumerate(changed))}) == 6
 
 
 @pytest.mark.parametrize(
@@ -130,6 +148,10 @@ def test_it_is_identified_by_its_content(tmp_path):
         ("text: '{problem}'\nsystem: Be brief.\n", "has a system message, but is plain text.*set chat to true"),
         ("text: '{problem}'\nstop: 'Question:'\n", r"stop: Input should be a valid tuple \(given: 'Question:'\)"),
         ("text: '{problem}'\nstop: ['']\n", "give a list of texts that are not empty"),
+        ("text: '{mode}{problem}'\n", "asks for both modes with ''"),
+        ("text: '{problem}'\nthinking: {direct: '/no_think'}\n", r"has flags of modes and no \{mode\}"),
+        ("text: '{problem}'\nthinking: {end: '#'}\n", "thinking would go on behind it"),
+        ("text: '{problem}'\nthinking: {dirct: x}\n", r"thinking.dirct: unknown key; did you mean direct\?"),
         ("- text\n", "the document: "),
         ("text: [\n", "is not valid YAML"),
     ],

@@ -109,7 +109,7 @@ class Rollouts:
         """
         started_s = time.perf_counter()
         rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
-        prompts = [self._language_model.encode(self._template.render(problem.problem)) for problem in problems]
+        prompts = [self._language_model.encode(self._template.ask(problem)) for problem in problems]
         keys = [
             [random_key(self._spec.seed, "rollout", step, example, sample) for sample in range(samples)]
             for example in range(first_example, first_example + len(problems))

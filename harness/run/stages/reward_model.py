@@ -70,7 +70,7 @@ def draw_graded(
 
     sampler = EngineSampler(language_model, engine, conditions.seed, conditions.stream)
     rows: list[Any] = store.fill(problems, samples, conditions, sampler, on_progress)
-    encoded = [language_model.encode(conditions.prompts.render(problem.problem)) for problem in problems]
+    encoded = [language_model.encode(conditions.prompts.ask(problem)) for problem in problems]
     padded = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(row["tokens"]) for row in rows], batch_first=True, padding_value=language_model.pad_token_id
     )

@@ -29,6 +29,10 @@ from harness.run.stages.judge import judge_hash
 from tests.harness.config.cases import spec
 
 SFT = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}
+MODES = {
+    "task.template": "modes_digits",
+    "model.cold_start": {"type": "sft", "data": "solutions:arithmetic", "template": "modes_digits"},
+}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +150,9 @@ TAUGHT = {"algorithm": "gkd", "teacher.type": "model", "teacher.source": "builti
 MIXED = TAUGHT | {"rollout.sampler": "teacher"}
 ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "objective.distill.where": (MIXED | {"algorithm": "sft"}, TAUGHT),
+    "task.direct_frac": (MODES, {"task.direct_frac": 0.5}),
+    "model.cold_start.direct_frac": (MODES, {"model.cold_start.direct_frac": 0.5}),
+    "model.cold_start.stop_frac": (MODES, {"model.cold_start.stop_frac": 0.5}),
     "budget.teacher_tokens": (TAUGHT, {"budget.teacher_tokens": 700}),
     "teacher.source": (TAUGHT, {"teacher.source": "scratch:tiny"}),
     "teacher.template": (TAUGHT, {"teacher.template": "solution_shown"}),

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from evals.prompts import AS_QWEN3, Thinking
 from evals.sampler import Draw, SamplingParams
 from harness.models.language_model import PromptTooLongError
-from harness.sampling.sampler import FORCED, BudgetedSampler, EngineSampler
+from harness.sampling.sampler import BudgetedSampler, EngineSampler
 
 END = 0
+FORCED = AS_QWEN3.stop
 
 
 class Characters:
@@ -27,9 +29,7 @@ class Characters:
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(chr(token) for token in tokens if token != END)
 
-    def tokenizer(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
-        assert not add_special_tokens
-        return {"input_ids": self.encode(text)}
+    encode_text = encode
 
 
 class Script:
@@ -48,11 +48,11 @@ class Script:
             on_finished(row, whole[:limit], len(whole) > limit)
 
 
-def draw(script: Script, budget: int, answer_tokens: int = 8) -> Any:
+def draw(script: Script, budget: int, answer_tokens: int = 8, thinking: Thinking = AS_QWEN3) -> Any:
     sampler = EngineSampler(Characters(), script, seed=0)  # type: ignore[arg-type]
     draws = [Draw("q", "problem", 0)]
     told: list[Any] = []
-    (drawn,) = BudgetedSampler(sampler, budget).draw(
+    (drawn,) = BudgetedSampler(sampler, budget, thinking).draw(
         draws, SamplingParams(answer_tokens), lambda index, one: told.append((index, one))
     )
     assert told == [(0, drawn)]
@@ -71,6 +71,12 @@ def test_a_thought_that_goes_on_is_ended_by_force() -> None:
     assert (drawn.n_tokens, drawn.truncated) == (5 + 2, False)
     (_, first_key, _), (_, second_key, limit) = script.asked
     assert first_key != second_key and limit == 8
+
+
+def test_a_template_may_end_thinking_in_other_words() -> None:
+    digits = Thinking(end="#", stop="wait#")
+    cut, begun = Script({"q": "8,17,21", "q8,1wait#": "21"}), Script({"q": "8#17", "q8#1": "7"})
+    assert (draw(cut, 3, thinking=digits).text, draw(begun, 3, thinking=digits).text) == ("8,1wait#21", "8#17")
 
 
 def test_an_answer_that_was_begun_just_goes_on() -> None:
@@ -98,11 +104,12 @@ def test_thoughts_of_two_budgets_begin_alike(sampler: EngineSampler) -> None:
     model = sampler.language_model
     spaced = SimpleNamespace(
         model=model.model,
-        tokenizer=lambda text, add_special_tokens: {"input_ids": []},
+        encode_text=lambda text: [],
         decode=model.decode,
         encode=model.encode,
     )
-    short = BudgetedSampler(EngineSampler(spaced, sampler.engine, 0), 4).draw(draws, SamplingParams(4))  # type: ignore[arg-type]
+    four = EngineSampler(spaced, sampler.engine, 0).within(4, AS_QWEN3)  # type: ignore[arg-type]
+    short = four.draw(draws, SamplingParams(4))
     assert all(one.text[:4] == other.text[:4] for one, other in zip(free, short, strict=True))
 
 

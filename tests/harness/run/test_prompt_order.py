@@ -4,18 +4,20 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.tasks.base import Problem
-from harness.config.task import TaskSpec
+from harness.config.task import Order, TaskSpec
 from harness.errors import RefusedError
 from harness.run.prompts import LEAST_WEIGHT, Curriculum, Prioritised, PromptOrder, Uniform, prompt_order
 
 ORDERS = [Uniform, Curriculum, Prioritised]
+THINKING = TaskSpec(train="arithmetic", template="modes_digits")
+MIXED = THINKING.model_copy(update={"direct_frac": 0.5})
 Kind = type[PromptOrder]
 
 
@@ -184,3 +186,49 @@ def test_orders_that_learn_nothing_ignore_the_rewards(kind: Kind) -> None:
     other.observe(["p0", "p1"], [1.0, 0.5])
     other.load_state_dict(order.state_dict())
     assert base_draws(order, range(1, 20), 4) == base_draws(other, range(1, 20), 4)
+
+
+class TestModes:
+    @pytest.mark.parametrize("order", ["uniform", "curriculum", "prioritised"])
+    def test_the_prompts_are_those_of_one_mode(self, order: Order) -> None:
+        """Only the mode is added: an arm that mixes modes sees the problems of one that does not."""
+        one, mixed = (
+            prompt_order(spec.model_copy(update={"order": order}), problems(12), 3) for spec in (THINKING, MIXED)
+        )
+        for step in range(1, 9):
+            plain, asked = one.draw(step, 4, step / 9), mixed.draw(step, 4, step / 9)
+            assert [name.removesuffix(" (direct)") for name in ids(asked)] == ids(plain)
+            assert all((problem.mode == "direct") == problem.id.endswith(" (direct)") for problem in asked)
+            assert all(problem.mode == "think" for problem in plain)
+            for drawn, own in ((plain, one), (asked, mixed)):
+                own.observe(ids(drawn), [0.25 * place for place in range(4)])
+        assert json.loads(json.dumps(mixed.state_dict())) == one.state_dict()
+        again = prompt_order(MIXED.model_copy(update={"order": order}), problems(12), 3)
+        again.load_state_dict(one.state_dict())
+        assert ids(again.draw(9, 4, 1.0)) == ids(mixed.draw(9, 4, 1.0))
+
+    def test_a_refill_leaves_out_what_was_drawn_in_either_mode(self) -> None:
+        order = prompt_order(MIXED, problems(12), 0)
+        first = order.draw(1, 8, 0.0)
+        assert {problem.mode for problem in first} == {"think", "direct"}
+        more = order.draw(1, 8, 0.0, round=1, exclude=ids(first))
+        assert len(more) == 4
+        assert {problem.id.removesuffix(" (direct)") for problem in [*first, *more]} == {f"p{i}" for i in range(12)}
+
+    def test_a_larger_share_holds_the_smaller_one(self) -> None:
+        shares = (0.2, 0.5, 0.9, 1.0)
+        direct = []
+        for share in shares:
+            order = prompt_order(MIXED.model_copy(update={"direct_frac": share}), problems(100), 0)
+            asked = {
+                (step, one.id) for step in range(1, 41) for one in order.draw(step, 25, 0.0) if one.mode == "direct"
+            }
+            assert len(asked) / 1000 == pytest.approx(share, abs=0.04)
+            direct.append(asked)
+        assert all(small <= large for small, large in pairwise(direct))
+
+    def test_a_problem_comes_in_both_modes(self) -> None:
+        order = prompt_order(MIXED, problems(4), 0)
+        assert {one.id for step in range(1, 9) for one in order.draw(step, 4, 0.0)} == {
+            f"p{number}{mode}" for number in range(4) for mode in ("", " (direct)")
+        }

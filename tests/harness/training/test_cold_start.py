@@ -14,7 +14,7 @@ from harness.config.model_source import TINY
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
-from harness.training import cold_start
+from harness.training import cold_start, demonstrations
 from harness.training.cold_start import load_recipe, run_cold_start
 from tests.harness.training import rollouts
 
@@ -100,19 +100,19 @@ class TestDemonstrationsOfAFile:
     def test_come_in_a_new_order_each_epoch(self, tmp_path: Path) -> None:
         rows = [(f"{row}+1=", f"#{row + 1}") for row in range(9)]
         made = recipe(write(tmp_path / "a.jsonl", rows))
-        drawn = list(islice(cold_start._demonstrations(made), 27))
+        drawn = list(islice(demonstrations.demonstrations(made), 27))
         epochs = [drawn[:9], drawn[9:18], drawn[18:]]
         assert all(sorted(epoch) == rows for epoch in epochs)
         assert epochs[0] != epochs[1] != epochs[2]
-        assert list(islice(cold_start._demonstrations(made), 27)) == drawn
+        assert list(islice(demonstrations.demonstrations(made), 27)) == drawn
         other_seed = made.model_copy(update={"seed": 1})
-        assert list(islice(cold_start._demonstrations(other_seed), 9)) != epochs[0]
+        assert list(islice(demonstrations.demonstrations(other_seed), 9)) != epochs[0]
 
     def test_that_are_too_long_are_left_out(self, tmp_path: Path) -> None:
         """`8,17#17` is 7 tokens and the end-of-sequence token."""
         made = recipe(write(tmp_path / "a.jsonl"), max_completion_tokens=8)
         start = language_model()
-        drawn = list(islice(cold_start._encoded_demonstrations(start, made), 6))
+        drawn = list(islice(demonstrations.encoded_demonstrations(start, made), 6))
         assert {start.decode(completion) for _, completion in drawn} == {"#8", "8,17#17"}
         assert {start.decode(prompt) for prompt, _ in drawn} == {"3+5=", "3+5+9="}
         assert all(completion[-1] == start.tokenizer.eos_token_id for _, completion in drawn)

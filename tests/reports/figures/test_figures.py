@@ -27,7 +27,7 @@ from tests.reports.synthetic import BEST_OF_N, STEPS, TASK, write_sweep
 
 pytestmark = pytest.mark.slow
 
-OTHER_TASKS = ["gsm8k", "aime24"]
+OTHER_TASKS = ["gsm8k", "aime24", "think4:arithmetic", "think8:arithmetic"]
 OF_A_FACTORIAL = ("interactions", "cell_means")
 """Other sweeps have none of these figures."""
 LONG = "a_name_of_forty_characters_" + 13 * "x"

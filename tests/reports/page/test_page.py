@@ -43,7 +43,7 @@ def page(tmp_path_factory):
         seeds=4,
         changes=changes,
         texts=[SCRIPT, "#### 3"],
-        other_tasks=["gsm8k", "aime24"],
+        other_tasks=["gsm8k", "aime24", "think4:arithmetic", "think8:arithmetic"],
         question=SCRIPT,
     )
     write_report(sweep, folder / "report")

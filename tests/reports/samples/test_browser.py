@@ -56,7 +56,7 @@ def page(tmp_path_factory):
         question = "Compute" if cell.arm == LONG else "What is"  # a template under test
         asked = [AskedProblem(f"p{i}", f"{question} {i}? {ATTACK}", f"${i}$") for i in range(len(TEXTS))]
         ProblemsFile(cell.path / "problems.jsonl").add(
-            TASK, "test", asked, lambda text: [{"role": "user", "content": text}]
+            TASK, "test", asked, lambda one: [{"role": "user", "content": one.problem}]
         )
     (folder / "report").mkdir()
     write_sweep_samples(sweep, folder / "report")

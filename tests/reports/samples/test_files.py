@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,9 @@ def test_prompts_are_shown_and_their_absence_is_said(tmp_path):
     without = "have no prompt and no reference here"
     assert f"1,944 of these samples {without}" in (tmp_path / "page" / "samples.html").read_text()
     for cell in sweep.cells:
-        problems = ProblemsFile(cell.path / "problems.jsonl")
-        problems.add(TASK, "test", [AskedProblem(f"p{i}", f"{i}+{i}=", "$2$") for i in range(2)], str)
-        problems.add("sums", "train", [AskedProblem(f"t{i}", f"{i}+1=", "") for i in range(7)], str)
+        problems, statement = ProblemsFile(cell.path / "problems.jsonl"), attrgetter("problem")
+        problems.add(TASK, "test", [AskedProblem(f"p{i}", f"{i}+{i}=", "$2$") for i in range(2)], statement)
+        problems.add("sums", "train", [AskedProblem(f"t{i}", f"{i}+1=", "") for i in range(7)], statement)
     files = page_of(sweep, tmp_path / "page")
     assert without not in (tmp_path / "page" / "samples.html").read_text()
     rows = listed(files)

@@ -1,0 +1,73 @@
+"""Tasks in one mode of thinking, or under a budget of it:
+
+    direct:arithmetic     the answer is asked for at once
+    think8:arithmetic     thinking is cut after 8 tokens, and the answer is asked for then
+
+They are for evaluation: the problems are those of the task's test split, with the same ids, so that a sample in one
+mode has the noise of that in the other. What asks for a mode, and what ends thinking, the prompt template says. A task
+by its own name is asked to think, for as long as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from evals.errors import EvalError
+from evals.prompts import Mode
+from evals.tasks import MODE_PREFIX, get_task
+from evals.tasks.base import Problem, SplitSource, Task
+from evals.tasks.rows import LoadedRows
+
+
+def load_task_in_mode(name: str) -> Task:
+    """The task of `direct:<task>` or `think<N>:<task>`.
+
+    Raises as `get_task`, and EvalError for a budget of 0, for two modes, and for a task whose prompts are its own.
+    """
+    found = MODE_PREFIX.match(name)
+    if found is None:
+        raise ValueError(f"{name} names no mode")
+    given = name[found.end() :]
+    if MODE_PREFIX.match(given):
+        raise EvalError(f"{name}: names two modes or budgets. Leave one of them out.")
+    task = get_task(given)
+    if task.asks_itself or task.gives_choices:
+        raise EvalError(
+            f"{name}: the prompts of {task.name} are whole as they come, and hold no flag of a mode. Evaluate it by "
+            "its own name, or name another task."
+        )
+    budget = None if found["budget"] is None else int(found["budget"])
+    if budget == 0:
+        raise EvalError(f"{name}: a budget has at least 1 token. direct:{task.name} asks for no thinking at all.")
+    mode: Mode = "direct" if budget is None else "think"
+    return replace(
+        task,
+        name=f"{found[0]}{task.name}",
+        splits={"test": _InMode(task.split("test"), found[0], mode)},
+        mode=mode,
+        thinking_budget_tokens=budget,
+    )
+
+
+@dataclass(frozen=True)
+class _InMode:
+    """The problems of a split, asked in a mode."""
+
+    source: SplitSource
+    prefix: str
+    mode: Mode
+
+    @property
+    def fingerprint(self) -> str:
+        return f"{self.prefix}{self.source.fingerprint}"
+
+    @property
+    def count(self) -> int | None:
+        """As far as it is known without data."""
+        return getattr(self.source, "count", None)
+
+    def load(self) -> Sequence[Problem]:
+        rows = self.source.load()
+        asked = tuple(replace(problem, mode=self.mode) for problem in rows)
+        return replace(rows, problems=asked) if isinstance(rows, LoadedRows) else asked

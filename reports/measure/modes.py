@@ -1,0 +1,82 @@
+"""Modes of thinking and budgets, where a sweep evaluates its task in them: accuracy, and the tokens that it takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from reports.measure import Analysis, derived
+from reports.measure.measurements import mean_of
+from reports.statistics import MIN_PAIRS, t_interval
+
+_MODE = re.compile(r"(direct|think)([0-9]*):")
+"""Before the name of a task that is asked in a mode; see `evals.tasks.modes`."""
+
+
+@dataclass(frozen=True)
+class ModeScore:
+    """One arm on one task in one mode, over its finished seeds.
+
+    task: its own name; asked: with the mode. mode: think or direct; budget_tokens: at which thinking is cut; None:
+    never. low_pp, high_pp: the t interval over seeds at this level; None with fewer than three. tokens: of a
+    completion, without the words that stop its thinking.
+    """
+
+    arm: str
+    task: str
+    asked: str
+    mode: str
+    budget_tokens: int | None
+    n: int
+    mean_pp: float
+    level: float
+    low_pp: float | None
+    high_pp: float | None
+    tokens: float | None
+
+
+@derived
+def mode_scores(analysis: Analysis) -> list[ModeScore]:
+    """By task and arm: direct, then thinking by its budget, without one last. None for tasks in a single mode."""
+    sweep = analysis.sweep
+    tasks = [task for task in sweep.tasks if any(_MODE.match(other) and _own(other) == task for other in sweep.tasks)]
+    found = []
+    for task in tasks:
+        asked = sorted((one for one in sweep.tasks if _own(one) == task), key=_place)
+        for arm in sweep.arms:
+            found += [score for one in asked if (score := _score(analysis, arm, one)) is not None]
+    return found
+
+
+def _own(task: str) -> str:
+    return _MODE.sub("", task, count=1)
+
+
+def _place(task: str) -> float:
+    mode, budget = _parts(task)
+    return 0 if mode == "direct" else float("inf") if budget is None else budget
+
+
+def _parts(task: str) -> tuple[str, int | None]:
+    found = _MODE.match(task)
+    if found is None:
+        return "think", None
+    return found[1], int(found[2]) if found[2] else None
+
+
+def _score(analysis: Analysis, arm: str, task: str) -> ModeScore | None:
+    measured = [one.on_task(task) for one in analysis.measurements[arm]]
+    scores = [one.score_pp for one in measured if one.score_pp is not None]
+    mean = mean_of(scores)
+    if mean is None:
+        return None
+    low, high = t_interval(scores, analysis.sweep.alpha) if len(scores) >= MIN_PAIRS else (None, None)
+    spent = mean_of(one.final_value("mean_tokens") for one in measured)
+    level = 1 - analysis.sweep.alpha
+    return ModeScore(arm, _own(task), task, *_parts(task), len(scores), mean, level, low, high, spent)
+
+
+def mode_rows(scores: list[ModeScore]) -> list[dict[str, Any]]:
+    """The rows of report.json."""
+    return [asdict(score) for score in scores]
