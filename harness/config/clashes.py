@@ -103,6 +103,11 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"rollout.prompts_per_step={prompts} with train.updates_per_rollout={updates}: mini-batches hold whole "
             f"groups and equally many. Choose updates_per_rollout among the divisors of {prompts}"
         )
+    if spec.task.retire_at is not None and spec.rollout.sampler in ("teacher", "given"):
+        yield (
+            f"task.retire_at={spec.task.retire_at:g} with rollout.sampler={spec.rollout.sampler}: prompts would be "
+            "retired by completions that the policy did not write. Leave retire_at out, or let the policy sample"
+        )
     first = spec.eval.tasks[0]
     if spec.reward.needs_reward_model and get_task(first).gives_choices:
         yield (

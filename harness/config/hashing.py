@@ -59,6 +59,7 @@ _HASHED_UNLESS: dict[str, Any] = {
     "eval.stop": [],
     "objective.distill.where": "none",
     "budget.teacher_tokens": None,
+    "task.retire_at": None,
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.

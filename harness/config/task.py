@@ -69,6 +69,22 @@ class TaskSpec(Section):
         description="train on this many of the prompts that the filter leaves, drawn by the seed; a larger pool holds "
         "the smaller one; none = all",
     )
+    retire_at: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="a prompt never comes again once this share of its completions in a step is correct (ScaleRL's no "
+        "positive resampling, 2510.13786: 0.9), but a step's worth of prompts stays; none = never",
+    )
+
+    @model_validator(mode="after")
+    def _a_curriculum_moves_on_by_itself(self) -> TaskSpec:
+        if self.retire_at is not None and self.order == "curriculum":
+            raise ValueError(
+                f"retire_at={self.retire_at:g} with order=curriculum: the curriculum's window leaves easy prompts "
+                "behind anyway. Set order to uniform or prioritised, or leave retire_at out"
+            )
+        return self
 
 
 def _not_none(grader: object) -> object:
