@@ -172,10 +172,10 @@ SCALE_RL = Preset(
     "optimiser steps per rollout are its off-policy counterpart here. It computes logits in float32, as a model of "
     "dtype float32 does throughout, and ends thoughts that are too long with a phrase of its own; neither is a knob of "
     "the objective.",
-    implementations="TRL's recipe of this name divides by the std of the raw rewards (scale=batch_std), and the paper's "
-    "ratio is to the engine that samples, which includes what engine and trainer round differently.",
-    traps="Prompts whose completions are all right or all wrong are dropped and not replaced, so that batches shrink as "
-    "the policy improves. With one optimiser step per rollout the weight's bound cannot act.",
+    implementations="TRL's recipe of this name divides by the std of the raw rewards (scale=batch_std). The paper's "
+    "ratio is to the engine that samples, and so includes what engine and trainer round differently.",
+    traps="Prompts whose completions are all right or all wrong are dropped and not replaced: batches shrink as the "
+    "policy improves. With one optimiser step per rollout the weight's bound cannot act.",
     companions={
         "train.updates_per_rollout": 8,
         "rollout.samples_per_prompt": 16,

@@ -317,6 +317,11 @@ def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[s
         return
     if spec.rollout.samples_per_prompt == 1:
         yield from _single_sample_problems(objective)
+    elif objective.pass_k >= spec.rollout.samples_per_prompt:
+        yield (
+            f"objective.pass_k={objective.pass_k} with rollout.samples_per_prompt={spec.rollout.samples_per_prompt}: "
+            "all sets of a group would be one, and every advantage 0. Lower pass_k, or raise samples_per_prompt"
+        )
     if spec.rollout.sampler != "policy" and objective.rule.ratios:
         yield (
             f"rollout.sampler={spec.rollout.sampler} with objective.rule.type={objective.rule.type}: the importance "

@@ -60,6 +60,7 @@ _HASHED_UNLESS: dict[str, Any] = {
     "objective.distill.where": "none",
     "budget.teacher_tokens": None,
     "task.retire_at": None,
+    "objective.pass_k": 1,
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.config.knobs import written
 from harness.config.run_spec import RunSpec
-from harness.plan.gate import check_gate
+from harness.plan.gate import EVALUATION, check_gate
 
 RECIPE = "base"
 """The arm of a leave-one-out design that leaves nothing out."""
@@ -39,18 +39,18 @@ def leave_one_out_faults(
     arms: Mapping[str, RunSpec], ordinary: Mapping[str, Any], co_changes: Mapping[str, str]
 ) -> Iterator[str]:
     """Why an arm does not differ from the recipe in its one knob, which may have options of its own, and what changes
-    along for a reason. arms: resolved, of one seed; nothing is said of those that --arms leaves out."""
-    recipe = arms.get(RECIPE)
+    along for a reason. What is measured differently the gate refuses anyway. arms: resolved, of one seed; nothing is
+    said of those that --arms leaves out."""
     for arm, settings in leave_one_out(ordinary).items():
-        for knob, value in settings.items() if recipe is not None and arm in arms else ():
-            gate = check_gate({RECIPE: recipe, arm: arms[arm]}, [knob], co_changes)
-            if not gate.differs:
+        for knob, value in settings.items() if {RECIPE, arm} <= arms.keys() else ():
+            gate = check_gate({RECIPE: arms[RECIPE], arm: arms[arm]}, [knob], co_changes)
+            if knob not in gate.differs:
                 yield (
                     f"leave_one_out: {knob} is {written(value)} in the base recipe as well, so there is nothing to "
                     "leave out. Give the value that the recipe departs from, or take the knob out."
                 )
-            elif not gate.ok:
+            elif others := [other for other in gate.violations if not other.startswith(EVALUATION)]:
                 yield (
-                    f"leave_one_out: {knob}={written(value)} also changes {', '.join(gate.violations)}, and an arm "
-                    "leaves out one knob. Set that knob alone, or give the others a reason under co_changes."
+                    f"leave_one_out: {knob}={written(value)} also changes {', '.join(others)}, and an arm leaves out "
+                    "one knob. Set those alike under base, or give each a reason under co_changes."
                 )

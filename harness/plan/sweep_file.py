@@ -38,7 +38,6 @@ MOST_ARMS = 200
 """Every two are compared before a cell starts: twenty thousand pairs take seconds."""
 MOST_CELLS = 10_000
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
-Value = bool | int | float | str | None
 
 
 def _is_knob_or_section(entry: str) -> str:
@@ -46,6 +45,18 @@ def _is_knob_or_section(entry: str) -> str:
     if not entry.startswith("reward.parts.") and not any(f"{knob}.".startswith(f"{entry}.") for knob in known):
         raise UnknownNameError("knob", entry, known, "bench ls knobs")
     return entry
+
+
+def _is_one_knob(entry: str) -> str:
+    if entry not in descriptions() and not _is_knob_or_section(entry).startswith("reward.parts."):
+        raise ValueError(f"{entry!r} stands for several knobs, and an arm puts back one: name the knob")
+    return entry
+
+
+def _is_one_value(given: object) -> object:
+    if isinstance(given, list | dict):
+        raise ValueError(f"is {shown(given)}, but must be the one value that the knob is put back to")
+    return given
 
 
 def _is_compared_metric(given: str) -> str:
@@ -56,6 +67,8 @@ def _is_compared_metric(given: str) -> str:
 
 
 Declared = Annotated[str, AfterValidator(_is_knob_or_section)]
+OneKnob = Annotated[str, AfterValidator(_is_one_knob)]
+OneValue = Annotated[Any, AfterValidator(_is_one_value)]
 Reason = Annotated[str, Field(min_length=1)]
 File = TypeVar("File", bound=Section)
 
@@ -102,7 +115,7 @@ class SweepFile(Section):
     grid: dict[Declared, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="factorial: knob -> values; an arm for each combination. Its knobs are under test"
     )
-    leave_one_out: dict[Declared, Value] = Field(
+    leave_one_out: dict[OneKnob, OneValue] = Field(
         {},
         description="knob -> its ordinary value: the recipe of `base` as an arm, and one for each knob put back alone. "
         "Its knobs are under test",

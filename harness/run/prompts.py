@@ -70,6 +70,10 @@ class PromptOrder(ABC):
     def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:  # noqa: B027
         """Called once a step, after its draws, with the share of each prompt's completions that were correct."""
 
+    def metrics(self) -> dict[str, float]:
+        """What steps.jsonl says of the order after a step."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -204,6 +208,9 @@ class Retiring(PromptOrder):
             solved = rate > self._retire_at - RATE_ROUNDING
             if solved and len(self._problems) - len(self._retired) > self._in_a_step:
                 self._retired.add(problem_id)
+
+    def metrics(self) -> dict[str, float]:
+        return {"prompts_retired": len(self._retired)}
 
     def state_dict(self) -> dict[str, Any]:
         return {"retired": sorted(self._retired), "order": self._order.state_dict()}

@@ -18,6 +18,7 @@ from reports.statistics import MIN_PAIRS, Verdict
 if TYPE_CHECKING:
     from harness.records import SweepRecord
 
+
 @dataclass(frozen=True)
 class LawContrast:
     """An arm's compute law against the baseline's, both fitted to the seeds that both have.

@@ -170,8 +170,8 @@ COMPUTE_NOTE = (
     "which leaves training variance out. A sigmoid is refused if it fits noise without a trend as well in more than 5% "
     "of cases; with fewer than six runs this assumes that the noise of evaluations is independent. Against the "
     "baseline: asymptote minus asymptote in percentage points, exponent over exponent, midpoint over midpoint, by a "
-    "jackknife that leaves a seed out of both arms at once. These intervals share the sweep's level among the arms; the "
-    "verdicts on ceilings are one family and those on efficiencies another. Inconclusive: the interval contains no "
+    "jackknife that leaves a seed out of both arms at once. These intervals share the sweep's level among the arms, "
+    "once for ceilings and once for efficiencies. Inconclusive: the interval contains no "
     "difference, or a curve does not bend enough to say where it ends."
 )
 

@@ -21,8 +21,8 @@ is 0, but for rounding errors, if the points left do not determine the law."""
 
 @dataclass(frozen=True)
 class Jackknife:
-    """How fitted parameters change [n_units, p] without one unit after the other. df: degrees of freedom of Student's t.
-    block_points: how many consecutive points were left out together; None if whole runs were."""
+    """How fitted parameters change [n_units, p] without one unit after the other. df: of Student's t. block_points: how
+    many consecutive points were left out together; None if whole runs were."""
 
     changes: FloatArray
     df: int
