@@ -30,7 +30,7 @@ class Jackknife:
 
     @property
     def covariance(self) -> FloatArray:
-        """Of the parameters [p, p]."""
+        """The covariance of the parameters [p, p]."""
         n = len(self.changes)
         return np.asarray((n - 1) / n * self.changes.T @ self.changes, dtype=np.float64)
 
