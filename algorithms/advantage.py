@@ -16,6 +16,7 @@ from torch import Tensor
 
 from algorithms.critic import gae
 from algorithms.objective import Credit, Objective
+from algorithms.pass_k import SetRewards
 
 REWARD_WHITENING_EPS = 1e-8
 
@@ -47,6 +48,7 @@ def advantages(
     Defined corner cases:
     * a NaN reward (could not be scored) is left out of every baseline and std; its row gets 0, and so does a row that
       has it for its random peer;
+    * with pass_k, a group of which k or fewer could be scored gets exactly 0: all its sets are one, or there is none;
     * a group of equal rewards, so also one of a single completion, gets exactly 0 from every group baseline, also after
       every scale but whiten_tokens, which shifts it by the mean over all tokens, as its source does;
     * a row that is its own random peer gets 0;
@@ -172,7 +174,7 @@ def _centred(
     objective: Objective, rewarded: RewardedTokens, group: Tensor, values: Tensor | None, peers: Tensor | None
 ) -> Tensor:
     """Rewards minus the baseline: [B, T], or [B, 1] where all tokens of a completion have one."""
-    totals = rewarded.totals
+    totals = rewarded.totals if objective.pass_k == 1 else _of_sets(objective, rewarded, group).values
     count = rewarded.scored.to(totals.dtype)
     match objective.baseline:
         case "none":
@@ -186,9 +188,10 @@ def _centred(
         case "group_mean":
             centred = _deviations(totals, count, group)
         case "leave_one_out":
-            # R - (S - R) / (n - 1) = n / (n - 1) (R - S / n)
+            # R - (S - R) / (n - 1) = n / (n - 1) (R - S / n). A share k / n of all sets of k has the row, so that
+            # the mean over all is k parts in n that over those with it, the rest that over the others: n / (n - k).
             n = _sums(count, group)
-            centred = _deviations(totals, count, group) * n / (n - 1).clamp(min=1)
+            centred = _deviations(totals, count, group) * n / (n - objective.pass_k).clamp(min=1)
         case "length_weighted":
             centred = _deviations(totals, rewarded.mask.sum(1).to(totals.dtype), group)
         case "random_peer":
@@ -210,6 +213,8 @@ def _scaled(
             return centred * count.sum() / torch.count_nonzero(totals * count).clamp(min=1)
         case "whiten_tokens":
             return _whitened(centred.expand_as(rewarded.mask), rewarded.mask, ddof, eps)
+        case "group_std" if objective.pass_k > 1:
+            squared = _of_sets(objective, rewarded, group).variance
         case "group_std":
             squared = _variance(totals, count, group, ddof)
         case "batch_std":
@@ -218,6 +223,10 @@ def _scaled(
             step = batch if mini_batches is None else _numbered("mini_batches", mini_batches, rewarded)
             squared = _variance(centred[:, 0], count, step, ddof)
     return centred / (squared.sqrt() + eps)[:, None]
+
+
+def _of_sets(objective: Objective, rewarded: RewardedTokens, group: Tensor) -> SetRewards:
+    return SetRewards.of(rewarded.totals, rewarded.scored, group, objective.pass_k, objective.scale_ddof)
 
 
 def _numbered(name: str, labels: Tensor, rewarded: RewardedTokens) -> Tensor:

@@ -37,6 +37,12 @@ _BASELINES: dict[Baseline, str] = {
     "random_peer": "sign(R_i - R_peer), the peer one random completion of the group",
 }
 
+_SETS: dict[Baseline, str] = {
+    "group_mean": "mean over the group's sets",
+    "leave_one_out": "mean over the group's sets without the completion",
+}
+"""What is subtracted from the mean over a completion's sets of k (pass_k)."""
+
 _STEP = "step's reward r - mean of r over all steps of the group"
 
 _SPREADS: dict[Scale, str] = {
@@ -145,6 +151,9 @@ def _advantage(objective: Objective) -> str:
         text = f"A_t = sum over the steps that end at t or later of {_divided(_STEP, 'r over them', objective)}"
     elif objective.baseline == "none" and objective.kl.where == "reward":
         text = f"A_t = {_divided('sum of the rewards of tokens from t on, R_i paid at the last one', '', objective)}"
+    elif objective.pass_k > 1:
+        sets = f"mean over the sets of {objective.pass_k} of the group with completion i of the best R in the set"
+        text = f"A_i = {_divided(f'{sets} - {_SETS[objective.baseline]}', 'the best R over all sets', objective)}"
     else:
         text = f"A_i = {_divided(_BASELINES[objective.baseline], _SPREADS.get(objective.scale, ''), objective)}"
     return text + _whitening(objective) + _sign(objective)

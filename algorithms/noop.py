@@ -92,7 +92,7 @@ class _PolicyTerm(NamedTuple):
     """n_i to this power is a further factor."""
 
 
-_OF_ADVANTAGES = ("baseline", "scale", "scale_ddof", "scale_eps", "advantage_sign", "credit")
+_OF_ADVANTAGES = ("baseline", "pass_k", "scale", "scale_ddof", "scale_eps", "advantage_sign", "credit")
 """How rewards become advantages."""
 
 _active_knobs = lru_cache(maxsize=1024)(active_knobs)

@@ -138,6 +138,13 @@ class Objective(Knobs):
         "standardised together over the group; a token's advantage is the sum over the steps that end at it or later "
         "(process supervision, 2402.03300, section 4.1.3)",
     )
+    pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out"))] = Field(
+        default=1,
+        ge=1,
+        description="k of pass training (2508.10751): a completion's reward is the mean, over all sets of k of its "
+        "group that it belongs to, of the best reward in the set. group_mean is then the mean over all sets, "
+        "leave_one_out that over the sets without it, and group_std the std over sets; default 1: its own reward",
+    )
     ratio: Ratio = Field(
         default="none",
         description="importance ratio r of the current policy to the rollout policy. token: of each token (PPO); "
@@ -245,6 +252,11 @@ def _scale_problems(objective: Objective) -> Iterator[str]:
             f"scale={scale} with baseline=critic: advantages of tokens have no reward std; set scale to whiten_tokens "
             "or none"
         )
+    if objective.pass_k > 1 and scale not in ("none", "group_std"):
+        yield (
+            f"scale={scale} with pass_k={objective.pass_k}: sets of completions belong to a group, not to a batch; set "
+            "scale to group_std or none"
+        )
     if baseline == "random_peer" and scale not in ("none", "group_std"):
         yield f"scale={scale} with baseline=random_peer: its advantages are signs; set scale to none"
     if objective.credit == "steps" and objective.zero_std != "keep":
@@ -252,6 +264,8 @@ def _scale_problems(objective: Objective) -> Iterator[str]:
             f"zero_std={objective.zero_std} with credit=steps: groups whose completions earn the same can differ in "
             "their steps; set zero_std to keep"
         )
+    if objective.credit == "steps" and objective.pass_k > 1:
+        yield f"credit=steps with pass_k={objective.pass_k}: sets are of whole completions; set pass_k to 1"
     standardises_steps = baseline == "group_mean" and scale in ("none", "group_std")
     if objective.credit == "steps" and baseline != "critic" and not standardises_steps:
         yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from algorithms.entropy import Entropy, StepBothWays
 from algorithms.objective import MaskAfter, Objective, Soft
 from algorithms.presets import Preset
+from algorithms.rules.cispo import Cispo
 from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.rules.ppo_clip import PpoClip
 
@@ -152,4 +153,32 @@ ACE_REASON = Preset(
     traps="Filtering helps where about a third is truncated and hurts where few are: the policy is never told that "
     "running out of room is wrong. It has no importance ratio.",
     companions={"train.updates_per_rollout": 1},
+)
+
+SCALE_RL = Preset(
+    name="scalerl",
+    objective=Objective(
+        baseline="group_mean",
+        scale="mini_batch_std",
+        ratio="token",
+        rule=Cispo(weight_max=5.0),
+        aggregation="group_token_mean",
+        zero_std="drop",
+    ),
+    summary="CISPO's bounded weight, group-centred rewards over their std in the step, equal groups dropped",
+    source="ScaleRL, Khatri et al. 2510.13786, section 4",
+    about="The weight is bounded at 5; the paper finds no difference within 4 to 8. Each prompt counts equally, by the "
+    "mean over its group's tokens. The paper samples with a pipeline that is up to 8 steps behind the trainer; 8 "
+    "optimiser steps per rollout are its off-policy counterpart here. It computes logits in float32, as a model of "
+    "dtype float32 does throughout, and ends thoughts that are too long with a phrase of its own; neither is a knob of "
+    "the objective.",
+    implementations="TRL's recipe of this name divides by the std of the raw rewards (scale=batch_std). The paper's "
+    "ratio is to the engine that samples, and so includes what engine and trainer round differently.",
+    traps="Prompts whose completions are all right or all wrong are dropped and not replaced: batches shrink as the "
+    "policy improves. With one optimiser step per rollout the weight's bound cannot act.",
+    companions={
+        "train.updates_per_rollout": 8,
+        "rollout.samples_per_prompt": 16,
+        "task.retire_at": 0.9,
+    },
 )

@@ -37,13 +37,15 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
             first = []
     print_table(label, columns, rows)
     for document in documents:
-        metrics, alone = document["metrics"], ""
+        metrics, alone, steps = document["metrics"], "", ""
         if metrics["se_samples_pp"] is not None:
             alone = f", for new samples of these problems {metrics['se_samples_pp']:.1f} pp of avg@n"
+        if metrics["faulty_steps_frac"] is not None:
+            steps = f", {metrics['faulty_steps_frac']:.0%} of right answers with a wrong step"
         print_text(
             f"{_name(document)}: standard errors are for new problems of the kind{alone}; "
             f"{metrics['mean_tokens']:.0f} tokens per completion, {metrics['truncated_frac']:.0%} truncated, "
-            f"{metrics['unparsed_frac']:.0%} without an answer, {metrics['ungraded_frac']:.0%} not graded"
+            f"{metrics['unparsed_frac']:.0%} without an answer, {metrics['ungraded_frac']:.0%} not graded{steps}"
         )
         for pair in document["disagreement"]:
             if pair["count"]:

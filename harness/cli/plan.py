@@ -114,6 +114,7 @@ def plan(
             "violations": [{"field": knob, "values": values} for knob, values in planned.gate.violations.items()],
         },
         "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
+        "leave_one_out": dict(planned.sweep.leave_one_out),
         "warnings": planned.warnings + where.shortages(planned.arms, where.at_once(planned.arms.values())),
         "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
@@ -310,6 +311,7 @@ def _state(cell: dict[str, Any]) -> str:
 def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     from harness.cli.live import duration
     from harness.plan import expected_time
+    from harness.plan.designs import RECIPE
     from harness.plan.memory import in_words
 
     evaluated = f", evaluating {document['checkpoint']} as it is" if document["checkpoint"] else ""
@@ -325,6 +327,8 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
         print_text(sentence)
     gate = document["gate"]
     print_text(f"gate: {'ok' if gate['ok'] else 'REFUSED'}; arms differ in {_in_words(gate['differs'])}")
+    if document["leave_one_out"]:
+        print_text(f"leave one out: each arm but {RECIPE} puts one knob of the recipe back to its ordinary value")
     for warning in document["warnings"]:
         print_text(f"warning: {warning}")
     cost = document["cost"]

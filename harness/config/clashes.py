@@ -63,6 +63,11 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"rollout.prompts_per_step={prompts} with train.updates_per_rollout={updates}: mini-batches hold whole "
             f"groups and equally many. Choose updates_per_rollout among the divisors of {prompts}"
         )
+    if spec.task.retire_at is not None and spec.rollout.sampler in ("teacher", "given"):
+        yield (
+            f"task.retire_at={spec.task.retire_at:g} with rollout.sampler={spec.rollout.sampler}: prompts would be "
+            "retired by completions that the policy did not write. Leave retire_at out, or let the policy sample"
+        )
     first = spec.eval.tasks[0]
     if spec.reward.needs_reward_model and get_task(first).gives_choices:
         yield (
@@ -287,6 +292,11 @@ def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[s
         return
     if spec.rollout.samples_per_prompt == 1:
         yield from _single_sample_problems(objective)
+    elif objective.pass_k >= spec.rollout.samples_per_prompt:
+        yield (
+            f"objective.pass_k={objective.pass_k} with rollout.samples_per_prompt={spec.rollout.samples_per_prompt}: "
+            "all sets of a group would be one, and every advantage 0. Lower pass_k, or raise samples_per_prompt"
+        )
     if spec.rollout.sampler != "policy" and objective.rule.ratios:
         yield (
             f"rollout.sampler={spec.rollout.sampler} with objective.rule.type={objective.rule.type}: the importance "

@@ -63,6 +63,8 @@ _HASHED_UNLESS: dict[str, Any] = {
     "task.direct_frac": 0.0,
     **dict.fromkeys(("model.cold_start.direct_frac", "model.cold_start.stop_frac"), 0.0),
     **dict.fromkeys(("teacher.cold_start.direct_frac", "teacher.cold_start.stop_frac"), 0.0),
+    "task.retire_at": None,
+    "objective.pass_k": 1,
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.

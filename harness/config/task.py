@@ -78,6 +78,13 @@ class TaskSpec(Section):
         description="share of the prompts that ask for the answer at once, drawn by the seed in each step; the others "
         "ask for steps; `template` must have modes",
     )
+    retire_at: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="a prompt never comes again once this share of its completions in a step is correct (ScaleRL's no "
+        "positive resampling, 2510.13786: 0.9), but a step's worth of prompts stays; none = never",
+    )
 
     @model_validator(mode="after")
     def _template_has_the_modes(self) -> TaskSpec:
@@ -85,6 +92,15 @@ class TaskSpec(Section):
             raise ValueError(
                 f"direct_frac={self.direct_frac} with template={self.template}, which has no {{mode}}: all prompts "
                 "would ask alike. Name a template with modes, e.g. modes_digits or qwen3, or leave direct_frac out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_curriculum_moves_on_by_itself(self) -> TaskSpec:
+        if self.retire_at is not None and self.order == "curriculum":
+            raise ValueError(
+                f"retire_at={self.retire_at:g} with order=curriculum: the curriculum's window leaves easy prompts "
+                "behind anyway. Set order to uniform or prioritised, or leave retire_at out"
             )
         return self
 

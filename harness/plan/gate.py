@@ -147,7 +147,8 @@ def _heeds_rewards(spec: RunSpec) -> bool:
     objective = spec.objective
     if not isinstance(objective, Objective) or hears_rewards(objective) or objective.zero_std != "keep":
         return True
-    return spec.rollout.staged.type == "converged" or spec.task.order == "prioritised"
+    task = spec.task
+    return spec.rollout.staged.type == "converged" or task.order == "prioritised" or task.retire_at is not None
 
 
 def first_of(messages: Sequence[str]) -> list[str]:

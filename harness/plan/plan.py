@@ -18,6 +18,7 @@ from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.errors import Faults, GateError, RefusedError
 from harness.executors.slots import gpu_here
+from harness.plan.designs import leave_one_out_faults
 from harness.plan.filing import PlannedCell, records_of
 from harness.plan.gate import Gate, Noop, check_gate, find_noops, first_of
 from harness.plan.memory import estimate_memory
@@ -238,6 +239,9 @@ def plan_arms(request: SweepRequest) -> Plan:
     if request.tuned:
         before = resolved_arms(replace(request, tuned={}).arms_layers, request.seed_list[:1], faults, request.on_gpu)
         untuned = {arm: next(iter(by_seed.values())) for arm, by_seed in before.items()}
+    of_design = leave_one_out_faults(untuned, sweep.leave_one_out, sweep.co_changes)
+    faults.lines += [f"{request.path}: {fault}" for fault in of_design]
+    faults.refuse()
     noops = find_noops(untuned)
     return Plan(
         request=request,

@@ -5,7 +5,6 @@ A sweep's folder of records keeps its file and what that needs besides, so that 
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from harness.config.resolve import dotted, readable_errors
 from harness.config.search import TUNING_SEED, Search, Tune
 from harness.config.section import Listed, Section
 from harness.errors import Faults, RefusedError, UnknownNameError, few, nearest, shown
+from harness.plan.designs import RECIPE, factorial, leave_one_out
 from harness.plan.gate import covered
 from harness.records.scores import METRIC_PREFIX
 
@@ -47,6 +47,18 @@ def _is_knob_or_section(entry: str) -> str:
     return entry
 
 
+def _is_one_knob(entry: str) -> str:
+    if entry not in descriptions() and not _is_knob_or_section(entry).startswith("reward.parts."):
+        raise ValueError(f"{entry!r} stands for several knobs, and an arm puts back one: name the knob")
+    return entry
+
+
+def _is_one_value(given: object) -> object:
+    if isinstance(given, list | dict):
+        raise ValueError(f"is {shown(given)}, but must be the one value that the knob is put back to")
+    return given
+
+
 def _is_compared_metric(given: str) -> str:
     if not given.startswith(METRIC_PREFIX):
         raise ValueError(f"{given!r} must be eval.final.[<task>.]<metric>, e.g. eval.final.pass@1")
@@ -55,6 +67,8 @@ def _is_compared_metric(given: str) -> str:
 
 
 Declared = Annotated[str, AfterValidator(_is_knob_or_section)]
+OneKnob = Annotated[str, AfterValidator(_is_one_knob)]
+OneValue = Annotated[Any, AfterValidator(_is_one_value)]
 Reason = Annotated[str, Field(min_length=1)]
 File = TypeVar("File", bound=Section)
 
@@ -92,13 +106,19 @@ class SweepFile(Section):
     profile: str = Field(description="name of a shipped profile, or path of your own; --profile overrides it")
     plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
     ablate: Listed[Declared] = Field(
-        (), description="the knobs under test, as dotted prefixes; those of a grid need not be repeated"
+        (),
+        description="the knobs under test, as dotted prefixes; those of grid and leave_one_out need not be repeated",
     )
     co_changes: dict[Declared, Reason] = Field({}, description="knobs that have to change too, each with the reason")
     base: dict[str, Any] = Field({}, description="settings of all arms, on top of the profile")
     arms: dict[ArmName, dict[str, Any]] = Field({}, description="arm -> its settings")
     grid: dict[Declared, Annotated[list[Any], Field(min_length=1)]] = Field(
         {}, description="factorial: knob -> values; an arm for each combination. Its knobs are under test"
+    )
+    leave_one_out: dict[OneKnob, OneValue] = Field(
+        {},
+        description="knob -> its ordinary value: the recipe of `base` as an arm, and one for each knob put back alone. "
+        "Its knobs are under test",
     )
     checkpoint: str | None = Field(
         None,
@@ -131,7 +151,7 @@ class SweepFile(Section):
             raise ValueError(f"are {count:,}, and a sweep has at most {MOST_CELLS:,} cells: ask for fewer")
         return seeds
 
-    @field_validator("arms", "grid")
+    @field_validator("arms", "grid", "leave_one_out")
     @classmethod
     def _arms_are_few_enough(cls, stated: dict[str, Any], field: ValidationInfo) -> dict[str, Any]:
         """Before anything is made of them: a grid of a few long lists has more points than memory has room for."""
@@ -152,12 +172,13 @@ class SweepFile(Section):
 
     def clashes(self) -> Iterator[str]:
         """What is wrong with keys that are valid each by itself."""
-        given = [name for name in ("arms", "grid", "search") if getattr(self, name)]
+        given = [name for name in ("arms", "grid", "leave_one_out", "search") if getattr(self, name)]
         starts_from_an_arm = given == ["arms", "search"] and len(self.arms) == 1  # that `tune` searches
         if len(given) != 1 and not starts_from_an_arm:
             yield (
                 f"{' and '.join(given) or 'no arms'} given: state the arms one by one (arms) or as a factorial (grid), "
-                "or what to search (search); one of the three."
+                "put the knobs of a recipe back one at a time (leave_one_out), or say what to search (search); one of "
+                "the four."
             )
         elif self.search is not None:
             yield from self._without_effect_on_a_search()
@@ -226,20 +247,26 @@ class SweepFile(Section):
     def _faulty_arms(self) -> Iterator[str]:
         unusable = [name for name in self.all_arms if not re.fullmatch(_ARM_NAME, name)]
         if unusable:
-            yield f"grid gives an arm {unusable[0]!r}, which is not a valid name: state the arms one by one."
+            design = "grid" if self.grid else "leave_one_out"
+            yield f"{design} gives an arm {unusable[0]!r}, which is not a valid name: state the arms one by one."
         if self.grid and len(self.all_arms) < math.prod(len(values) for values in self.grid.values()):
             yield "grid gives the same arm twice: list distinct values for each knob."
+        if self.leave_one_out and len(self.all_arms) <= len(self.leave_one_out):
+            yield "leave_one_out names two arms alike, by the last segments of their knobs: state the arms one by one."
         baseline = self.compare.baseline
         if baseline is not None and baseline not in self.all_arms:
             yield f"compare.baseline: {UnknownNameError('arm', baseline, self.all_arms)}"
+        elif self.leave_one_out and baseline not in (None, RECIPE):
+            yield f"compare.baseline is {baseline}, but leave_one_out compares each arm with {RECIPE}: leave it out."
 
     @property
     def under_test(self) -> list[str]:
-        """The knobs whose differences are the question, as dotted prefixes: what `ablate` declares, and those of a grid
-        or a search."""
+        """The knobs whose differences are the question, as dotted prefixes: what `ablate` declares, and those of a
+        design or a search."""
         if self.search is not None:
             return list(self.search.knobs)
-        return [*self.ablate, *(knob for knob in self.grid if not covered(knob, self.ablate))]
+        of_design = (*self.grid, *self.leave_one_out)
+        return [*self.ablate, *(knob for knob in of_design if not covered(knob, self.ablate))]
 
     @property
     def tuned_knobs(self) -> list[str]:
@@ -248,14 +275,10 @@ class SweepFile(Section):
 
     @property
     def all_arms(self) -> dict[str, dict[str, Any]]:
-        """Arms by name, none of a search; those of a grid are named by the last segments of their knobs,
-        `clip_high=0.28+beta=0`."""
-        if not self.grid:
-            return self.arms
-        points = (dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values()))
-        return {
-            "+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points
-        }
+        """Arms by name, none of a search; those of a design are named by their knobs."""
+        if self.grid:
+            return factorial(self.grid)
+        return leave_one_out(self.leave_one_out) if self.leave_one_out else self.arms
 
     @property
     def seed_list(self) -> list[int]:
@@ -294,7 +317,7 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
             sweep = SweepFile.model_validate(readable)
         except ValidationError:
             raise refused from None
-    if not left_out & {"arms", "grid", "search"}:
+    if not left_out & {"arms", "grid", "leave_one_out", "search"}:
         faults.lines += [f"{path}: {clash}" for clash in sweep.clashes()]
     return sweep, path, left_out
 
@@ -328,7 +351,7 @@ def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tupl
         section = readable.get(key)
         if key == "arms" and len(within) == 1 and isinstance(section, dict):
             section[within[0]] = {}
-        elif key in ("arms", "grid", "co_changes", "compare") and within and isinstance(section, dict):
+        elif key in ("arms", "grid", "leave_one_out", "co_changes", "compare") and within and isinstance(section, dict):
             section.pop(within[0], None)
             left_out.add(key)
         else:

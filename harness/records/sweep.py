@@ -154,7 +154,8 @@ class SweepRecord(Part):
     it is, as the sweep file names it; None where they train. arms: in the order of the sweep file. metric: the
     compared one, e.g. `eval.final.arithmetic.pass@1`. ablate: the knobs under test, as dotted prefixes; in a search
     those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
-    every factor, else empty. new_problems: whether intervals over new problems are asked for too. contamination: by
+    every factor, else empty. leave_one_out: whether each other arm puts one knob of the baseline's recipe back to its
+    ordinary value. new_problems: whether intervals over new problems are asked for too. contamination: by
     task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
     asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. contrasts:
     names each pair of arms that is compared, by the compared task and metric; questions that share one share its
@@ -172,6 +173,7 @@ class SweepRecord(Part):
     checkpoint: str | None = None
     arms: list[str]
     grid: dict[str, dict[str, Any]] = {}
+    leave_one_out: bool = False
     baseline: str
     metric: str
     metrics: dict[str, MetricFacts] = {}

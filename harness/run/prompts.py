@@ -37,6 +37,8 @@ from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 LEAST_WEIGHT = 0.05
 """The least weight of a prompt in the order `prioritised`: one that is always solved still comes a twentieth as often
 as one that never is, so that forgetting it shows."""
+RATE_ROUNDING = 1e-6
+"""Success rates come in float32, where nine of ten is a little less than 0.9."""
 
 
 def teacher_prompt(template: Template, problem: Problem) -> str | list[Message]:
@@ -69,6 +71,10 @@ class PromptOrder(ABC):
     def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:  # noqa: B027
         """Called once a step, after its draws, with the share of each prompt's completions that were correct."""
 
+    def metrics(self) -> dict[str, float]:
+        """What steps.jsonl says of the order after a step."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -77,14 +83,16 @@ class PromptOrder(ABC):
 
 
 def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> PromptOrder:
-    """The order that `task.order` names, its prompts in the modes that `task.direct_frac` wants. Raises RefusedError
-    for a curriculum of problems without a difficulty."""
+    """The order that `task.order` names, without prompts that `task.retire_at` retires, in the modes that
+    `task.direct_frac` wants. Raises RefusedError for a curriculum of problems without a difficulty."""
     kinds: dict[Order, type[PromptOrder]] = {
         "uniform": Uniform,
         "curriculum": Curriculum,
         "prioritised": Prioritised,
     }
     order = kinds[spec.order](problems, seed)
+    if spec.retire_at is not None:
+        order = Retiring(problems, seed, order, spec.retire_at)
     return InModes(order, seed, spec.direct_frac) if spec.direct_frac else order
 
 
@@ -169,6 +177,51 @@ class Prioritised(PromptOrder):
         return max(LEAST_WEIGHT, 1 - self._successes[problem_id] / visits) if visits else 1.0
 
 
+class Retiring(PromptOrder):
+    """Another order, whose solved prompts never come again: those of whose completions a step finds a share of
+    `retire_at` or more correct (no positive resampling: ScaleRL, 2510.13786, section 3).
+
+    Where the other order has a retired prompt, one comes that it would refill the step with, so that the other prompts
+    stay those of an arm that retires none. Of the prompts as many stay as a step takes.
+    """
+
+    def __init__(self, problems: Sequence[Problem], seed: int, order: PromptOrder, retire_at: float) -> None:
+        super().__init__(problems, seed)
+        self._order, self._retire_at = order, retire_at
+        self._retired: set[str] = set()
+        self._in_a_step = 1
+
+    def draw(
+        self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
+    ) -> list[Problem]:
+        if not round:
+            self._in_a_step = count
+        drawn = self._order.draw(step, count, progress, round, [*exclude, *self._retired])
+        kept = [problem for problem in drawn if problem.id not in self._retired]
+        if len(kept) == len(drawn):
+            return kept
+        seen = [*exclude, *self._retired, *(problem.id for problem in kept)]
+        return kept + self._order.draw(step, len(drawn) - len(kept), progress, round + 1, seen)
+
+    def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:
+        ids, rates = list(problem_ids), list(success_rates)
+        self._order.observe(ids, rates)
+        for problem_id, rate in zip(ids, rates, strict=True):
+            solved = rate > self._retire_at - RATE_ROUNDING
+            if solved and len(self._problems) - len(self._retired) > self._in_a_step:
+                self._retired.add(problem_id)
+
+    def metrics(self) -> dict[str, float]:
+        return {"prompts_retired": len(self._retired)}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"retired": sorted(self._retired), "order": self._order.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._retired = set(state["retired"])
+        self._order.load_state_dict(state["order"])
+
+
 class InModes(PromptOrder):
     """The prompts of another order, some of them asked for the answer at once, the others for steps.
 
@@ -196,6 +249,9 @@ class InModes(PromptOrder):
 
     def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:
         self._order.observe(self._own_ids(problem_ids), success_rates)
+
+    def metrics(self) -> dict[str, float]:
+        return self._order.metrics()
 
     def state_dict(self) -> dict[str, Any]:
         return self._order.state_dict()

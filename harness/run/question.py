@@ -176,6 +176,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
         checkpoint=request.checkpoint,
         arms=list(plan.arms),
         grid=plan.grid,
+        leave_one_out=bool(sweep.leave_one_out),
         baseline=plan.baseline,
         metric=plan.metric,
         margin_pp=plan.margin_pp,

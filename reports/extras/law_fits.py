@@ -1,7 +1,4 @@
-"""The laws of every arm: reward against entropy, by seed and pooled, and score against generated tokens.
-
-The entropy law is fitted to the training reward and to the score on each task; the compute law to the latter.
-"""
+"""The entropy law of every arm, by seed and pooled: training reward and scores against entropy."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from reports.laws import (
-    MIN_POINTS,
-    ComputeLaw,
     EntropyLaw,
     Forecast,
     FreeExponent,
@@ -22,7 +17,6 @@ from reports.laws import (
     LawRefusedError,
     LawUncertainty,
     Run,
-    fit_compute_law,
     fit_entropy_law,
     fit_free_exponent,
     forecast,
@@ -209,11 +203,11 @@ def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
 def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, Run]) -> EntropyFit:
     parts = [*runs.values()]
     entropy, reward = pooled(parts)
-    fitted, refused = _or_reason(lambda: (fit_entropy_law(entropy, reward), law_uncertainty(parts)))
+    fitted, refused = or_reason(lambda: (fit_entropy_law(entropy, reward), law_uncertainty(parts)))
     law, uncertainty = fitted or (None, None)
-    free, exponent_refused = _or_reason(lambda: _free_exponent(parts, of.alpha))
+    free, exponent_refused = or_reason(lambda: _free_exponent(parts, of.alpha))
     exponent, exponent_uncertainty = free or (None, None)
-    forecasted, forecast_refused = _or_reason(lambda: forecast(parts))
+    forecasted, forecast_refused = or_reason(lambda: forecast(parts))
     return EntropyFit(
         arm=of.arm,
         seed=seed,
@@ -238,7 +232,8 @@ def _free_exponent(runs: Sequence[Run], alpha: float) -> tuple[FreeExponent, Fre
     return fitted, free_exponent_uncertainty(runs, fitted, alpha)
 
 
-def _or_reason(fit: Callable[[], Fitted]) -> tuple[Fitted | None, str]:
+def or_reason(fit: Callable[[], Fitted]) -> tuple[Fitted | None, str]:
+    """What a fit gives, or why it is refused."""
     try:
         return fit(), ""
     except LawRefusedError as error:
@@ -256,52 +251,3 @@ def _with_ceiling_difference(
         return fit
     difference = compare_paired([own[seed] for seed in shared], [other[seed] for seed in shared], sweep.alpha)
     return replace(fit, ceiling_difference=difference)
-
-
-@dataclass(frozen=True)
-class ComputeFit:
-    """The compute law of an arm on a task, in percent. law: None if the fit is refused, and `refused` says why."""
-
-    arm: str
-    task: str
-    metric: str
-    n_runs: int
-    n_points: int
-    law: ComputeLaw | None
-    refused: str
-
-
-def compute_fits(analysis: Analysis) -> list[ComputeFit]:
-    """Every arm that was evaluated on every task. A curve starts at the score before training, if it was measured."""
-    sweep, name = analysis.sweep, analysis.metric.name
-    before = scores_before_pp(analysis)
-    return [
-        _fit_compute_law(arm, task, name, runs, before.get(task))
-        for task in sweep.tasks
-        for arm, cells in analysis.measurements.items()
-        if (runs := [run for m in cells if (run := _evaluations(m, task, name))])
-    ]
-
-
-def _evaluations(measurement: Measurement, task: str, metric: str) -> list[tuple[float, float]]:
-    """The pairs (generated tokens, score in percent) of a run's evaluations."""
-    return [
-        (row["generated_tokens"], 100 * score)
-        for row in measurement.scores
-        if row["task"] == task and (score := finite(row["metrics"].get(metric))) is not None
-    ]
-
-
-def _fit_compute_law(
-    arm: str, task: str, metric: str, runs: list[list[tuple[float, float]]], start: float | None
-) -> ComputeFit:
-    tokens, scores = zip(*(point for run in runs for point in run), strict=True)
-    law, refused = None, ""
-    most = max(map(len, runs))
-    try:
-        if most < MIN_POINTS:  # the same few checkpoints of many seeds are no better a curve
-            raise LawRefusedError(f"{most} evaluations per run, and a fit needs {MIN_POINTS}")
-        law = fit_compute_law(tokens, scores, start, run_lengths=[*map(len, runs)])
-    except LawRefusedError as error:
-        refused = str(error)
-    return ComputeFit(arm, task, metric, len(runs), len(tokens), law, refused)

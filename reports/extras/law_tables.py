@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from reports.extras.law_fits import ComputeFit, EntropyFit, compute_fits, entropy_fits
-from reports.formats import MISSING, Table, number, p_value, percent, points, tokens
+from reports.extras.compute_fits import ComputeFit, LawContrast, compute_fits
+from reports.extras.law_fits import EntropyFit, entropy_fits
+from reports.formats import MISSING, Table, number, p_value, percent, points, signed_pp, tokens
 
 if TYPE_CHECKING:
     from reports.measure import Analysis
@@ -18,7 +19,8 @@ NOTHING = (math.nan, math.nan)
 def law_rows(analysis: Analysis) -> list[dict[str, Any]]:
     """A row for each fit of either law: `law` says which, and `refused` why it has no numbers."""
     entropy = [_entropy_row(fit, analysis.sweep.alpha) for fit in entropy_fits(analysis)]
-    return entropy + [_compute_row(fit, analysis.sweep.alpha) for fit in compute_fits(analysis)]
+    asked = analysis.sweep.leave_one_out
+    return entropy + [_compute_row(fit, analysis.sweep.alpha) | {"asked": asked} for fit in compute_fits(analysis)]
 
 
 def _entropy_row(fit: EntropyFit, alpha: float) -> dict[str, Any]:
@@ -125,6 +127,24 @@ def _compute_row(fit: ComputeFit, alpha: float) -> dict[str, Any]:
         **parameters,
         "r2": None if law is None else law.r2,
         "p_noise": None if law is None else law.p_noise,
+        **({} if fit.contrast is None else _contrast_fields(fit.contrast)),
+    }
+
+
+def _contrast_fields(contrast: LawContrast) -> dict[str, Any]:
+    """An arm's law against the baseline's."""
+    found = contrast.differences or {}
+    compared = {"ceiling_difference": "asymptote", "efficiency_ratio": "exponent", "midpoint_ratio": "midpoint_tokens"}
+    ends = {
+        name + end: getattr(found[parameter], of) if parameter in found else None
+        for name, parameter in compared.items()
+        for end, of in (("", "value"), ("_low", "low"), ("_high", "high"))
+    }
+    return ends | {
+        "compared_n": contrast.n_seeds,
+        "ceiling_verdict": contrast.ceiling,
+        "efficiency_verdict": contrast.efficiency,
+        "undecided": contrast.undecided or None,
     }
 
 
@@ -148,15 +168,22 @@ COMPUTE_NOTE = (
     "evaluations along training of all seeds pooled; scores are in percent. The asymptote is its ceiling, the exponent "
     "its efficiency. Brackets: {level} intervals by a jackknife over whole runs; with one seed over its evaluations, "
     "which leaves training variance out. A sigmoid is refused if it fits noise without a trend as well in more than 5% "
-    "of cases; with fewer than six runs this assumes that the noise of evaluations is independent."
+    "of cases; with fewer than six runs this assumes that the noise of evaluations is independent. Against the "
+    "baseline: asymptote minus asymptote in percentage points, exponent over exponent, midpoint over midpoint, by a "
+    "jackknife that leaves a seed out of both arms at once. These intervals share the sweep's level among the arms, "
+    "once for ceilings and once for efficiencies. Inconclusive: the interval contains no "
+    "difference, or a curve does not bend enough to say where it ends."
 )
 
 
 def law_tables(rows: list[Row]) -> list[Table]:
-    """A table of the pooled fits of each law that some arm follows. There a refused fit says why."""
+    """A table of the pooled fits of each law that some arm follows, or that the sweep asks about. There a refused fit
+    says why."""
     entropy = _shown([row for row in rows if row["law"] == "entropy" and row["seed"] is None])
     compute = [row for row in rows if row["law"] == "compute"]
-    entropy, compute = (some if any(not row["refused"] for row in some) else [] for some in (entropy, compute))
+    entropy, compute = (
+        some if any(not row["refused"] or row.get("asked") for row in some) else [] for some in (entropy, compute)
+    )
     return [*([_entropy_table(entropy)] if entropy else []), *([_compute_table(compute)] if compute else [])]
 
 
@@ -257,9 +284,10 @@ def _compute_table(rows: list[Row]) -> Table:
         "R²",
         "p of noise",
         "points",
-        "remarks",
     ]
-    return Table("Compute law", columns, [
+    compared = any("ceiling_verdict" in row for row in rows)
+    columns += ["ceiling − baseline's (pp)", "efficiency / baseline's", "midpoint / baseline's"] if compared else []
+    return Table("Compute law", [*columns, "remarks"], [
         [
             row["arm"],
             row["target"],
@@ -270,7 +298,32 @@ def _compute_table(rows: list[Row]) -> Table:
             number(row["r2"], 2),
             number(row["p_noise"], 2),
             f"{row['n_points']} of {row['n_runs']} runs" if row["n_runs"] > 1 else str(row["n_points"]),
-            f"Refused: {row['refused']}." if row["refused"] else "",
+            *(_against_baseline(row) if compared else []),
+            _compute_remark(row),
         ]
         for row in rows
     ], note)  # fmt: skip
+
+
+def _against_baseline(row: Row) -> list[str]:
+    """Ceiling, efficiency and midpoint against the baseline's, the first two with their verdicts."""
+    if "ceiling_verdict" not in row:
+        return ["", "", ""]
+    if row["undecided"]:
+        return [row["ceiling_verdict"], row["efficiency_verdict"], MISSING]
+    return [
+        f"{_with_interval(row, 'ceiling_difference', signed_pp)}, {row['ceiling_verdict']}",
+        f"{_with_interval(row, 'efficiency_ratio', _factor)}, {row['efficiency_verdict']}",
+        _with_interval(row, "midpoint_ratio", _factor),
+    ]
+
+
+def _factor(value: float) -> str:
+    return number(value, 2)
+
+
+def _compute_remark(row: Row) -> str:
+    """Why a fit is refused; else why the arm cannot be compared with the baseline."""
+    if row["refused"]:
+        return f"Refused: {row['refused']}."
+    return f"Not compared: {row['undecided']}." if row.get("undecided") else ""

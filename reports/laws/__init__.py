@@ -2,11 +2,12 @@
 
 `fit_entropy_law` fits R = -a exp(H) + b (Cui et al. 2505.22617), `fit_free_exponent` the same with a free scale of H.
 `law_uncertainty` and `free_exponent_uncertainty` give their intervals by a jackknife over whole runs. `forecast` fits
-the beginning of a run and predicts the rest. `fit_compute_law` fits a sigmoid in log tokens. Points that determine no
-law raise LawRefusedError, which says why.
+the beginning of a run and predicts the rest. `fit_compute_law` fits a sigmoid in log tokens, and
+`compare_compute_laws` compares two of them, paired by seed. Points that determine no law raise LawRefusedError, which
+says why.
 """
 
-from reports.laws.compute import ComputeLaw, fit_compute_law
+from reports.laws.compute import ComputeLaw, Interval, compare_compute_laws, fit_compute_law
 from reports.laws.entropy import (
     MIN_POINTS,
     EntropyLaw,
@@ -33,9 +34,11 @@ __all__ = [
     "Forecast",
     "FreeExponent",
     "FreeExponentUncertainty",
+    "Interval",
     "LawRefusedError",
     "LawUncertainty",
     "Run",
+    "compare_compute_laws",
     "first_part",
     "fit_compute_law",
     "fit_entropy_law",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,14 @@ follows a sigmoid less often, so that this is the cautious side."""
 # Shapes of sigmoids that noise may choose from: exponents, for points that span one unit of log tokens, and midpoints.
 _SHAPE_EXPONENTS = (0.5, 4.0, 8.0, 16.0, 64.0)
 _SHAPE_MIDPOINTS = 25
+
+
+class Interval(NamedTuple):
+    """A value with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -132,6 +141,24 @@ def fit_compute_law(
         p_noise=p_noise,
         parameters=jackknife(jacobian if start is None else jacobian[:, :3], residuals, lengths),
     )
+
+
+def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05) -> dict[str, Interval]:
+    """The asymptote minus the other's, and the exponent and the midpoint over the other's, each by its name.
+
+    Both laws are fitted to whole runs of the same seeds in one order, which the jackknife leaves out in pairs. Raises
+    ValueError for laws of single runs, and of unequally many.
+    """
+    paired = law.parameters.minus(other.parameters)
+    half_widths = paired.half_widths(np.eye(paired.changes.shape[1])[:3], alpha)
+    gap, half_width = law.asymptote - other.asymptote, float(half_widths[0])
+    found = {"asymptote": Interval(gap, gap - half_width, gap + half_width)}
+    with np.errstate(over="ignore"):
+        factors = np.exp(half_widths[1:]).tolist()
+    for name, factor in zip(("exponent", "midpoint_tokens"), factors, strict=True):
+        ratio = getattr(law, name) / getattr(other, name)
+        found[name] = Interval(ratio, ratio / factor, ratio * factor)
+    return found
 
 
 def noise_p_value(log_tokens: FloatArray, score: FloatArray, run_lengths: Sequence[int]) -> float:

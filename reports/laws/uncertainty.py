@@ -21,12 +21,25 @@ is 0, but for rounding errors, if the points left do not determine the law."""
 
 @dataclass(frozen=True)
 class Jackknife:
-    """The covariance of fitted parameters [p, p]. df: degrees of freedom of Student's t. block_points: how many
-    consecutive points were left out together; None if whole runs were."""
+    """How fitted parameters change [n_units, p] without one unit after the other. df: of Student's t. block_points: how
+    many consecutive points were left out together; None if whole runs were."""
 
-    covariance: FloatArray
+    changes: FloatArray
     df: int
     block_points: int | None
+
+    @property
+    def covariance(self) -> FloatArray:
+        """The covariance of the parameters [p, p]."""
+        n = len(self.changes)
+        return np.asarray((n - 1) / n * self.changes.T @ self.changes, dtype=np.float64)
+
+    def minus(self, other: Jackknife) -> Jackknife:
+        """That of the differences between the parameters of two fits to the same runs' seeds, in one order: a seed is
+        left out of both at once, so that what both share cancels. Raises ValueError where blocks were left out."""
+        if self.block_points is not None or other.block_points is not None or len(self.changes) != len(other.changes):
+            raise ValueError("only fits to equally many whole runs can be paired")
+        return Jackknife(self.changes - other.changes, self.df, None)
 
     def half_widths(self, gradients: FloatArray, alpha: float = 0.05) -> FloatArray:
         """Half-widths [n] of the intervals of n functions of the parameters, by their gradients [n, p]."""
@@ -67,8 +80,7 @@ def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence
         unit = "run" if block_points is None else "block of steps"
         raise LawRefusedError(f"without one {unit} the other points do not determine the law")
     changes = np.linalg.solve(kept, kept_pulls[:, :, None])[:, :, 0] / scales @ right
-    n = len(changes)
-    return Jackknife((n - 1) / n * changes.T @ changes, df, block_points)
+    return Jackknife(changes, df, block_points)
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,8 @@ def difficulty(measurement: Measurement) -> Difficulty | None:
         # A mean |A| of a bin stands in where a step was too large for advantages of tokens to be recorded.
         sizes = np.where(rows.has_token_records, rows.summed_advantage, rows.tokens * recorded)
         limit = np.array([limits.get(step, np.nan) for step in steps])[at]
-        shares = np.nan_to_num(sizes / loss_divisors(objective, rows, limit), posinf=0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a group without a token in the loss has divisor 0
+            shares = np.nan_to_num(sizes / loss_divisors(objective, rows, limit), posinf=0.0)
         gradient += rows.by_bin(np.where(rows.in_loss(objective), shares, 0.0))
     if not completions.any():
         return None

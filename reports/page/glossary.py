@@ -30,7 +30,8 @@ GLOSSARY = {
     "ρ": "The correlation of the two arms' scores over seeds. Above 0, pairing narrows the interval.",
     "ECE": "Expected calibration error: how far the share of equal answers is from the share that is right.",
     "length slope": "How many tokens longer a completion gets in 100 steps, by a straight line through training.",
-    "faulty steps": "The share of written-out steps of a calculation that are wrong, whatever the answer.",
+    "right answer, wrong step": "The share of right answers with a wrong or missing step, of those whose written steps "
+    "the task checked: it was right by luck, or not by what it wrote.",
     "clipped steps": "The share of optimiser steps whose gradient was longer than train.max_grad_norm.",
     "gradient norm": "The length of the gradient before it is clipped, mean over training.",
     "entropy": "How undecided the policy is about the next token, in nats: 0 if it is certain.",

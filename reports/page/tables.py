@@ -100,6 +100,7 @@ def result_table(report: Report) -> Table:
     return _table(title, sorted(arms, key=lambda arm: (arm["rank"] is None, arm["rank"])), [
         ("arm", lambda arm: arm["arm"]),
         (f"{metric_name(first)} (%), {percent(first['level'])} interval", _score),
+        *_wrong_steps(arms),
         (f"difference (pp), {_level_heading(report['contrasts'])}", against_baseline(difference_pp, "baseline")),
         ("p (Holm)", against_baseline(lambda c: _p(c["p_holm"]))),
         ("seeds", lambda arm: str(arm["n"])),
@@ -182,7 +183,7 @@ def arm_table(arms: Sequence[Row]) -> Table:
         ("tokens per answer", lambda arm: number(arm["mean_tokens"])),
         ("length slope (tokens per 100 steps)", lambda arm: number(arm["length_slope_tokens"])),
         ("truncated", lambda arm: percent(arm["truncated_frac"])),
-        ("faulty steps", lambda arm: percent(arm["faulty_steps_frac"])),
+        *_wrong_steps(arms),
         ("entropy", lambda arm: number(arm["entropy_nats"])),
         ("gradient norm", lambda arm: number(arm["grad_norm"])),
         ("clipped steps", lambda arm: percent(arm["grad_clipped_frac"])),
@@ -192,6 +193,13 @@ def arm_table(arms: Sequence[Row]) -> Table:
     if not trained:
         columns = [(name, write) for name, write in columns if any(write(arm) != MISSING for arm in arms)]
     return _table("Arms", arms, columns)
+
+
+def _wrong_steps(arms: Sequence[Row]) -> Columns:
+    """Right answers with a wrong step, beside accuracy wherever the task can check steps."""
+    if all(arm["faulty_steps_frac"] is None for arm in arms):
+        return []
+    return [("right answer, wrong step", lambda arm: percent(arm["faulty_steps_frac"]))]
 
 
 def proxy_table(arms: Sequence[Row]) -> Table | None:

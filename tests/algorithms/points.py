@@ -24,6 +24,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "scale": ("none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"),
     "scale_ddof": (0, 1),
     "scale_eps": (1e-6, 1e-4),
+    "pass_k": (1, 2, 3),
     "advantage_sign": ("both", "positive", "negative"),
     "credit": ("completion", "steps"),
     "ratio": ("token", "sequence_mean", "sequence_product"),

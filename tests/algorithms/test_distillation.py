@@ -178,14 +178,18 @@ def test_a_teacher_in_the_reward_needs_a_rule_and_a_sign_that_hear_it() -> None:
 @pytest.mark.parametrize(
     ("name", "change", "inert"),
     [
-        ("gkd", {"baseline": "group_mean"}, {"baseline"}),
+        ("gkd", {"baseline": "group_mean"}, {"baseline", "pass_k"}),
         ("gkd", {"rule.type": "weighted", "ratio": "token"}, {"rule.type", "ratio"}),
         ("gkd", {"distill.beta": 0.9}, set()),
         ("gkd", {"distill.verifier_coef": 1.0}, set()),
         ("gkd", {"aggregation": "seq_mean_token_sum"}, set()),
-        ("opd", {"baseline": "group_mean", "scale": "group_std"}, {"baseline", "scale", "scale_ddof", "scale_eps"}),
+        (
+            "opd",
+            {"baseline": "group_mean", "scale": "group_std"},
+            {"baseline", "pass_k", "scale", "scale_ddof", "scale_eps"},
+        ),
         ("opd", {"distill.discount": 1.0}, set()),
-        ("sft", {"baseline": "group_mean"}, {"baseline"}),
+        ("sft", {"baseline": "group_mean"}, {"baseline", "pass_k"}),
         ("sft", {"rule.type": "policy_gradient"}, set()),
     ],
 )

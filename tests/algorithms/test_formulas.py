@@ -39,6 +39,17 @@ def test_grpo() -> None:
 @pytest.mark.parametrize(
     ("overrides", "part", "says"),
     [
+        (
+            {"pass_k": 4, "scale_ddof": 0},
+            "advantage",
+            "A_i = (mean over the sets of 4 of the group with completion i of the best R in the set - mean over the "
+            "group's sets) / (std of the best R over all sets + 1e-06)",
+        ),
+        (
+            {"pass_k": 2, "baseline": "leave_one_out"},
+            "advantage",
+            "- mean over the group's sets without the completion",
+        ),
         ({"rule.type": "cispo", "rule.weight_max": 5}, "token loss", "clip(r, 0, 5)) log pi; absolute bounds"),
         ({"rule.type": "cispo", "rule.weight_max": 5}, "token loss", "eps_low none, eps_high 4"),
         (

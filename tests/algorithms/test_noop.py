@@ -56,6 +56,8 @@ def update(objective: Objective, drift: float = 0.0) -> Tensor:
     advantage = random_batch(12, **STEP).old_logp + 0.8 if by_token else batch.advantages
     if objective.advantage_sign != "both":
         advantage = advantage.clamp(min=0) if objective.advantage_sign == "positive" else advantage.clamp(max=0)
+    if objective.distill.where != "none":
+        advantage = objective.distill.verifier_coef * advantage
     assert batch.values is not None
     if drift == 0:
         batch = replace(batch, old_logp=batch.logp.detach(), old_values=batch.values.detach())

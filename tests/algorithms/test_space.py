@@ -32,6 +32,7 @@ def test_only_knobs_that_exist_are_active() -> None:
         "sampler_correction.type": "none",
     }
     assert set(active_knobs(GRPO)) - set(active_knobs(plainest)) == {
+        "pass_k",
         "scale_ddof",
         "scale_eps",
         "ratio",

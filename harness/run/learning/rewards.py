@@ -256,7 +256,7 @@ def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
             "text": attempt.text,
             "tokens": tokens[row][: attempt.n_tokens],
             "logps": logps[row][: attempt.n_tokens],
-            **{name: _or_none(values[row]) for name, values in batch.reward_columns.items()},
+            **{name: None if math.isnan(of[row]) else of[row] for name, of in batch.reward_columns.items()},
             "correct": attempt.verdict.correct,
             "truncated": attempt.truncated,
             **({"origin": batch.origins[row]} if batch.origins else {}),
@@ -264,10 +264,6 @@ def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
         }
         for row, attempt in enumerate(batch.attempts)
     ]
-
-
-def _or_none(reward: float) -> float | None:
-    return None if math.isnan(reward) else reward
 
 
 class RolloutLearner(ABC):
@@ -311,8 +307,9 @@ class RolloutLearner(ABC):
         judging = {"judge_requests": sent} if "judge/questions" in measured else {}
         reward, cost = measured["reward/mean"], batch.cost
         self._observe(batch, step, reward)
+        drawn = {"len/limit": batch.max_completion_tokens, **self._order.metrics()}
         return StepOutcome(
-            metrics={**measured, "len/limit": batch.max_completion_tokens, **chosen, **update.metrics},
+            metrics={**measured, **drawn, **chosen, **update.metrics},
             generated_tokens=batch.generated_tokens,
             teacher_tokens=update.teacher_tokens,
             reward=reward,

@@ -76,7 +76,7 @@ def test_plan(bench: Bench, tmp_path: Path) -> None:
     document = result.document
     assert set(document) == {
         "sweep", "profile", "cells", "searches", "gate", "noops", "warnings", "cost", "time", "screening",
-        "detectable_pp", "checkpoint", "changes"
+        "leave_one_out", "detectable_pp", "checkpoint", "changes"
     }  # fmt: skip
     assert (document["sweep"], document["profile"]) == ("std_norm", "tiny")
     cells = make_plan("std_norm", seeds=2).cells

@@ -123,7 +123,7 @@ SCORES: dict[str, Any] = {
     "task": "arithmetic", "thinking_budget_tokens": None, "n_problems": 200, "n_samples": 8, "path": "samples",
     "metrics": {"pass@1": 0.44, "pass@8": 0.71, "pass^1": 0.44, "maj@1": 0.44, "maj@8": 0.5, "avg@n": 0.44,
                 "cons@n": 0.5, "se_problems_pp": 3.0, "se_samples_pp": 1.1, "mean_tokens": 20.0, "truncated_frac": 0.0,
-                "unparsed_frac": 0.1, "ungraded_frac": 0.0},
+                "unparsed_frac": 0.1, "ungraded_frac": 0.0, "faulty_steps_frac": 0.02},
     "standard_errors": ERRORS, "disagreement": [],
 }  # fmt: skip
 

@@ -94,6 +94,8 @@ def test_rounds_have_a_length_only_where_there_are_rounds() -> None:
         ({**DATASET, "pairs.pairs_per_step": 2, "train.updates_per_rollout": 4}, "an optimiser step needs a pair"),
         ({**DPO, "rollout.sampler": "round", "rollout.round_steps": 4}, "there is no second round"),
         ({"rollout.round_steps": 4}, "round_steps=4 has no effect with sampler=policy"),
+        ({"objective.pass_k": 8, "rollout.samples_per_prompt": 8}, "all sets of a group would be one"),
+        ({"algorithm": "kd", "rollout.sampler": "given", "task.retire_at": 0.9}, "that the policy did not write"),
         (ROUNDS, "rollout.sampler=round with objective.rule.type=ppo_clip: the importance ratio is"),
         ({**DPO, "train.updates_per_rollout": 3}, "Choose updates_per_rollout among the divisors of 4"),
         ({**DPO, "reward.parts.process": 1.0, "task.train": "gsm8k"}, "this task does not say what a step is"),

@@ -13,8 +13,11 @@ from harness.config import hashing, references
 from harness.config.model_source import TINY
 from harness.errors import GateError, RefusedError
 from harness.plan import Plan, make_plan
+from harness.plan.designs import leave_one_out_faults
+from harness.plan.gate import check_gate
 from harness.records import CellRecord, cell_directory_name
 from harness.records.files import write_json
+from tests.harness.config.cases import spec
 from tests.harness.plan.files import write_sweep_file
 
 
@@ -337,6 +340,54 @@ def test_faults_of_a_template_stand_in_one_line(plan: Any, tmp_path: Path) -> No
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"{tmp_path / 'mine.yaml'}: base: task.template: the template file ")
     assert "has faults: text: Field required" in line and "; txet: unknown key; did you mean text? " in line
+
+
+LEFT_OUT = {
+    "base": {"algorithm": "scalerl", "task.retire_at": 0.9, "train.updates_per_rollout": 2},
+    "arms": None,
+    "ablate": None,
+}
+
+
+def test_each_arm_of_a_leave_one_out_differs_from_the_recipe_in_one_knob(plan: Any) -> None:
+    ordinary = {"objective.rule.type": "ppo_clip", "objective.scale": "group_std", "task.retire_at": None}
+    planned = plan(leave_one_out=ordinary, **LEFT_OUT)
+    planned.require_answerable()
+    assert planned.baseline == "base"
+    recipe = planned.arms["base"]
+    assert recipe.task.retire_at == 0.9 and recipe.objective.rule.type == "cispo"
+    for arm, knob in zip(["rule=ppo_clip", "scale=group_std", "retire_at=null"], ordinary, strict=True):
+        assert check_gate({"base": recipe, arm: planned.arms[arm]}, [knob], {}).ok
+        assert planned.arms[arm] != recipe
+    assert plan(only=["scale=group_std"], leave_one_out=ordinary, **LEFT_OUT).baseline == "scale=group_std"
+
+
+@pytest.mark.parametrize(
+    ("ordinary", "says"),
+    [
+        ({"objective.scale": "mini_batch_std"}, "objective.scale is mini_batch_std in the base recipe as well"),
+        ({"objective.rule.weight_max": 5.0}, "objective.rule.weight_max is 5.0 in the base recipe as well"),
+    ],
+)
+def test_what_a_leave_one_out_cannot_leave_out_is_refused(plan: Any, ordinary: dict[str, Any], says: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        plan(leave_one_out=ordinary, **LEFT_OUT)
+    assert f"mine.yaml: leave_one_out: {says}" in str(refused.value)
+
+
+def test_an_arm_that_leaves_out_two_knobs_is_refused(plan: Any) -> None:
+    """As a task does, which brings a template and a grader along."""
+    recipe = plan(leave_one_out={"objective.scale": "group_std"}, **LEFT_OUT).arms["base"]
+    both = spec({"algorithm": "scalerl", "objective.scale": "group_std", "train.steps": recipe.train.steps + 1})
+    one = spec({"algorithm": "scalerl", "train.steps": recipe.train.steps})
+
+    def faults(co_changes: dict[str, str]) -> list[str]:
+        arms, ordinary = {"base": one, "scale=group_std": both}, {"objective.scale": "group_std"}
+        return list(leave_one_out_faults(arms, ordinary, co_changes))
+
+    (fault,) = faults({})
+    assert fault.startswith("leave_one_out: objective.scale=group_std also changes train.steps, and")
+    assert faults({"train.steps": "a reason"}) == []
 
 
 def test_knobs_of_a_grid_are_under_test_without_being_repeated(plan: Any) -> None:

@@ -51,10 +51,36 @@ def test_a_grid_is_a_factorial() -> None:
     }
 
 
+def test_leaving_one_out_puts_each_knob_back_alone() -> None:
+    ordinary = {"objective.rule.type": "ppo_clip", "objective.rule.clip_high": 0.2, "task.retire_at": None}
+    question = sweep(arms=None, ablate=None, leave_one_out=ordinary)
+    assert question.all_arms == {
+        "base": {},
+        "rule=ppo_clip": {"objective.rule.type": "ppo_clip"},
+        "clip_high=0.2": {"objective.rule.clip_high": 0.2},
+        "retire_at=null": {"task.retire_at": None},
+    }
+    assert question.under_test == list(ordinary)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"arms": None}, "no arms given: state the arms"),
+        ({"leave_one_out": {"train.steps": 1}}, "arms and leave_one_out given: state the arms"),
+        ({"arms": None, "leave_one_out": {"train.stepz": 1}}, "leave_one_out.train.stepz"),
+        ({"arms": None, "leave_one_out": {"train.steps": [1]}}, "must be the one value that the knob is put back to"),
+        ({"arms": None, "leave_one_out": {"algorithm": "grpo"}}, "'algorithm' stands for several knobs"),
+        ({"arms": None, "leave_one_out": {"objective.rule": "ppo_clip"}}, "'objective.rule' stands for several knobs"),
+        ({"arms": None, "leave_one_out": {"model.source": "a/b"}}, "leave_one_out gives an arm 'source=a/b'"),
+        (
+            {"arms": None, "leave_one_out": {"eval.temperature": 1.0, "rollout.temperature": 1.0}},
+            "leave_one_out names two arms alike",
+        ),
+        (
+            {"arms": None, "leave_one_out": {"train.steps": 9}, "compare": {"baseline": "steps=9"}},
+            "compare.baseline is steps=9, but leave_one_out compares each arm with base",
+        ),
         ({"grid": {"train.steps": [1, 2]}}, "arms and grid given: state the arms"),
         ({"arms": None, "grid": {"train.steps": []}}, "grid.train.steps is []"),
         ({"arms": None, "grid": {"train.steps": [1, 1]}}, "grid gives the same arm twice"),

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from itertools import pairwise, permutations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.tasks.base import Problem
 from harness.config.task import Order, TaskSpec
 from harness.errors import RefusedError
-from harness.run.prompts import LEAST_WEIGHT, Curriculum, Prioritised, PromptOrder, Uniform, prompt_order
+from harness.run.prompts import LEAST_WEIGHT, Curriculum, Prioritised, PromptOrder, Retiring, Uniform, prompt_order
 
 ORDERS = [Uniform, Curriculum, Prioritised]
 THINKING = TaskSpec(train="arithmetic", template="modes_digits")
@@ -143,6 +144,65 @@ class TestPrioritised:
         assert base_draws(resumed, range(1, 40), 2) == base_draws(order, range(1, 40), 2)
         resumed.observe(["p0"], [1.0])
         assert order.state_dict() == self.seen().state_dict()
+
+
+class TestRetiring:
+    """Prompts of which nine tenths are solved never come again."""
+
+    def order(self, total: int = 20, kind: Kind = Uniform, retire_at: float = 0.9) -> Retiring:
+        return Retiring(problems(total), 0, kind(problems(total), 0), retire_at)
+
+    @pytest.mark.parametrize("kind", [Uniform, Prioritised])
+    @given(solved=st.sets(st.integers(0, 19), max_size=14), seed=st.integers(0, 3))
+    def test_a_solved_prompt_never_comes_again(self, kind: Kind, solved: set[int], seed: int) -> None:
+        order = Retiring(problems(20), seed, kind(problems(20), seed), 0.9)
+        order.draw(1, 4, 0.0)
+        order.observe([f"p{number}" for number in range(20)], [float(number in solved) for number in range(20)])
+        for step in range(2, 12):
+            drawn = ids(order.draw(step, 4, 0.0))
+            more = ids(order.draw(step, 4, 0.0, 1, drawn))
+            assert len(drawn) == len({*drawn}) == 4 or kind is Uniform
+            assert not {f"p{number}" for number in solved} & {*drawn, *more}
+            assert not {*drawn} & {*more}
+
+    def test_the_others_are_those_of_an_arm_that_retires_none(self) -> None:
+        order, plain = self.order(), Uniform(problems(20), 0)
+        assert base_draws(order, range(1, 9), 4) == base_draws(plain, range(1, 9), 4)
+        order.observe(["p3", "p5"], [1.0, 1.0])
+        for step in range(1, 30):
+            expected, drawn = ids(plain.draw(step, 4, 0.0)), ids(order.draw(step, 4, 0.0))
+            stays = [name for name in expected if name not in ("p3", "p5")]
+            assert drawn[: len(stays)] == stays and len(drawn) == 4
+            assert not {"p3", "p5"} & {*drawn}
+
+    def test_the_share_itself_counts_as_float32_has_it(self) -> None:
+        order = self.order()
+        order.draw(1, 4, 0.0)
+        order.observe(["p1", "p2"], torch.tensor([9 / 10, 8 / 10]).tolist())
+        assert order.state_dict()["retired"] == ["p1"]
+        assert order.metrics() == {"prompts_retired": 1}
+
+    def test_a_steps_worth_of_prompts_stays(self) -> None:
+        order = self.order(total=6)
+        order.draw(1, 4, 0.0)
+        order.observe([f"p{number}" for number in range(6)], [1.0] * 6)
+        assert order.state_dict()["retired"] == ["p0", "p1"]
+        assert sorted(ids(order.draw(2, 4, 0.0))) == ["p2", "p3", "p4", "p5"]
+
+    @pytest.mark.parametrize("kind", [Uniform, Prioritised])
+    def test_continues_from_its_state(self, kind: Kind) -> None:
+        order, resumed = self.order(kind=kind), self.order(kind=kind)
+        order.draw(1, 4, 0.0)
+        order.observe(["p1", "p2", "p7"], [1.0, 0.5, 1.0])
+        assert base_draws(resumed, range(2, 40), 4) != base_draws(order, range(2, 40), 4)
+        resumed.load_state_dict(json.loads(json.dumps(order.state_dict())))
+        assert base_draws(resumed, range(2, 40), 4) == base_draws(order, range(2, 40), 4)
+
+    def test_is_made_where_the_spec_asks_for_it(self) -> None:
+        spec = TaskSpec(train="arithmetic", template="plain", retire_at=0.9)
+        assert type(prompt_order(spec, problems(4), 0)) is Retiring
+        with pytest.raises(ValueError, match=r"retire_at=0\.9 with order=curriculum: .* Set order to uniform"):
+            TaskSpec(train="arithmetic", template="plain", retire_at=0.9, order="curriculum")
 
 
 @pytest.mark.parametrize("kind", ORDERS)

@@ -31,6 +31,7 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "objective.entropy.adaptive.delta": 0.1,
     },
     "prioritised prompts": {"task.order": "prioritised", "task.pool": 24},
+    "retired prompts": {"task.retire_at": 0.25, "task.pool": 12},
     "staged context": {
         "rollout.staged.type": "converged",
         "rollout.staged.first_tokens": 16,

@@ -306,6 +306,64 @@ def test_the_sigmoid_is_found_from_the_score_before_training(tmp_path):
         assert row["p_noise"] == 0.001
 
 
+def with_curves(
+    folder: Path, arms: Mapping[str, tuple[float, float]], seeds: int = 6, last_tokens: int = 400_000
+) -> SweepRecord:
+    """Ten evaluations per run on a sigmoid from 35%: of each arm the asymptote in percent and the exponent."""
+    sweep = write_sweep(folder, dict.fromkeys(arms, 0.0), seeds=seeds)
+    for cell in sweep.cells:
+        rng = np.random.default_rng(cell.seed)  # arms share what a seed brings
+        end, exponent = arms[cell.arm][0] + rng.normal(0, 2), arms[cell.arm][1]
+        own = np.random.default_rng([cell.seed, *cell.arm.encode()])
+        (first, *_) = cell.read_scores()
+        scores = [(35 + (end - 35) / (1 + (40_000 / at) ** exponent) + own.normal(0, 0.3)) / 100
+                  for at in np.linspace(last_tokens / 10, last_tokens, 10)]  # fmt: skip
+        (cell.path / "scores.jsonl").write_text("".join(
+            json.dumps(first | {"step": 4 * i, "generated_tokens": int(last_tokens / 10 * i), "final": i == 10}
+                       | {"metrics": {"pass@1": score}}) + "\n"
+            for i, score in enumerate(scores, 1)
+        ))  # fmt: skip
+    return sweep
+
+
+def test_ceilings_and_efficiencies_are_compared_with_the_baselines(tmp_path):
+    arms = {"base": (75.0, 1.5), "lower": (65.0, 1.5), "slower": (75.0, 1.0), "same": (75.0, 1.5)}
+    base, lower, slower, same = rows(with_curves(tmp_path, arms))
+    assert "ceiling_verdict" not in base
+    assert (lower["ceiling_verdict"], slower["efficiency_verdict"]) == ("worse", "worse")
+    assert lower["ceiling_difference"] == pytest.approx(-10, abs=1)
+    assert lower["ceiling_difference_low"] < -10 < lower["ceiling_difference_high"] < 0
+    assert slower["efficiency_ratio_low"] < 1 / 1.5 < slower["efficiency_ratio_high"] < 1
+    assert slower["ceiling_verdict"] in ("equivalent", "inconclusive")
+    assert same["ceiling_verdict"] in ("equivalent", "inconclusive") and same["efficiency_verdict"] == "inconclusive"
+    assert {row["compared_n"] for row in (lower, slower, same)} == {6}
+    *_, table = law_tables([base, lower, slower, same])
+    place = table.columns.index("ceiling − baseline's (pp)")
+    assert [row[place].rpartition(", ")[2] for row in table.rows[:2]] == ["", "worse"]
+
+
+def test_a_curve_that_does_not_bend_leaves_the_ceiling_inconclusive(tmp_path):
+    sweep = with_curves(tmp_path, {"base": (75.0, 1.5), "up": (75.0, 1.5)}, last_tokens=30_000)
+    sweep = sweep.model_copy(update={"leave_one_out": True})
+    found = rows(sweep)
+    (up,) = (row for row in found if row["arm"] == "up")
+    assert (up["ceiling_verdict"], up["efficiency_verdict"]) == ("inconclusive", "inconclusive")
+    assert up["ceiling_difference"] is None and "midpoint" in up["undecided"]
+    *_, table = law_tables(found)  # it is what the sweep asks
+    assert table.title == "Compute law" and "inconclusive" in table.rows[1]
+
+
+def test_a_ceiling_beyond_any_score_is_not_compared(tmp_path):
+    (_, up) = rows(with_curves(tmp_path, {"base": (75.0, 1.5), "up": (125.0, 1.5)}, last_tokens=60_000))
+    assert up["refused"] is None and up["ceiling_verdict"] == "inconclusive"
+    assert up["undecided"].startswith("up: the asymptote is fitted at 1")
+
+
+def test_few_shared_seeds_are_not_compared(tmp_path):
+    (_, up) = rows(with_curves(tmp_path, {"base": (75.0, 1.5), "up": (65.0, 1.5)}, seeds=2))
+    assert up["undecided"] == "2 seeds that both arms have, and a comparison needs 3"
+
+
 def test_the_same_few_checkpoints_in_many_seeds_are_no_curve(tmp_path):
     (row,) = found = rows(write_sweep(tmp_path, {"base": 0.0}, seeds=6))
     assert row["refused"] == "4 evaluations per run, and a fit needs 8"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.laws import LawRefusedError, fit_compute_law
+from reports.laws import ComputeLaw, LawRefusedError, compare_compute_laws, fit_compute_law
 from reports.laws.compute import MOST_CHANCE, noise_p_value
 from reports.laws.entropy import FloatArray
 from tests.reports.laws.curves import ar1
@@ -124,6 +124,75 @@ def test_intervals_over_runs_hold_the_parameters(n_runs):
         ends = [law.interval(name) for name in ("asymptote", "exponent", "midpoint_tokens")]
         hits.append([low <= true <= high for (low, high), true in zip(ends, (80, 1.4, 2e4), strict=True)])
     assert (np.mean(hits, axis=0) >= 0.88).all()
+
+
+def law_of(scores: FloatArray) -> ComputeLaw:
+    """scores [n_runs, 14]."""
+    return fit_compute_law(np.tile(TOKENS, len(scores)), scores.ravel(), 35.0, run_lengths=[14] * len(scores))
+
+
+def runs_of_two_arms(
+    rng: np.random.Generator, n_runs: int, gap: float = 0.0, log_ratio: float = 0.0
+) -> tuple[FloatArray, FloatArray]:
+    """[n_runs, 14] of an arm and of the baseline, whose seeds share where they end and how fast they learn."""
+    ends, speeds = 70 + rng.normal(0, 4, n_runs), np.exp(rng.normal(0, 0.2, n_runs))
+    base = [curve(TOKENS, 35.0, end, 1.4 * speed, 2e4) for end, speed in zip(ends, speeds, strict=True)]
+    arm = [
+        curve(TOKENS, 35.0, end + gap + rng.normal(0, 1), 1.4 * speed * np.exp(log_ratio + rng.normal(0, 0.05)), 2e4)
+        for end, speed in zip(ends, speeds, strict=True)
+    ]
+    return np.array(arm) + rng.normal(0, 0.5, (n_runs, 14)), np.array(base) + rng.normal(0, 0.5, (n_runs, 14))
+
+
+def test_a_difference_of_laws_is_that_of_fits_without_each_seed():
+    """Against the jackknife itself: both arms fitted anew without one seed after the other."""
+    arm, base = runs_of_two_arms(np.random.default_rng(1), 12, gap=3.0, log_ratio=0.2)
+    found = compare_compute_laws(law_of(arm), law_of(base))
+
+    def difference(rows: list[int]) -> tuple[float, float]:
+        one, other = law_of(arm[rows]), law_of(base[rows])
+        return one.asymptote - other.asymptote, math.log(one.exponent / other.exponent)
+
+    whole = difference([*range(12)])
+    left_out = np.array([difference([row for row in range(12) if row != seed]) for seed in range(12)]) - whole
+    errors = np.sqrt(11 / 12 * (left_out**2).sum(axis=0))
+    t = 2.200985  # of 11 degrees of freedom
+    assert found["asymptote"].value == pytest.approx(whole[0])
+    assert found["asymptote"].high - whole[0] == pytest.approx(t * errors[0], rel=0.1)
+    assert found["exponent"].value == pytest.approx(math.exp(whole[1]))
+    assert math.log(found["exponent"].high) - whole[1] == pytest.approx(t * errors[1], rel=0.1)
+    assert found["exponent"].low * found["exponent"].high == pytest.approx(found["exponent"].value ** 2)
+
+
+def test_pairing_takes_out_what_the_seeds_share():
+    arm, base = runs_of_two_arms(np.random.default_rng(2), 12)
+    law, other = law_of(arm), law_of(base)
+    paired = compare_compute_laws(law, other)["asymptote"]
+    low, high = law.interval("asymptote")
+    assert paired.high - paired.low < 0.6 * (high - low)
+    strangers = compare_compute_laws(law, law_of(base[::-1]))["asymptote"]
+    assert strangers.high - strangers.low > 1.5 * (paired.high - paired.low)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_runs", [3, 6, 12])
+def test_differences_of_laws_hold_the_true_ones(n_runs):
+    rng, hits = np.random.default_rng(0), []
+    for _ in range(150):
+        arm, base = runs_of_two_arms(rng, n_runs, gap=2.0, log_ratio=0.1)
+        found = compare_compute_laws(law_of(arm), law_of(base))
+        hits.append([
+            found[name].low <= true <= found[name].high
+            for name, true in (("asymptote", 2.0), ("exponent", math.exp(0.1)), ("midpoint_tokens", 1.0))
+        ])  # fmt: skip
+    assert (np.mean(hits, axis=0) >= 0.9).all()
+
+
+def test_laws_of_single_runs_cannot_be_paired():
+    arm, base = runs_of_two_arms(np.random.default_rng(0), 3)
+    for one, other in ((arm[:1], base[:1]), (arm, base[:2])):
+        with pytest.raises(ValueError, match="equally many whole runs"):
+            compare_compute_laws(law_of(one), law_of(other))
 
 
 def test_a_score_that_falls_has_an_asymptote_below_its_start():

@@ -6,7 +6,7 @@ import pytest
 
 from reports.measure import analyse
 from reports.page.document import report_document
-from reports.page.tables import result_table
+from reports.page.tables import arm_table, result_table
 from reports.page.validity import Check, validity_checks
 from reports.page.verdict import SEED_SENTENCE, seed_sentence, statements, verdict_details, verdict_sentence
 from tests.reports.synthetic import Changes, write_sweep
@@ -143,8 +143,18 @@ def test_the_table_has_a_row_per_arm_best_first(report):
     table = result_table(report)
     assert table.title == "pass@1 of arithmetic at equal tokens (200k generated)"
     assert [len(row) for row in table.rows] == [len(table.columns)] * 2
-    assert table.rows[0][2:] == ["+3.5 [+2.6, +4.4]", "0.001", "4", "better"]
-    assert table.rows[1] == ["base", "51.5 [49.4, 53.6]", "baseline", "", "4", ""]
+    assert table.columns[2] == "right answer, wrong step"
+    assert table.rows[0][2:] == ["3%", "+3.5 [+2.6, +4.4]", "0.001", "4", "better"]
+    assert table.rows[1] == ["base", "51.5 [49.4, 53.6]", "3%", "baseline", "", "4", ""]
+
+
+def test_right_answers_by_wrong_steps_stand_beside_accuracy_where_a_task_checks_steps(report):
+    arms = [arm | {"faulty_steps_frac": None} for arm in report["arms"]]
+    unchecked = result_table(report | {"arms": arms})
+    assert "right answer, wrong step" not in (*unchecked.columns, *arm_table(arms).columns)
+    assert "right answer, wrong step" in arm_table(report["arms"]).columns
+    one = result_table(report | {"arms": [arms[0], report["arms"][1] | {"faulty_steps_frac": 0.25}]})
+    assert {row[0]: row[2] for row in one.rows} == {arms[0]["arm"]: "–", arms[1]["arm"]: "25%"}
 
 
 def test_one_arm_has_nothing_to_compare(tmp_path):

@@ -1,0 +1,56 @@
+"""Designs: arms that a sweep file does not state one by one.
+
+A factorial crosses knobs. Leaving one out takes a recipe and puts its knobs back one at a time, each to its ordinary
+value: what an arm loses against the recipe is what that knob contributes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.config.knobs import written
+from harness.config.run_spec import RunSpec
+from harness.plan.gate import EVALUATION, check_gate
+
+RECIPE = "base"
+"""The arm of a leave-one-out design that leaves nothing out."""
+
+Arms = dict[str, dict[str, Any]]
+
+
+def factorial(grid: Mapping[str, Sequence[Any]]) -> Arms:
+    """An arm for each combination, named by the last segments of its knobs, `clip_high=0.28+beta=0`."""
+    points = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+    return {"+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points}
+
+
+def leave_one_out(ordinary: Mapping[str, Any]) -> Arms:
+    """The recipe, and for each knob an arm that has its ordinary value, by which it is named: `scale=group_std`; the
+    type of a section by the section, `rule=ppo_clip`."""
+    arms: Arms = {RECIPE: {}}
+    for knob, value in ordinary.items():
+        arms[f"{knob.removesuffix('.type').rsplit('.', 1)[-1]}={written(value)}"] = {knob: value}
+    return arms
+
+
+def leave_one_out_faults(
+    arms: Mapping[str, RunSpec], ordinary: Mapping[str, Any], co_changes: Mapping[str, str]
+) -> Iterator[str]:
+    """Why an arm does not differ from the recipe in its one knob, which may have options of its own, and what changes
+    along for a reason. What is measured differently the gate refuses anyway. arms: resolved, of one seed; nothing is
+    said of those that --arms leaves out."""
+    for arm, settings in leave_one_out(ordinary).items():
+        for knob, value in settings.items() if {RECIPE, arm} <= arms.keys() else ():
+            gate = check_gate({RECIPE: arms[RECIPE], arm: arms[arm]}, [knob], co_changes)
+            if knob not in gate.differs:
+                yield (
+                    f"leave_one_out: {knob} is {written(value)} in the base recipe as well, so there is nothing to "
+                    "leave out. Give the value that the recipe departs from, or take the knob out."
+                )
+            elif others := [other for other in gate.violations if not other.startswith(EVALUATION)]:
+                yield (
+                    f"leave_one_out: {knob}={written(value)} also changes {', '.join(others)}, and an arm leaves out "
+                    "one knob. Set those alike under base, or give each a reason under co_changes."
+                )

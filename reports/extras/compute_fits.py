@@ -1,0 +1,140 @@
+"""The compute law of every arm, score against generated tokens, and whether its ceiling and efficiency differ from the
+baseline's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from reports.extras.law_fits import or_reason, scores_before_pp
+from reports.laws import MIN_POINTS, ComputeLaw, Interval, LawRefusedError, compare_compute_laws, fit_compute_law
+from reports.measure import Analysis
+from reports.measure.contrasts import SCORE_LIMITS_PP, alpha_of_each
+from reports.measure.measurements import Measurement, finite
+from reports.statistics import MIN_PAIRS, Verdict
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
+
+
+@dataclass(frozen=True)
+class LawContrast:
+    """An arm's compute law against the baseline's, both fitted to the seeds that both have.
+
+    differences: see `compare_compute_laws`, at the level at which the arm's other verdicts stand; None if the laws
+    cannot be compared, and `undecided` says why. ceiling, efficiency: the verdicts on asymptote and exponent.
+    """
+
+    n_seeds: int
+    differences: dict[str, Interval] | None
+    ceiling: Verdict
+    efficiency: Verdict
+    undecided: str
+
+
+@dataclass(frozen=True)
+class ComputeFit:
+    """The compute law of an arm on a task, in percent. law: None if the fit is refused, and `refused` says why.
+    contrast: None for the baseline."""
+
+    arm: str
+    task: str
+    metric: str
+    n_runs: int
+    n_points: int
+    law: ComputeLaw | None
+    refused: str
+    contrast: LawContrast | None
+
+
+Evaluations = dict[int, list[tuple[float, float]]]
+"""By seed the pairs (generated tokens, score in percent) of a run's evaluations."""
+
+
+def compute_fits(analysis: Analysis) -> list[ComputeFit]:
+    """Every arm that was evaluated on every task. A curve starts at the score before training, if it was measured."""
+    name, before = analysis.metric.name, scores_before_pp(analysis)
+    fits = []
+    for task in analysis.sweep.tasks:
+        runs = {arm: _evaluations(cells, task, name) for arm, cells in analysis.measurements.items()}
+        for arm, of_arm in runs.items():
+            if of_arm:
+                law, refused = or_reason(partial(_compute_law, of_arm, [*of_arm], before.get(task)))
+                contrast = _law_contrast(analysis.sweep, arm, runs, before.get(task))
+                n_points = sum(map(len, of_arm.values()))
+                fits.append(ComputeFit(arm, task, name, len(of_arm), n_points, law, refused, contrast))
+    return fits
+
+
+def _evaluations(cells: Sequence[Measurement], task: str, metric: str) -> Evaluations:
+    """Those of the cells that have any."""
+    found = {
+        m.cell.seed: [
+            (row["generated_tokens"], 100 * score)
+            for row in m.scores
+            if row["task"] == task and (score := finite(row["metrics"].get(metric))) is not None
+        ]
+        for m in cells
+    }
+    return {seed: points for seed, points in found.items() if points}
+
+
+def _compute_law(runs: Evaluations, seeds: Sequence[int], start: float | None) -> ComputeLaw:
+    tokens, scores = zip(*(point for seed in seeds for point in runs[seed]), strict=True)
+    most = max(len(runs[seed]) for seed in seeds)
+    if most < MIN_POINTS:  # the same few checkpoints of many seeds are no better a curve
+        raise LawRefusedError(f"{most} evaluations per run, and a fit needs {MIN_POINTS}")
+    return fit_compute_law(tokens, scores, start, run_lengths=[len(runs[seed]) for seed in seeds])
+
+
+def _law_contrast(
+    sweep: SweepRecord, arm: str, runs: Mapping[str, Evaluations], start: float | None
+) -> LawContrast | None:
+    """None for the baseline."""
+    if arm == sweep.baseline:
+        return None
+    shared = [seed for seed in runs[arm] if seed in runs[sweep.baseline]]
+    found, undecided = or_reason(partial(_compared, sweep, arm, runs, shared, start))
+    if found is None:
+        return LawContrast(len(shared), None, "inconclusive", "inconclusive", undecided)
+    ceiling = _verdict(found["asymptote"], 0.0, sweep.margin_pp)
+    return LawContrast(len(shared), found, ceiling, _verdict(found["exponent"], 1.0), "")
+
+
+def _compared(
+    sweep: SweepRecord, arm: str, runs: Mapping[str, Evaluations], seeds: Sequence[int], start: float | None
+) -> dict[str, Interval]:
+    if len(seeds) < MIN_PAIRS:
+        raise LawRefusedError(f"{len(seeds)} seeds that both arms have, and a comparison needs {MIN_PAIRS}")
+    law, other = (_identified_law(sweep, one, runs[one], seeds, start) for one in (arm, sweep.baseline))
+    return compare_compute_laws(law, other, alpha_of_each(sweep, len(sweep.arms) - 1))
+
+
+def _identified_law(
+    sweep: SweepRecord, arm: str, runs: Evaluations, seeds: Sequence[int], start: float | None
+) -> ComputeLaw:
+    """The law of an arm over these seeds. Raises LawRefusedError, which names the arm, also for a ceiling beyond
+    what scores can reach by more than the margin: then the curve does not bend enough to say where it ends."""
+    try:
+        law = _compute_law(runs, seeds, start)
+    except LawRefusedError as error:
+        raise LawRefusedError(f"{arm}: {error}") from None
+    lowest, highest = SCORE_LIMITS_PP
+    if not lowest - sweep.margin_pp <= law.asymptote <= highest + sweep.margin_pp:
+        raise LawRefusedError(
+            f"{arm}: the asymptote is fitted at {law.asymptote:.0f}%, which no score reaches: the curve does not bend "
+            "enough"
+        )
+    return law
+
+
+def _verdict(difference: Interval, equal: float, margin: float | None = None) -> Verdict:
+    if difference.low > equal:
+        return "better"
+    if difference.high < equal:
+        return "worse"
+    if margin is not None and equal - margin <= difference.low and difference.high <= equal + margin:
+        return "equivalent"
+    return "inconclusive"
