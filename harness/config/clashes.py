@@ -17,6 +17,7 @@ from evals.grading.model_judge import judge_of
 from evals.prompts import get_template
 from evals.tasks import GYM_TASKS, get_task
 from harness.config.model_source import parse_source
+from harness.config.off_policy import off_policy_problems
 from harness.config.reward import reward_problems
 from harness.errors import RefusedError
 from harness.rewards.parts.correct import JudgeScore
@@ -109,6 +110,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"eval.tasks begins with {first} and a reward model is trained, whose best of n is taken of completions on "
             "that task: it has choices only. Name a task first whose answers are written"
         )
+    yield from off_policy_problems(spec)
     yield from _gold_problems(spec)
     if spec.reward.needs_judge:
         yield from _judge_problems(spec)

@@ -59,6 +59,8 @@ _HASHED_UNLESS: dict[str, Any] = {
     "eval.stop": [],
     "objective.distill.where": "none",
     "budget.teacher_tokens": None,
+    "rollout.staleness_steps": 0,
+    "rollout.partial.type": "none",
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.

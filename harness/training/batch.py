@@ -19,11 +19,8 @@ from algorithms import (
     Coefficients,
     Objective,
     advantages,
-    applied_entropy_coefficient,
     kl_estimate,
     kl_penalties,
-    next_entropy_coefficient,
-    next_kl_coefficient,
     policy_waits,
     value_targets,
 )
@@ -33,6 +30,7 @@ from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, GenerationCost
 from harness.random_keys import permutation, random_key
 from harness.rewards import Attempt
+from harness.training.coefficients import ControlledCoefficients
 from harness.training.gold_answers import GoldAnswers
 from harness.training.reference import KlReference, Teacher
 from harness.training.sequences import Scorer, Scores, Sequences
@@ -69,6 +67,11 @@ class Batch:
     """[N] who wrote each completion; empty where the sampler did."""
     teacher_prompts: Sequence[Sequence[int]] = ()
     """[N] token ids of the prompts under which the teacher is asked; empty where they are the policy's."""
+    steps_old: Tensor | None = None
+    """[N, T] int64: updates between the weights that drew each token and those that learn from it; None where the
+    policy as it is drew all."""
+    drawn_tokens: int | None = None
+    """Those that the step has drawn, where they are not those of its completions (`rollout.partial`)."""
 
     # Filled when they are graded and rewarded (harness.run.learning.rewards).
     attempts: Sequence[Attempt] = ()
@@ -110,7 +113,9 @@ class Batch:
 
     @property
     def generated_tokens(self) -> int:
-        """Those of completions that were drawn; a given one costs nothing."""
+        """What the step has drawn; a given completion costs nothing."""
+        if self.drawn_tokens is not None:
+            return self.drawn_tokens
         return int(self.sequences.lengths[self.drawn].sum())
 
     @property
@@ -362,39 +367,3 @@ def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
         key = random_key(seed, "select", step=step, example=name)
         peers[rows] = rows[permutation(len(rows), key)[0]]
     return peers
-
-
-@dataclass
-class ControlledCoefficients:
-    """Coefficients of the entropy bonus and of the KL that follow a measurement from batch to batch; fixed ones stay
-    where the objective puts them."""
-
-    objective: Objective
-    entropy: float = field(init=False)
-    kl: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.entropy = self.objective.entropy.bonus
-        self.kl = 0.0 if self.objective.kl.where == "none" else self.objective.kl.beta
-
-    def in_force(self, entropy_nats: float) -> Coefficients:
-        """The coefficients for a batch whose policy has this entropy. The entropy controller takes its step after
-        it."""
-        adaptive = self.objective.entropy.adaptive
-        if adaptive.type == "none":
-            return Coefficients(entropy=self.entropy, kl=self.kl)
-        applied = applied_entropy_coefficient(adaptive, self.entropy, entropy_nats)
-        self.entropy = next_entropy_coefficient(adaptive, self.entropy, entropy_nats)
-        return Coefficients(entropy=applied, kl=self.kl)
-
-    def observe_kl(self, kl_nats: float, completions: int) -> None:
-        """Let the KL controller take its step after a batch of so many completions with this KL per token."""
-        kl = self.objective.kl
-        if kl.where != "none" and kl.control == "adaptive":
-            self.kl = next_kl_coefficient(kl, self.kl, kl_nats, completions)
-
-    def state_dict(self) -> dict[str, float]:
-        return {"entropy": self.entropy, "kl": self.kl}
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        self.entropy, self.kl = state["entropy"], state["kl"]

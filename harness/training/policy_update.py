@@ -33,11 +33,11 @@ from harness.processes import Processes, Share, by_all
 from harness.random_keys import random_key
 from harness.training.batch import (
     Batch,
-    ControlledCoefficients,
     pass_advantages,
     prepare,
     scored_while_training,
 )
+from harness.training.coefficients import ControlledCoefficients
 from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches, summed
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, Teacher, measure_start, start_metrics

@@ -56,6 +56,8 @@ def update(objective: Objective, drift: float = 0.0) -> Tensor:
     advantage = random_batch(12, **STEP).old_logp + 0.8 if by_token else batch.advantages
     if objective.advantage_sign != "both":
         advantage = advantage.clamp(min=0) if objective.advantage_sign == "positive" else advantage.clamp(max=0)
+    if objective.distill.where == "loss":
+        advantage = objective.distill.verifier_coef * advantage
     assert batch.values is not None
     if drift == 0:
         batch = replace(batch, old_logp=batch.logp.detach(), old_values=batch.values.detach())
@@ -131,6 +133,7 @@ def test_ratios_and_aggregations() -> None:
         {"baseline": "none", "scale": "none", "kl.where": "reward"},
         {"sampler_correction.type": "token_truncate", "sampler_correction.weight_max": 1.1},
         {"sampler_correction.type": "token_band"},
+        {"sampler_correction.type": "token_unbounded"},
     ],
     ids=str,
 )
@@ -304,6 +307,8 @@ def test_whatever_is_called_inert_changes_no_gradient(a: Objective, b: Objective
         ({}, "sampler_correction.type", "token_truncate"),
         ({"sampler_correction.type": "token_truncate"}, "sampler_correction.weight_max", 0.5),
         ({"sampler_correction.type": "token_band"}, "sampler_correction.weight_min", 1.0),
+        ({"sampler_correction.type": "in_ratio"}, "rule.clip_high", 0.01),
+        ({"sampler_correction.type": "geometric_veto"}, "sampler_correction.mean_max", 1.5),
     ],
 )
 def test_a_knob_that_acts_in_the_first_step(start: dict[str, object], knob: str, value: object) -> None:

@@ -16,7 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 from evals.tasks.base import Problem
 from harness.models.language_model import LanguageModel, load_model
-from harness.run.learning.rewards import Rollouts, rollout_metrics
+from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollout_records import rollout_metrics
 from harness.training.batch import Batch, filter_rows
 from harness.training.gold_answers import GoldAnswers, GoldScorer
 from harness.training.policy_update import PolicyUpdate
