@@ -18,7 +18,7 @@ from algorithms.diagnostics import TokenTrace, ValueTrace, update_metrics
 from algorithms.kl import KlInLoss, kl_estimate
 from algorithms.objective import Aggregation, Objective
 from algorithms.rules import importance_ratio
-from algorithms.sampler_correction import corrected
+from algorithms.sampler_correction import NoCorrection, SamplerWeights, corrected
 from algorithms.selection import select_tokens, selected_losses
 
 _PER_TOKEN = (
@@ -191,7 +191,7 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
     per_token = batch.advantages if batch.advantages.ndim == 2 else batch.advantages[:, None]
     advantages = masked(mask, per_token.detach())
     old_logp = masked(mask, batch.old_logp.detach())
-    weights, behind_logp = corrected(objective.sampler_correction, old_logp, _sampler_logp(objective, batch), mask)
+    weights, behind_logp = _corrected(objective, batch, old_logp)
     log_ratio = logp - behind_logp
     ratio = importance_ratio(objective.ratio, rule.clip_log_ratios(log_ratio, advantages), mask)
 
@@ -368,12 +368,12 @@ def _selected(objective: Objective, batch: TokenBatch) -> Tensor | None:
     )
 
 
-def _sampler_logp(objective: Objective, batch: TokenBatch) -> Tensor | None:
-    kind = objective.sampler_correction.type
-    if kind == "none":
-        return None
-    given = _needed("sampler_logp", batch.sampler_logp, f"sampler_correction.type={kind}")
-    return masked(batch.mask.bool(), given.detach())
+def _corrected(objective: Objective, batch: TokenBatch, old_logp: Tensor) -> tuple[SamplerWeights | None, Tensor]:
+    correction, mask = objective.sampler_correction, batch.mask.bool()
+    if isinstance(correction, NoCorrection):
+        return None, old_logp
+    given = _needed("sampler_logp", batch.sampler_logp, f"sampler_correction.type={correction.type}")
+    return corrected(correction, old_logp, masked(mask, given.detach()), mask)
 
 
 def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tensor:

@@ -94,14 +94,18 @@ class GeometricVeto(Knobs):
         default=1.01, gt=1, description="largest geometric mean; default: verl's recipes (1.001 for long ones)"
     )
     veto_below: float = Field(
-        default=1e-4, ge=0, lt=1, description="a token with a lower ratio rejects its completion; 0: none does"
+        default=1e-4,
+        ge=0,
+        lt=1,
+        description="a token of a lower ratio rejects its completion; default: verl's recipes; 0: off",
     )
 
 
 Weighing = TokenUnbounded | TokenTruncate | SequenceTruncate | TokenBand | SequenceBand | GeometricVeto
 """The corrections that have a weight w."""
 
-SamplerCorrection = Annotated[NoCorrection | InRatio | Weighing, Field(discriminator="type")]
+Correcting = InRatio | Weighing
+SamplerCorrection = Annotated[NoCorrection | Correcting, Field(discriminator="type")]
 
 
 class SamplerWeights(NamedTuple):
@@ -114,17 +118,13 @@ class SamplerWeights(NamedTuple):
 
 
 def corrected(
-    correction: SamplerCorrection, old_logp: Tensor, sampler_logp: Tensor | None, mask: Tensor
+    correction: Correcting, old_logp: Tensor, sampler_logp: Tensor, mask: Tensor
 ) -> tuple[SamplerWeights | None, Tensor]:
     """The weights, None where there are none, and [B, T] what the importance ratio compares the policy with.
 
     old_logp, sampler_logp [B, T]: log pi_old and log pi_sampler, without gradient, 0 outside the mask; mask [B, T]
-    bool. Raises ValueError if the log-probs of the sampler are needed and not given.
+    bool.
     """
-    if isinstance(correction, NoCorrection):
-        return None, old_logp
-    if sampler_logp is None:
-        raise ValueError(f"sampler_correction.type={correction.type} needs the log-probs of the sampler")
     if isinstance(correction, InRatio):
         return None, sampler_logp
     return _weights(correction, old_logp - sampler_logp, mask), old_logp

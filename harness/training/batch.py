@@ -19,18 +19,19 @@ from algorithms import (
     Coefficients,
     Objective,
     advantages,
+    applied_entropy_coefficient,
     kl_estimate,
     kl_penalties,
+    next_entropy_coefficient,
+    next_kl_coefficient,
     policy_waits,
     value_targets,
 )
 from algorithms.distillation import DistillInLoss, DistillInReward, NoDistillation, teacher_advantages
 from evals.tasks.base import Problem
-from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, GenerationCost
 from harness.random_keys import permutation, random_key
 from harness.rewards import Attempt
-from harness.training.coefficients import ControlledCoefficients
 from harness.training.gold_answers import GoldAnswers
 from harness.training.reference import KlReference, Teacher
 from harness.training.sequences import Scorer, Scores, Sequences
@@ -258,20 +259,6 @@ def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
     return extreme(torch.inf, "amin") >= extreme(-torch.inf, "amax")
 
 
-def scored_while_training(spec: RunSpec) -> bool:
-    """Whether the only optimiser step's own forward pass can give the old log-probs, which saves a pass."""
-    objective = spec.policy_gradient
-    return (
-        spec.optimizer_steps_per_rollout == 1
-        and objective.baseline != "critic"
-        and objective.kl.where != "reward"
-        and objective.distill.where != "reward"
-        and (objective.kl.where == "none" or objective.kl.control == "fixed")
-        and objective.select.type == "none"
-        and objective.entropy.adaptive.type == "none"
-    )
-
-
 def prepare(
     batch: Batch,
     objective: Objective,
@@ -367,3 +354,39 @@ def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
         key = random_key(seed, "select", step=step, example=name)
         peers[rows] = rows[permutation(len(rows), key)[0]]
     return peers
+
+
+@dataclass
+class ControlledCoefficients:
+    """Coefficients of the entropy bonus and of the KL that follow a measurement from batch to batch; fixed ones stay
+    where the objective puts them."""
+
+    objective: Objective
+    entropy: float = field(init=False)
+    kl: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.entropy = self.objective.entropy.bonus
+        self.kl = 0.0 if self.objective.kl.where == "none" else self.objective.kl.beta
+
+    def in_force(self, entropy_nats: float) -> Coefficients:
+        """The coefficients for a batch whose policy has this entropy. The entropy controller takes its step after
+        it."""
+        adaptive = self.objective.entropy.adaptive
+        if adaptive.type == "none":
+            return Coefficients(entropy=self.entropy, kl=self.kl)
+        applied = applied_entropy_coefficient(adaptive, self.entropy, entropy_nats)
+        self.entropy = next_entropy_coefficient(adaptive, self.entropy, entropy_nats)
+        return Coefficients(entropy=applied, kl=self.kl)
+
+    def observe_kl(self, kl_nats: float, completions: int) -> None:
+        """Let the KL controller take its step after a batch of so many completions with this KL per token."""
+        kl = self.objective.kl
+        if kl.where != "none" and kl.control == "adaptive":
+            self.kl = next_kl_coefficient(kl, self.kl, kl_nats, completions)
+
+    def state_dict(self) -> dict[str, float]:
+        return {"entropy": self.entropy, "kl": self.kl}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.entropy, self.kl = state["entropy"], state["kl"]

@@ -28,7 +28,7 @@ from algorithms.critic import value_losses
 from algorithms.kl import LossEstimator
 from algorithms.loss import aggregate
 from algorithms.objective import Aggregation
-from algorithms.sampler_correction import corrected
+from algorithms.sampler_correction import NoCorrection, corrected
 from tests.algorithms.cases import GRPO, value_and_gradient
 from tests.algorithms.preference.test_golden import PREFERENCE_ENTRIES
 
@@ -214,6 +214,7 @@ def test_sampler_weights(entry: str) -> None:
     correction = with_overrides(GRPO, {"sampler_correction.type": VERL_WEIGHTS[entry]}).sampler_correction
     mask = given("mask").bool()
     old_logp, sampler_logp = (torch.where(mask, given(name), 0) for name in ("old_logp", "rollout_logp"))
+    assert not isinstance(correction, NoCorrection)
     found, _ = corrected(correction, old_logp, sampler_logp, mask)
     assert found is not None
     torch.testing.assert_close(mask * found.weights, tensor(lookup(f"verl/{entry}/w")), rtol=0, atol=TOLERANCE)

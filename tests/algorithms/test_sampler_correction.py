@@ -8,7 +8,7 @@ from torch import Tensor
 
 from algorithms import Objective, TokenBatch, policy_loss, with_overrides
 from algorithms.diagnostics import treatment
-from algorithms.sampler_correction import corrected
+from algorithms.sampler_correction import NoCorrection, corrected
 from tests.algorithms.cases import GRPO, gradients, random_batch
 
 # Raw weights of tokens 0.5, 3, (masked) and 1.2, 1.1, 0.9; of completions 1.5 and 1.188.
@@ -22,6 +22,7 @@ def with_correction(**knobs: object) -> Objective:
 
 def weights(log_ratio: Tensor = LOG_RATIO, **knobs: object) -> list[list[float]]:
     correction = with_correction(**knobs).sampler_correction
+    assert not isinstance(correction, NoCorrection)
     found, behind = corrected(correction, log_ratio, 0 * log_ratio, MASK)
     assert found is not None and behind is log_ratio
     return [[round(weight, 9) for weight in row] for row in (MASK * found.weights).tolist()]
@@ -49,6 +50,7 @@ def test_a_geometric_mean_rejects_completions_and_so_does_one_token() -> None:
 def test_the_bounds_of_a_band_belong_to_it() -> None:
     band = with_correction(type="token_band", weight_min=0.5, weight_max=2.0).sampler_correction
     log_ratio = torch.tensor([[0.49, 0.5, 2.0, 2.01]], dtype=torch.float64).log()
+    assert not isinstance(band, NoCorrection)
     found, _ = corrected(band, log_ratio, 0 * log_ratio, torch.ones(1, 4, dtype=torch.bool))
     assert found is not None and found.weights.tolist() == [[0, 0.5, 2.0, 0]]
     assert found.bounded.tolist() == [[True, False, False, True]]
@@ -60,13 +62,6 @@ def test_the_bounds_of_a_band_belong_to_it() -> None:
 )
 def test_an_exact_sampler_has_weight_one(kind: str) -> None:
     assert weights(0 * LOG_RATIO, type=kind) == MASK.tolist()
-
-
-def test_no_correction_asks_for_no_sampler_and_any_other_does() -> None:
-    none = with_correction(type="none").sampler_correction
-    assert corrected(none, LOG_RATIO, None, MASK) == (None, LOG_RATIO)
-    with pytest.raises(ValueError, match="needs the log-probs of the sampler"):
-        corrected(with_correction(type="in_ratio").sampler_correction, LOG_RATIO, None, MASK)
 
 
 def clipped(ratio: Tensor, advantages: Tensor) -> Tensor:
@@ -95,14 +90,14 @@ def test_areals_decoupled_objective_token_by_token(seed: int) -> None:
     assert behaviour is not None
     decoupled = (proximal - behaviour).exp() * clipped((batch.logp - proximal).exp(), advantages)
     coupled = clipped((batch.logp - behaviour).exp(), advantages)
-    found = {}
+    found = []
     for kind, expected in (("token_unbounded", decoupled), ("in_ratio", coupled)):
         loss = policy_loss(with_correction(type=kind), batch)
         naive = by_hand(batch, expected)
         torch.testing.assert_close(loss.value, naive)
         torch.testing.assert_close(gradients(loss.value, batch)[0], torch.autograd.grad(naive, batch.logp)[0])
-        found[kind] = loss.value.item()
-    assert found["token_unbounded"] != pytest.approx(found["in_ratio"], rel=1e-3)
+        found.append(gradients(loss.value, batch)[0])
+    assert not torch.allclose(*found, rtol=1e-2)
 
 
 def test_what_a_geometric_mean_rejects_is_masked_and_counted() -> None:

@@ -31,7 +31,6 @@ from harness.rewards.judging import Judge, compared
 from harness.run.learning.base import Examples, Row, StepOutcome, nothing
 from harness.run.learning.origins import Writers, Written
 from harness.run.learning.partial import BegunGroup, SlicedRollouts
-from harness.run.learning.rollout_records import rollout_metrics, rollout_rows
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
 from harness.training.batch import Batch, filter_rows, peers_of, zero_std_rows
 from harness.training.gold_answers import GoldScorer
@@ -42,7 +41,7 @@ from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy, require_copy
 from harness.training.reward_model import RewardModel
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import UpdateReport, rollout_metrics
 
 
 class Rollouts:
@@ -197,6 +196,31 @@ def _useful_groups(batch: Batch, objective: Objective) -> int:
         rewards = rewards.masked_fill(batch.truncated, torch.nan)
     alike = zero_std_rows(rewards, batch.groups)
     return len(torch.unique(batch.groups[~alike]))
+
+
+def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
+    """A row of rollouts/*.parquet for each completion; a reward that is NaN is None."""
+    tokens, logps = batch.sequences.completions.tolist(), batch.sampler_logps.tolist()
+    return [
+        {
+            "step": step,
+            "problem_id": attempt.problem.id,
+            "sample": attempt.sample,
+            "text": attempt.text,
+            "tokens": tokens[row][: attempt.n_tokens],
+            "logps": logps[row][: attempt.n_tokens],
+            **{name: _or_none(values[row]) for name, values in batch.reward_columns.items()},
+            "correct": attempt.verdict.correct,
+            "truncated": attempt.truncated,
+            **({"origin": batch.origins[row]} if batch.origins else {}),
+            **({} if attempt.rule_verdict is None else {"rule_correct": attempt.rule_verdict.correct}),
+        }
+        for row, attempt in enumerate(batch.attempts)
+    ]
+
+
+def _or_none(reward: float) -> float | None:
+    return None if math.isnan(reward) else reward
 
 
 class RolloutLearner(ABC):

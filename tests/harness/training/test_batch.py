@@ -14,14 +14,13 @@ from algorithms import Coefficients, Objective, advantages, preset
 from harness.config.run_spec import RunSpec
 from harness.training.batch import (
     Batch,
+    ControlledCoefficients,
     filter_rows,
     pass_advantages,
     prepare,
-    scored_while_training,
     zero_std_rows,
 )
-from harness.training.coefficients import ControlledCoefficients
-from harness.training.policy_update import Critic
+from harness.training.policy_update import Critic, scored_while_training
 from harness.training.reference import KlReference, frozen_copy
 from harness.training.sequences import Scorer
 from tests.harness.run.small import small_spec
