@@ -57,7 +57,7 @@ STATEFUL: dict[str, dict[str, Any]] = {
     "weights of earlier steps": {
         "rollout.staleness_steps": 2,
         "objective.sampler_correction.type": "token_unbounded",
-        "train.updates_per_rollout": 2,
+        "train.updates_per_rollout": 3,
     },
     "completions under way": {
         "rollout.partial": {"type": "slices", "slice_tokens": 8},
