@@ -27,8 +27,9 @@ class NoCorrection(Knobs):
 
 
 class InRatio(Knobs):
-    """w = 1, and the rule's importance ratio is to the sampler, pi / pi_sampler, so that a clip range lies around it
-    (PPO as it was written; verl's bypass mode, AReaL without its decoupled objective)."""
+    """w = 1, and the rule's ratio is pi / pi_sampler, so that its clip range lies around the sampler.
+
+    PPO as it was written; verl's bypass mode, and AReaL without its decoupled objective."""
 
     type: Literal["in_ratio"] = "in_ratio"
 
@@ -82,9 +83,9 @@ class SequenceBand(_Band):
 
 
 class GeometricVeto(Knobs):
-    """1 for a completion whose tokens' ratios pi_old / pi_sampler have a geometric mean in [mean_min, mean_max] and
-    none below veto_below, else 0 (geometric rejection with a token veto: Liu, Li et al. 2025, "When Speed Kills
-    Stability"; verl)."""
+    """1 where the geometric mean of a completion's w is in [mean_min, mean_max] and none below veto_below, else 0.
+
+    Geometric rejection with a token veto: Liu, Li et al. 2025, "When Speed Kills Stability"; verl."""
 
     type: Literal["geometric_veto"] = "geometric_veto"
     mean_min: float = Field(
