@@ -60,6 +60,7 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "train.updates_per_rollout": 3,
     },
     "completions under way": {
+        "train.learning_rate": 3e-4,  # at a higher one they soon end within a slice
         "rollout.partial": {"type": "slices", "slice_tokens": 8},
         "rollout.staleness_steps": 1,
         "objective.sampler_correction.type": "in_ratio",
