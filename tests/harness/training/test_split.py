@@ -22,7 +22,7 @@ STEPS = range(1, 4)
 """Batches; of two optimiser steps each, but for one update."""
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
 SMALL_GRADIENTS = {"a teacher in the loss"}
-"""Variants where many gradients are no larger than rounding, which Adam turns into steps: they get the wider tolerance."""
+"""Variants where many gradients are no larger than rounding, which Adam turns into steps: the wider tolerance holds."""
 
 IDLE_ROWS = 2
 """Fewer than the batch has, so that a sample of them is measured."""
