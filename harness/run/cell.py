@@ -292,13 +292,13 @@ class CellRun:
         return min(1.0, max(self._step / self._spec.train.steps, self._budget_frac()))
 
     def _budget_frac(self) -> float:
-        """The share that is used of the budget, of which there may be two; 0 without one."""
+        """The used share of the budget, the larger one if there are two; 0 without a budget."""
         budget = self._spec.budget
         used = ((self._generated_tokens, budget.tokens), (self._teacher_tokens, budget.teacher_tokens))
         return max((tokens / most for tokens, most in used if most is not None), default=0.0)
 
     def _taught(self) -> dict[str, int]:
-        """What the teacher has scored so far, in a cell that has one."""
+        """The tokens that the teacher has scored so far, as a column; {} without a teacher."""
         return {} if self._spec.teacher.type == "none" else {"teacher_tokens": self._teacher_tokens}
 
 
