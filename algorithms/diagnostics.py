@@ -17,7 +17,7 @@ from torch import Tensor
 from algorithms.critic import value_metrics
 from algorithms.objective import Objective
 from algorithms.rules import bounded_exp, kl_means
-from algorithms.sampler_correction import bounded_weights
+from algorithms.sampler_correction import SamplerWeights
 from algorithms.selection import ClipCov, TopEntropy
 
 
@@ -48,7 +48,7 @@ class TokenTrace:
     mask: Tensor
     """Bool."""
     log_ratio: Tensor
-    """log pi - log pi_old of the token, 0 outside the mask."""
+    """log pi - log pi_old of the token (pi_sampler with sampler_correction.type=in_ratio), 0 outside the mask."""
     ratio: Tensor
     """What the rule bounds (`Rule.bounded_ratio`): the token's or its completion's ratio."""
     advantages: Tensor
@@ -56,8 +56,8 @@ class TokenTrace:
     """log pi - log pi_ref of the token; None without a reference."""
     selected: Tensor | None
     """Bool: what `select` chose; None without it."""
-    raw_weights: Tensor | None
-    """pi_old / pi_sampler before the correction bounds it; None without one."""
+    weights: SamplerWeights | None
+    """Those of the sampler correction; None where it has none."""
     divergence: Tensor | None
     """Divergence between teacher and student at each token, in nats; None without distill.where=loss."""
     values: ValueTrace | None
@@ -69,8 +69,9 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     """Metrics over all tokens of the traces, which share one objective; empty if there is no token.
 
     * ratio/mean, ratio/p99 (nearest rank), ratio/max: token ratios exp(log pi - log pi_old), whatever ratio the
-      objective uses, so that arms with different ones compare; ratio_seq/mean, ratio_seq/max: ratios of completions,
-      the products over their tokens;
+      objective uses, so that arms with different ones compare (log pi_sampler in place of log pi_old with
+      sampler_correction.type=in_ratio, here and in kl/*_old); ratio_seq/mean, ratio_seq/max: ratios of completions, the
+      products over their tokens;
     * kl/{k1,k2,k3}_old: estimates of KL(pi_old || pi) from its samples, the means of -log r, (log r)^2 / 2 and
       r - 1 - log r (Schulman 2020, "Approximating KL divergence"); kl/{k1,k2,k3}_ref: estimates of KL(pi || pi_ref)
       that take the tokens as samples of pi, where there is a reference;
@@ -80,7 +81,7 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on. A rule may have more;
     * select/frac: fraction of tokens that `select` chose; only with it on;
     * sampler/weight_mean: mean of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose
-      weight it bounded; only with it on;
+      weight it bounded or whose completion it rejected; only where it has weights;
     * teacher/divergence: mean divergence between teacher and student, in nats per token; only with distill.where=loss;
     * value/*: see `value_metrics`; only where there are values;
     * loss/{policy,kl,distill,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps`
@@ -111,10 +112,10 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     metrics |= _clip_metrics(objective, tokens)
     if objective.select.type != "none":
         metrics["select/frac"] = _fraction(tokens.of(lambda trace: trace.selected))
-    if objective.sampler_correction.type != "none":
-        raw = tokens.of(lambda trace: trace.raw_weights)
-        weights = bounded_weights(objective.sampler_correction, raw)
-        metrics |= {"sampler/weight_mean": weights.mean(), "sampler/frac_clipped": _fraction(weights != raw)}
+    if traces[0].weights is not None:
+        weights = tokens.of(lambda trace: trace.weights and trace.weights.weights)
+        bounded = tokens.of(lambda trace: trace.weights and trace.weights.bounded)
+        metrics |= {"sampler/weight_mean": weights.mean(), "sampler/frac_clipped": _fraction(bounded)}
     if objective.distill.where == "loss":
         metrics["teacher/divergence"] = tokens.of(lambda trace: trace.divergence).mean()
     for name in traces[0].shares:
@@ -132,8 +133,8 @@ def treatment(trace: TokenTrace) -> Treatment:
             masked = masked | _selected(trace)
         case TopEntropy():
             masked = masked | ~_selected(trace)
-    if trace.raw_weights is not None:
-        masked = masked | (bounded_weights(trace.objective.sampler_correction, trace.raw_weights) == 0)
+    if trace.weights is not None:
+        masked = masked | (trace.weights.weights == 0)
     return Treatment(clipped & ~masked & trace.mask, masked & trace.mask)
 
 

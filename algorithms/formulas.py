@@ -2,7 +2,7 @@
 
 Notation: i a completion, t one of its n_i tokens that enter the loss, B the completions of the optimiser step, R_i the
 reward; pi the policy that is updated, pi_old the one at the start of the rollout batch's updates (log-probs recomputed
-by the trainer). Objectives on pairs: `algorithms.preference.formulas`.
+by the trainer), pi_sampler the one that drew a token. Objectives on pairs: `algorithms.preference.formulas`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ from algorithms.overrides import AnyObjective
 from algorithms.preference.formulas import pair_parts
 from algorithms.preference.objective import PreferenceObjective
 from algorithms.rules import Ratio
-from algorithms.sampler_correction import NoCorrection, SequenceBand, SequenceTruncate, TokenTruncate
+from algorithms.sampler_correction import (
+    GeometricVeto,
+    InRatio,
+    NoCorrection,
+    SequenceBand,
+    SequenceTruncate,
+    TokenTruncate,
+    TokenUnbounded,
+)
 from algorithms.selection import ClipCov, KlCov, NoSelection, TopEntropy
 
 _BASELINES: dict[Baseline, str] = {
@@ -108,7 +116,7 @@ def _parts(objective: Objective) -> dict[str, str]:
     return {
         "reward": _reward(objective),
         "advantage": _advantage(objective),
-        "ratio": _RATIOS[objective.ratio],
+        "ratio": _ratio(objective),
         "token loss": f"l = {objective.rule.formula()}",
         "sampler weight": _sampler_weight(objective),
         "selection": _selection(objective),
@@ -185,12 +193,27 @@ def _sign(objective: Objective) -> str:
     ]
 
 
+def _ratio(objective: Objective) -> str:
+    return _RATIOS[objective.ratio].replace("pi_old", _behind(objective))
+
+
+def _behind(objective: Objective) -> str:
+    """Whom the importance ratio compares the policy with."""
+    return "pi_sampler" if isinstance(objective.sampler_correction, InRatio) else "pi_old"
+
+
 def _sampler_weight(objective: Objective) -> str:
     correction = objective.sampler_correction
-    if isinstance(correction, NoCorrection):
+    if isinstance(correction, NoCorrection | InRatio):
         return ""
+    if isinstance(correction, GeometricVeto):
+        mean = "(product over the completion's tokens of pi_old / pi_sampler)^(1 / n_i)"
+        veto = f" or a token's ratio is below {correction.veto_below:g}" if correction.veto_below else ""
+        return f"w = 1, but 0 where {mean} is outside [{correction.mean_min:g}, {correction.mean_max:g}]{veto}"
     whole = isinstance(correction, SequenceTruncate | SequenceBand)
     w = "product over the completion's tokens of pi_old / pi_sampler" if whole else "pi_old / pi_sampler of the token"
+    if isinstance(correction, TokenUnbounded):
+        return f"w = {w}"
     if isinstance(correction, TokenTruncate | SequenceTruncate):
         return f"w = {w}, at most {correction.weight_max:g}"
     return f"w = {w}, 0 outside [{correction.weight_min:g}, {correction.weight_max:g}]"
@@ -237,7 +260,9 @@ def _kl_loss(objective: Objective) -> str:
 
 def _sequence_penalty(objective: Objective) -> str:
     tau = objective.sequence_penalty
-    return f"p = {tau:g} / 2 (sum_t log(pi / pi_old))^2 / n_i at every token of the completion" if tau else ""
+    if not tau:
+        return ""
+    return f"p = {tau:g} / 2 (sum_t log(pi / {_behind(objective)}))^2 / n_i at every token of the completion"
 
 
 def _teacher(objective: Objective) -> str:
@@ -267,7 +292,7 @@ def _divergence(distill: DistillInLoss) -> str:
 def _loss(objective: Objective) -> str:
     policy = {"clip_cov": "s l", "top_entropy": "s l", "kl_cov": "(l + q)"}.get(objective.select.type, "l")
     terms = [
-        policy if objective.sampler_correction.type == "none" else f"w {policy}",
+        f"w {policy}" if _sampler_weight(objective) else policy,
         *(["k"] if objective.kl.where == "loss" else []),
         *(["d"] if objective.distill.where == "loss" else []),
         *(["p"] if objective.sequence_penalty else []),

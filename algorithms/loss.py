@@ -18,7 +18,7 @@ from algorithms.diagnostics import TokenTrace, ValueTrace, update_metrics
 from algorithms.kl import KlInLoss, kl_estimate
 from algorithms.objective import Aggregation, Objective
 from algorithms.rules import importance_ratio
-from algorithms.sampler_correction import bounded_weights, raw_weights
+from algorithms.sampler_correction import NoCorrection, SamplerWeights, corrected
 from algorithms.selection import select_tokens, selected_losses
 
 _PER_TOKEN = (
@@ -191,16 +191,16 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
     per_token = batch.advantages if batch.advantages.ndim == 2 else batch.advantages[:, None]
     advantages = masked(mask, per_token.detach())
     old_logp = masked(mask, batch.old_logp.detach())
-    log_ratio = logp - old_logp
+    weights, behind_logp = _corrected(objective, batch, old_logp)
+    log_ratio = logp - behind_logp
     ratio = importance_ratio(objective.ratio, rule.clip_log_ratios(log_ratio, advantages), mask)
 
     losses = rule.loss(logp, ratio, advantages)
     selected = _selected(objective, batch)
     if selected is not None:
         losses = selected_losses(objective.select, losses, selected, log_ratio)
-    weights = _raw_weights(objective, batch)
     if weights is not None:
-        losses = losses * bounded_weights(objective.sampler_correction, weights)
+        losses = losses * weights.weights
 
     shares = {"policy": aggregate(losses, objective.aggregation, batch)}
     if objective.kl.where == "loss":
@@ -231,7 +231,7 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
             advantages=advantages,
             ref_log_ratio=None if batch.ref_logp is None else logp.detach() - batch.ref_logp.detach(),
             selected=selected,
-            raw_weights=weights,
+            weights=weights,
             divergence=None if divergence is None else divergence.detach(),
             values=None if values is None else ValueTrace(*(tensor.detach() for tensor in values)),
             shares={name: share.detach() for name, share in shares.items()},
@@ -368,12 +368,12 @@ def _selected(objective: Objective, batch: TokenBatch) -> Tensor | None:
     )
 
 
-def _raw_weights(objective: Objective, batch: TokenBatch) -> Tensor | None:
+def _corrected(objective: Objective, batch: TokenBatch, old_logp: Tensor) -> tuple[SamplerWeights | None, Tensor]:
     correction, mask = objective.sampler_correction, batch.mask.bool()
-    if correction.type == "none":
-        return None
-    sampler_logp = _needed("sampler_logp", batch.sampler_logp, f"sampler_correction.type={correction.type}")
-    return raw_weights(correction, masked(mask, batch.old_logp) - masked(mask, sampler_logp), mask)
+    if isinstance(correction, NoCorrection):
+        return None, old_logp
+    given = _needed("sampler_logp", batch.sampler_logp, f"sampler_correction.type={correction.type}")
+    return corrected(correction, old_logp, masked(mask, given.detach()), mask)
 
 
 def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tensor:

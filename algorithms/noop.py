@@ -1,6 +1,7 @@
 """Which differences between two objectives cannot change any gradient: an ablation of them would measure noise.
 
-With exactly one optimiser step per rollout pi = pi_old there: every log-ratio delta_it is 0, every importance ratio 1.
+With exactly one optimiser step per rollout pi = pi_old there: every log-ratio delta_it is 0, every importance ratio 1,
+unless the ratio is to the sampler (sampler_correction.type=in_ratio), of which nothing is assumed.
 Write the policy term of the loss as sum_it u_it w_it s_it rule(A_it, r_it), with the aggregation's weight u (a
 denominator, and a power of the completion's length n_i), the sampler correction w and the selection s, all without
 gradient, and g_it = -u_it w_it s_it A_it. Its gradient by the log-prob of token t is then
@@ -74,7 +75,7 @@ def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout:
         return {}
     pair = _Pair(a, b)
     reasons = pair.without_effect_ever()
-    if updates_per_rollout == 1:
+    if updates_per_rollout == 1 and all(one.sampler_correction.type != "in_ratio" for one in (a, b)):
         reasons = {knob: _ONE_STEP + reason for knob, reason in pair.without_effect_in_one_step().items()} | reasons
     return {knob: reasons[knob] for knob in pair.differing if knob in reasons}
 
@@ -239,7 +240,7 @@ def _constant_within_completions(objective: Objective) -> bool:
         and objective.credit == "completion"
         and not returns_to_go
         and objective.distill.where != "reward"
-        and objective.sampler_correction.type not in ("token_truncate", "token_band")
+        and objective.sampler_correction.type not in ("token_unbounded", "token_truncate", "token_band")
     )
 
 

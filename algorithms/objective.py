@@ -211,6 +211,7 @@ def _problems(objective: Objective) -> Iterator[str]:
     for knob, value, selector, chosen in inactive_settings(objective):
         yield f"{knob}={value} has no effect while {selector}={chosen}: leave it out, or choose another {selector}"
     yield from _ratio_problems(objective)
+    yield from _sampler_problems(objective)
     yield from _scale_problems(objective)
     yield from _penalty_problems(objective)
 
@@ -230,6 +231,22 @@ def _ratio_problems(objective: Objective) -> Iterator[str]:
         yield (
             f"select.type={select} with ratio={ratio}: every token would keep a gradient through the ratio of its "
             "completion; set ratio to token, or select.type to none or kl_cov"
+        )
+
+
+def _sampler_problems(objective: Objective) -> Iterator[str]:
+    rule, select = objective.rule, objective.select.type
+    if objective.sampler_correction.type != "in_ratio":
+        return
+    if not rule.ratios:
+        yield (
+            f"sampler_correction.type=in_ratio with rule.type={rule.type}: this rule has no importance ratio, so "
+            "nothing would be corrected; set rule.type to ppo_clip, or sampler_correction.type to token_truncate"
+        )
+    if select != "none":
+        yield (
+            f"sampler_correction.type=in_ratio with select.type={select}: tokens are selected by how the policy has "
+            "moved in this update; set select.type to none, or sampler_correction.type to token_truncate"
         )
 
 

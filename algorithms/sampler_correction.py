@@ -1,12 +1,15 @@
-"""`sampler_correction`: weights for the mismatch between the sampler's and the trainer's log-probs.
+"""`sampler_correction`: what corrects for completions that the policy of the update has not drawn.
 
-w = pi_old / pi_sampler, of a token or of its completion (the product over its tokens), multiplies the policy term of
-the loss and carries no gradient. It is 1 for an exact sampler.
+pi_sampler is the policy that drew a token, as its log-prob was reported: an engine that rounds in another way than the
+trainer, or weights of some steps ago (`rollout.staleness_steps`, `rollout.partial`). pi_old is the trainer's policy at
+the start of the update. w = pi_old / pi_sampler, of a token or of its completion, multiplies the policy term of the
+loss and carries no gradient. It is 1 for an exact sampler of pi_old.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+import math
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +24,20 @@ class NoCorrection(Knobs):
     """w = 1; the raw ratios are still logged."""
 
     type: Literal["none"] = "none"
+
+
+class InRatio(Knobs):
+    """w = 1, and the rule's ratio is pi / pi_sampler, so that its clip range lies around the sampler.
+
+    PPO as it was written; verl's bypass mode, and AReaL without its decoupled objective."""
+
+    type: Literal["in_ratio"] = "in_ratio"
+
+
+class TokenUnbounded(Knobs):
+    """w of each token as it is; with rule.type=ppo_clip the decoupled objective (2110.00641) of AReaL (2505.24298)."""
+
+    type: Literal["token_unbounded"] = "token_unbounded"
 
 
 class _Truncate(Knobs):
@@ -65,33 +82,73 @@ class SequenceBand(_Band):
     type: Literal["sequence_band"] = "sequence_band"
 
 
-SamplerCorrection = Annotated[
-    NoCorrection | TokenTruncate | SequenceTruncate | TokenBand | SequenceBand, Field(discriminator="type")
-]
+class GeometricVeto(Knobs):
+    """1 where the geometric mean of a completion's w is in [mean_min, mean_max] and none below veto_below, else 0.
+
+    Geometric rejection with a token veto: Liu, Li et al. 2025, "When Speed Kills Stability"; verl."""
+
+    type: Literal["geometric_veto"] = "geometric_veto"
+    mean_min: float = Field(
+        default=0.99, gt=0, lt=1, description="least geometric mean; default: verl's recipes (0.999 for long ones)"
+    )
+    mean_max: float = Field(
+        default=1.01, gt=1, description="largest geometric mean; default: verl's recipes (1.001 for long ones)"
+    )
+    veto_below: float = Field(
+        default=1e-4,
+        ge=0,
+        lt=1,
+        description="a token of a lower ratio rejects its completion; default: verl's recipes; 0: off",
+    )
 
 
-def raw_weights(correction: SamplerCorrection, log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """[B, T] pi_old / pi_sampler of each token or of its completion, whichever the correction looks at; no gradient.
+Weighing = TokenUnbounded | TokenTruncate | SequenceTruncate | TokenBand | SequenceBand | GeometricVeto
+"""The corrections that have a weight w."""
 
-    log_ratio [B, T]: log pi_old - log pi_sampler, 0 outside the mask; mask [B, T] bool.
+Correcting = InRatio | Weighing
+SamplerCorrection = Annotated[NoCorrection | Correcting, Field(discriminator="type")]
+
+
+class SamplerWeights(NamedTuple):
+    """Both [B, T], without gradient."""
+
+    weights: Tensor
+    """What the policy term is multiplied by."""
+    bounded: Tensor
+    """Bool: where that is not the ratio itself, or where the completion is rejected."""
+
+
+def corrected(
+    correction: Correcting, old_logp: Tensor, sampler_logp: Tensor, mask: Tensor
+) -> tuple[SamplerWeights | None, Tensor]:
+    """The weights, None where there are none, and [B, T] what the importance ratio compares the policy with.
+
+    old_logp, sampler_logp [B, T]: log pi_old and log pi_sampler, without gradient, 0 outside the mask; mask [B, T]
+    bool.
     """
-    log_ratio = log_ratio.detach()
-    match correction:
-        case NoCorrection():
-            return log_ratio.new_ones(log_ratio.shape)
-        case TokenTruncate() | TokenBand():
-            return importance_ratio("token", log_ratio, mask)
-        case SequenceTruncate() | SequenceBand():
-            return importance_ratio("sequence_product", log_ratio, mask)
+    if isinstance(correction, InRatio):
+        return None, sampler_logp
+    return _weights(correction, old_logp - sampler_logp, mask), old_logp
 
 
-def bounded_weights(correction: SamplerCorrection, weights: Tensor) -> Tensor:
-    """The raw weights (any shape) as the correction lets them count."""
+def _weights(correction: Weighing, log_ratio: Tensor, mask: Tensor) -> SamplerWeights:
     match correction:
-        case NoCorrection():
-            return weights
+        case TokenUnbounded():
+            weights = ratio = importance_ratio("token", log_ratio, mask)
         case TokenTruncate() | SequenceTruncate():
-            return weights.clamp(max=correction.weight_max)
+            ratio = _ratio(correction, log_ratio, mask)
+            weights = ratio.clamp(max=correction.weight_max)
         case TokenBand() | SequenceBand():
-            inside = (weights >= correction.weight_min) & (weights <= correction.weight_max)
-            return weights.where(inside, 0)
+            ratio = _ratio(correction, log_ratio, mask)
+            weights = ratio.where((ratio >= correction.weight_min) & (ratio <= correction.weight_max), 0)
+        case GeometricVeto(mean_min=least, mean_max=most, veto_below=veto):
+            mean = importance_ratio("sequence_mean", log_ratio, mask)
+            lowest = log_ratio.amin(1, keepdim=True)  # padding is 0, which is above any veto
+            accepted = (mean >= least) & (mean <= most) & (lowest >= (math.log(veto) if veto else -math.inf))
+            return SamplerWeights(accepted.to(log_ratio.dtype), ~accepted)
+    return SamplerWeights(weights, weights != ratio)
+
+
+def _ratio(correction: _Truncate | _Band, log_ratio: Tensor, mask: Tensor) -> Tensor:
+    of_tokens = isinstance(correction, TokenTruncate | TokenBand)
+    return importance_ratio("token" if of_tokens else "sequence_product", log_ratio, mask)

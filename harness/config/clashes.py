@@ -17,6 +17,7 @@ from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.grading import grading_problems
 from harness.config.model_source import parse_source
+from harness.config.off_policy import off_policy_problems
 from harness.config.reward import reward_problems
 from harness.errors import RefusedError
 from harness.rewards.parts.verifier_free import Jepo, VrCli
@@ -75,6 +76,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             "that task: it has choices only. Name a task first whose answers are written"
         )
     yield from _mode_problems(spec)
+    yield from off_policy_problems(spec)
     yield from _gold_problems(spec)
     if spec.reward.needs_judge:
         yield from _judge_problems(spec)

@@ -65,6 +65,8 @@ _HASHED_UNLESS: dict[str, Any] = {
     **dict.fromkeys(("teacher.cold_start.direct_frac", "teacher.cold_start.stop_frac"), 0.0),
     "task.retire_at": None,
     "objective.pass_k": 1,
+    "rollout.staleness_steps": 0,
+    "rollout.partial.type": "none",
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.

@@ -71,6 +71,7 @@ def _flatten(value: Any, name: str, flat: dict[str, Any]) -> None:
 _GOVERNORS = {
     "rollout.round_steps": "rollout.sampler",
     "rollout.policy_frac": "rollout.sampler",
+    "rollout.staleness_steps": "rollout.sampler",
     "train.sharding": "train.processes",
     "pairs.type": "objective.link",
     "teacher.type": "objective.distill.where",

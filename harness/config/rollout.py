@@ -45,6 +45,25 @@ class StagedOnConvergence(Section):
 Staged = Annotated[NotStaged | StagedAtStep | StagedOnConvergence, Field(discriminator="type")]
 
 
+class NotPartial(Section):
+    """A step draws its completions to their end."""
+
+    type: Literal["none"] = "none"
+
+
+class Slices(Section):
+    """A step adds a slice to each completion that is under way; one that has not ended goes on in the next step, under
+    newer weights, and a prompt is learned from once the last of its completions has ended."""
+
+    type: Literal["slices"] = "slices"
+    slice_tokens: int = Field(
+        ge=1, description="most tokens that a step adds to a completion; a divisor of max_completion_tokens"
+    )
+
+
+Partial = Annotated[NotPartial | Slices, Field(discriminator="type")]
+
+
 class RolloutSpec(Section):
     engine: EngineName = Field(
         AUTO,
@@ -69,12 +88,20 @@ class RolloutSpec(Section):
         "the teacher's or given (lambda of GKD, 2306.13649)",
     )
     round_steps: int = Field(10, ge=2, description="rollout batches per round")
+    staleness_steps: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="rollout batches by which the weights that draw are older than the policy, as in asynchronous "
+        "training; the first batches are drawn from the starting weights. 0: the policy as it is",
+    )
     prompts_per_step: int = Field(32, ge=1, le=1_000_000, description="prompts of a rollout batch")
     samples_per_prompt: int = Field(8, ge=1, le=100_000, description="group size G")
     max_completion_tokens: int = Field(
         ge=1, le=10_000_000, description="a completion is cut here, and counts as truncated"
     )
     staged: Staged = NotStaged()
+    partial: Partial = NotPartial()
     temperature: float = Field(1.0, gt=0, description="temperature of sampling, and of both log-probs in the loss")
     top_p: float = Field(1.0, gt=0, le=1, description="always 1 in training, where the loss scores untruncated samples")
     top_k: int = Field(0, ge=0, description="always 0, off, in training, as top_p is 1")
@@ -84,12 +111,12 @@ class RolloutSpec(Section):
         return [*self._of_other_samplers(), *fields_of_other_engines(self.engine)]
 
     def _of_other_samplers(self) -> list[str]:
-        of_samplers = {"round_steps": ("round",), "policy_frac": ("teacher", "given")}
+        of_samplers = {"round_steps": ("round",), "policy_frac": ("teacher", "given"), "staleness_steps": ("policy",)}
         return [field for field, samplers in of_samplers.items() if self.sampler not in samplers]
 
     @model_validator(mode="after")
     def _options_have_their_sampler(self) -> RolloutSpec:
-        remedies = {"round_steps": "round", "policy_frac": "teacher or given"}
+        remedies = {"round_steps": "round", "policy_frac": "teacher or given", "staleness_steps": "policy"}
         for field in self._of_other_samplers():
             if (value := getattr(self, field)) != type(self).model_fields[field].default:
                 raise ValueError(
@@ -105,6 +132,24 @@ class RolloutSpec(Section):
                 f"top_p={self.top_p}, top_k={self.top_k} in training: the loss scores tokens under the untruncated "
                 "policy, so truncated sampling would bias every ratio. Set top_p: 1, top_k: 0 (evaluation may truncate)"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _slices_fit(self) -> RolloutSpec:
+        if not isinstance(self.partial, Slices):
+            return self
+        most, slice_tokens = self.max_completion_tokens, self.partial.slice_tokens
+        if slice_tokens >= most or most % slice_tokens:
+            raise ValueError(
+                f"partial.slice_tokens={slice_tokens} with max_completion_tokens={most}: a completion is made of whole "
+                "slices, at least two. Choose slice_tokens among the smaller divisors of max_completion_tokens"
+            )
+        for field, value, needed in (("sampler", self.sampler, "policy"), ("staged.type", self.staged.type, "none")):
+            if value != needed:
+                raise ValueError(
+                    f"partial.type=slices with {field}={value}: the policy goes on with completions of earlier steps, "
+                    f"under one limit. Set {field} to {needed}, or partial.type to none"
+                )
         return self
 
     @model_validator(mode="after")

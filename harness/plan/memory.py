@@ -331,7 +331,8 @@ def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
 def copies(spec: RunSpec, device: Device) -> int:
     """Whole copies of the model on the device besides the one that is trained: on a CPU the starting weights, to which
     cells return (a GPU's lie in the host's memory); where it trains, frozen ones of them that it measures against,
-    samples from, is held near, learns from or asks how likely gold texts are; and adapters merged."""
+    is held near, learns from or asks how likely gold texts are, or samples from, as from weights of earlier steps; and
+    adapters merged."""
     merged = isinstance(spec.model.lora, Lora)
     pristine = device == "cpu"
     if spec.checkpoint is not None:
@@ -344,7 +345,7 @@ def copies(spec: RunSpec, device: Device) -> int:
     asked = spec.reward.asks_start or spec.start_teaches
     initial = spec.train.reference_rows > 0 or "initial" in (sampler, held_near) or asked
     renewed = held_near == "refreshed"
-    return pristine + sum((initial, renewed, sampler == "round", merged))
+    return pristine + sum((initial, renewed, sampler == "round", spec.rollout.staleness_steps > 0, merged))
 
 
 def _has_teacher(spec: RunSpec) -> bool:

@@ -47,6 +47,7 @@ from harness.training.checkpoint import (
     save_checkpoint,
 )
 from harness.training.optimizer import DivergedError
+from harness.training.past_weights import drop_past_weights, missing_past_weights
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class CellRun:
         self._require_lease: Callable[[], None] = lease.require if lease is not None else lambda: None
         self._examples = examples
         self._log = CellLog(cell, 0 if lease is None else lease.epoch)
-        self._trained = Trained(spec, begin, examples)
+        self._trained = Trained(spec, begin, examples, cell.checkpoints)
         self._start, self._learner = self._trained.start, self._trained.learner
         self._model = self._start.model
         self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
@@ -123,6 +124,7 @@ class CellRun:
         steps, n_tokens = self._spec.train.steps, self._generated_tokens
         self._cell.write_status("done", step=self._step, steps=steps, generated_tokens=n_tokens, **outcome)
         self._log.drop_samples()
+        drop_past_weights(self._cell.checkpoints)
         self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
 
     def _train(self) -> None:
@@ -178,7 +180,8 @@ class CellRun:
         """Why an intact checkpoint cannot be resumed from; None if it can."""
         if checkpoint.epoch is not None and self._cell.superseded()(checkpoint.epoch, checkpoint.step):
             return f"the checkpoint of step {checkpoint.step} is from a start whose steps a later start repeated"
-        return self._cell.shortfall(checkpoint.records)
+        shortfall = self._cell.shortfall(checkpoint.records)
+        return shortfall or missing_past_weights(self._cell.checkpoints, checkpoint.progress)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         try:

@@ -29,7 +29,6 @@ from algorithms import (
 )
 from algorithms.distillation import DistillInLoss, DistillInReward, NoDistillation, teacher_advantages
 from evals.tasks.base import Problem
-from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, GenerationCost
 from harness.random_keys import permutation, random_key
 from harness.rewards import Attempt
@@ -69,6 +68,11 @@ class Batch:
     """[N] who wrote each completion; empty if all come from `rollout.sampler`'s policy."""
     teacher_prompts: Sequence[Sequence[int]] = ()
     """[N] token ids of the teacher's prompts; empty if they are the policy's."""
+    steps_old: Tensor | None = None
+    """[N, T] int64: updates between the weights that drew each token and those that learn from it; None where the
+    policy as it is drew all."""
+    drawn_tokens: int | None = None
+    """Those that the step has drawn, where they are not those of its completions (`rollout.partial`)."""
 
     # Filled when they are graded and rewarded (harness.run.learning.rewards).
     attempts: Sequence[Attempt] = ()
@@ -110,7 +114,9 @@ class Batch:
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens of sampled completions; given ones cost nothing."""
+        """Tokens that the step has sampled; given completions cost nothing."""
+        if self.drawn_tokens is not None:
+            return self.drawn_tokens
         return int(self.sequences.lengths[self.drawn].sum())
 
     @property
@@ -251,20 +257,6 @@ def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
         return torch.full((count,), fill, dtype=rewards.dtype).scatter_reduce(0, group, values, reduce)[group]
 
     return extreme(torch.inf, "amin") >= extreme(-torch.inf, "amax")
-
-
-def scored_while_training(spec: RunSpec) -> bool:
-    """Whether the only optimiser step's own forward pass can give the old log-probs, which saves a pass."""
-    objective = spec.policy_gradient
-    return (
-        spec.optimizer_steps_per_rollout == 1
-        and objective.baseline != "critic"
-        and objective.kl.where != "reward"
-        and objective.distill.where != "reward"
-        and (objective.kl.where == "none" or objective.kl.control == "fixed")
-        and objective.select.type == "none"
-        and objective.entropy.adaptive.type == "none"
-    )
 
 
 def prepare(

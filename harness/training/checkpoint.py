@@ -60,7 +60,8 @@ class Checkpoint:
     trainer: dict[str, Any]
     """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
-    """JSON: what the order of prompts and the completion limit have seen, and how many tokens a teacher has scored."""
+    """JSON: what the order of prompts and the completion limit have seen, how many tokens a teacher has scored, and the
+    checksums of past weights that are sampled from."""
     records: Counted = field(default_factory=dict)
     """How much of each of the cell's files it stands on; see `harness.records.cell.CellRecord.count`."""
     epoch: int | None = None
@@ -111,7 +112,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
     files: dict[str, bytes | memoryview] = {}
     if not checkpoint.is_start:
-        files["weights.safetensors"] = _weights_as_bytes(on_host(checkpoint.weights))
+        files["weights.safetensors"] = weights_as_bytes(on_host(checkpoint.weights))
         files["trainer.pt"] = _trainer_as_bytes(on_host(checkpoint.trainer))
 
     def write(aside: Path) -> None:
@@ -294,7 +295,8 @@ def on_host(state: State) -> State:
     return on_the_host
 
 
-def _weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
+def weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
+    """The content of a file of weights that are on the host."""
     held: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, weight in weights.items():

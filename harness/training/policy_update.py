@@ -31,13 +31,7 @@ from algorithms.loss import row_divisors
 from harness.config.run_spec import RunSpec
 from harness.processes import Processes, Share, by_all
 from harness.random_keys import random_key
-from harness.training.batch import (
-    Batch,
-    ControlledCoefficients,
-    pass_advantages,
-    prepare,
-    scored_while_training,
-)
+from harness.training.batch import Batch, ControlledCoefficients, pass_advantages, prepare
 from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches, summed
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, Teacher, measure_start, start_metrics
@@ -347,6 +341,20 @@ class PolicyUpdate:
         if self._scored_while_training:
             acting.exchange_(batch.scores.logps, batch.scores.entropy)
         return parts
+
+
+def scored_while_training(spec: RunSpec) -> bool:
+    """Whether the only optimiser step's own forward pass can give the old log-probs, which saves a pass."""
+    objective = spec.policy_gradient
+    return (
+        spec.optimizer_steps_per_rollout == 1
+        and objective.baseline != "critic"
+        and objective.kl.where != "reward"
+        and objective.distill.where != "reward"
+        and (objective.kl.where == "none" or objective.kl.control == "fixed")
+        and objective.select.type == "none"
+        and objective.entropy.adaptive.type == "none"
+    )
 
 
 def _group_tokens(groups: Tensor, loss_mask: Tensor) -> Tensor:

@@ -55,6 +55,13 @@ TERMS: tuple[dict[str, object], ...] = (
     {"sampler_correction.type": "sequence_truncate", "sampler_correction.weight_max": 1.1},
     {"sampler_correction.type": "token_band", "sampler_correction.weight_max": 1.3},
     {"sampler_correction.type": "sequence_band", "sampler_correction.weight_max": 1.3},
+    {"sampler_correction.type": "in_ratio"},
+    {"sampler_correction.type": "token_unbounded"},
+    {
+        "sampler_correction.type": "geometric_veto",
+        "sampler_correction.mean_min": 0.7,
+        "sampler_correction.mean_max": 1.3,
+    },
     {"sequence_penalty": 0.7},
     {"entropy.bonus": 0.4},
     {"baseline": "critic", "scale": "none", "critic.value_clip": 0.3},

@@ -91,13 +91,19 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "refill_max_rounds": (8, 3),
     "sampler_correction.type": (
         "none",
+        "in_ratio",
+        "token_unbounded",
         "token_truncate",
         "sequence_truncate",
         "token_band",
         "sequence_band",
+        "geometric_veto",
     ),
     "sampler_correction.weight_max": (2.0, 1.1),
     "sampler_correction.weight_min": (0.5, 0.9),
+    "sampler_correction.mean_min": (0.99, 0.5),
+    "sampler_correction.mean_max": (1.01, 2.0),
+    "sampler_correction.veto_below": (1e-4, 0.0),
 }
 
 _COMPANY: dict[tuple[str, Any], dict[str, Any]] = {

@@ -28,7 +28,7 @@ from algorithms.critic import value_losses
 from algorithms.kl import LossEstimator
 from algorithms.loss import aggregate
 from algorithms.objective import Aggregation
-from algorithms.sampler_correction import bounded_weights, raw_weights
+from algorithms.sampler_correction import NoCorrection, corrected
 from tests.algorithms.cases import GRPO, value_and_gradient
 from tests.algorithms.preference.test_golden import PREFERENCE_ENTRIES
 
@@ -213,9 +213,11 @@ def test_kl_estimates(entry: str) -> None:
 def test_sampler_weights(entry: str) -> None:
     correction = with_overrides(GRPO, {"sampler_correction.type": VERL_WEIGHTS[entry]}).sampler_correction
     mask = given("mask").bool()
-    log_ratio = torch.where(mask, given("old_logp") - given("rollout_logp"), 0)
-    weights = mask * bounded_weights(correction, raw_weights(correction, log_ratio, mask))
-    torch.testing.assert_close(weights, tensor(lookup(f"verl/{entry}/w")), rtol=0, atol=TOLERANCE)
+    old_logp, sampler_logp = (torch.where(mask, given(name), 0) for name in ("old_logp", "rollout_logp"))
+    assert not isinstance(correction, NoCorrection)
+    found, _ = corrected(correction, old_logp, sampler_logp, mask)
+    assert found is not None
+    torch.testing.assert_close(mask * found.weights, tensor(lookup(f"verl/{entry}/w")), rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("entry", VERL_ADVANTAGES)

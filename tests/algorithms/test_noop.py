@@ -58,6 +58,9 @@ def update(objective: Objective, drift: float = 0.0) -> Tensor:
         advantage = advantage.clamp(min=0) if objective.advantage_sign == "positive" else advantage.clamp(max=0)
     if objective.distill.where != "none":
         advantage = objective.distill.verifier_coef * advantage
+    if objective.distill.where == "reward":
+        taught = random_batch(13, **STEP).old_logp
+        advantage = taught + (advantage if advantage.ndim == 2 else advantage[:, None])
     assert batch.values is not None
     if drift == 0:
         batch = replace(batch, old_logp=batch.logp.detach(), old_values=batch.values.detach())
@@ -133,6 +136,7 @@ def test_ratios_and_aggregations() -> None:
         {"baseline": "none", "scale": "none", "kl.where": "reward"},
         {"sampler_correction.type": "token_truncate", "sampler_correction.weight_max": 1.1},
         {"sampler_correction.type": "token_band"},
+        {"sampler_correction.type": "token_unbounded"},
     ],
     ids=str,
 )
@@ -306,6 +310,12 @@ def test_whatever_is_called_inert_changes_no_gradient(a: Objective, b: Objective
         ({}, "sampler_correction.type", "token_truncate"),
         ({"sampler_correction.type": "token_truncate"}, "sampler_correction.weight_max", 0.5),
         ({"sampler_correction.type": "token_band"}, "sampler_correction.weight_min", 1.0),
+        ({"sampler_correction.type": "in_ratio"}, "rule.clip_high", 0.01),
+        (
+            {"sampler_correction.type": "geometric_veto", "sampler_correction.mean_min": 0.3},
+            "sampler_correction.mean_max",
+            3.0,
+        ),
     ],
 )
 def test_a_knob_that_acts_in_the_first_step(start: dict[str, object], knob: str, value: object) -> None:

@@ -135,6 +135,10 @@ def _unmeasurable_settings(spec: RunSpec) -> Iterator[str]:
         )
     if spec.rollout.sampler != "policy":
         yield f"rollout.sampler={spec.rollout.sampler}: a probe has one policy. Set rollout.sampler to policy"
+    if spec.rollout.staleness_steps:
+        yield f"rollout.staleness_steps={spec.rollout.staleness_steps}: a probe has one policy. Set it to 0"
+    if spec.rollout.partial.type != "none":
+        yield f"rollout.partial.type={spec.rollout.partial.type}: a probe has one step. Set it to none"
     if spec.reward.needs_reward_model:
         yield "reward.parts.reward_model: a probe trains no reward model. Leave the part out"
     if spec.reward.gold_scorers:

@@ -32,8 +32,15 @@ class Trained:
     each step.
     """
 
-    def __init__(self, spec: RunSpec, begin: Callable[[], LanguageModel], examples: Examples) -> None:
-        """begin: as in `harness.run.cell.CellRun`."""
+    def __init__(
+        self,
+        spec: RunSpec,
+        begin: Callable[[], LanguageModel],
+        examples: Examples,
+        checkpoints: Path | None = None,
+    ) -> None:
+        """begin: as in `harness.run.cell.CellRun`. checkpoints: where the cell keeps them; None in a process besides
+        the first."""
         self._begin = begin
         self.start = start = begin()
         """Its model holds the whole weights of the policy."""
@@ -43,7 +50,7 @@ class Trained:
         self.is_split = spec.train.sharding == "fully" and Processes.here().size > 1
         if self.is_split:
             self._model = copy.deepcopy(start.model)
-        self.learner = make_learner(spec, replace(start, model=self._model), examples, engine)
+        self.learner = make_learner(spec, replace(start, model=self._model), examples, engine, checkpoints)
         self._read: Checkpoint | None = None
         Processes.here().share(self)
 
@@ -79,18 +86,20 @@ class Trained:
         gather_into(self._policy, self._model)
 
 
-def make_learner(spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> Learner:
+def make_learner(
+    spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
+) -> Learner:
     """Make the learner of a cell. The language model must hold the starting weights and is trained in place. The engine
-    samples from it.
+    samples from it. checkpoints: as in `Trained`.
 
     Raises ValueError if the spec needs a dataset of pairs and the examples hold none.
     """
     match spec.pairs:
         case PolicyPairs() as pairs:
-            return PolicyPairsLearner(spec, start, examples, engine, pairs)
+            return PolicyPairsLearner(spec, start, examples, engine, pairs, checkpoints)
         case DatasetPairs() as pairs:
             if examples.pairs is None:
                 raise ValueError("pairs.type=dataset, but the examples hold no pairs")
             return DatasetPairsLearner(spec, start, examples.pairs, pairs)
         case _:
-            return PolicyGradientLearner(spec, start, examples, engine)
+            return PolicyGradientLearner(spec, start, examples, engine, checkpoints)

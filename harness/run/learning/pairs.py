@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,9 +32,15 @@ class PolicyPairsLearner(RolloutLearner):
     """Completions of a prompt become pairs by their reward; a preference objective learns from these."""
 
     def __init__(
-        self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, pairs: PolicyPairs
+        self,
+        spec: RunSpec,
+        start: LanguageModel,
+        examples: Examples,
+        engine: Engine,
+        pairs: PolicyPairs,
+        checkpoints: Path | None = None,
     ) -> None:
-        super().__init__(spec, start, examples, engine)
+        super().__init__(spec, start, examples, engine, checkpoints)
         self._pairs = pairs
         self._update: PreferenceUpdate = PreferenceUpdate(
             start.model, spec, start.pad_token_id, self._initial, self._reference()

@@ -1,15 +1,14 @@
-"""Learning from completions that are drawn, graded and rewarded in each step: what all such learners share, the
-policy-gradient objectives, which learn from every completion by its advantage, and what a step's completions say of the
-policy."""
+"""Learning from completions that are drawn, graded and rewarded in each step: what all such learners share, and
+the policy-gradient objectives, which learn from every completion by its advantage."""
 
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,29 +17,31 @@ from transformers import PreTrainedModel
 from algorithms import Objective
 from algorithms.objective import Credit, Overlong, Penalise
 from evals.grading import get_grader, grade_together, requests_sent, rule_beside
-from evals.grading.model_judge import reply_metrics
 from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
+from harness.config.rollout import Slices
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine, SamplingParams, make_engine
 from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.processes import Processes, by_all
 from harness.random_keys import random_key
 from harness.rewards import Attempt, RewardContext, TotalReward
-from harness.rewards.judging import Judge, compared, judge_metrics
-from harness.rewards.parts.correct import true_verdict
+from harness.rewards.judging import Judge, compared
 from harness.run.learning.base import Examples, Row, StepOutcome, nothing
 from harness.run.learning.origins import Writers, Written
+from harness.run.learning.partial import BegunGroup, SlicedRollouts
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
 from harness.training.batch import Batch, filter_rows, peers_of, zero_std_rows
 from harness.training.gold_answers import GoldScorer
 from harness.training.optimizer import DivergedError
+from harness.training.past_weights import PROGRESS as PAST_WEIGHTS
+from harness.training.past_weights import PastWeights
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy, require_copy
 from harness.training.reward_model import RewardModel
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import UpdateReport, rollout_metrics
 
 
 class Rollouts:
@@ -109,7 +110,7 @@ class Rollouts:
         """
         started_s = time.perf_counter()
         rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
-        prompts = [self._language_model.encode(self._template.ask(problem)) for problem in problems]
+        prompts = [self.encode(problem) for problem in problems]
         keys = [
             [random_key(self._spec.seed, "rollout", step, example, sample) for sample in range(samples)]
             for example in range(first_example, first_example + len(problems))
@@ -126,6 +127,10 @@ class Rollouts:
             teacher_prompts=written.teacher_prompts,
             rollout_s=time.perf_counter() - started_s,
         )
+
+    def encode(self, problem: Problem) -> list[int]:
+        """The token ids of a problem's prompt."""
+        return self._language_model.encode(self._template.ask(problem))
 
     def reward(self, batch: Batch, step: int) -> Batch:
         """Decode and grade every completion, and reward it.
@@ -193,58 +198,6 @@ def _useful_groups(batch: Batch, objective: Objective) -> int:
     return len(torch.unique(batch.groups[~alike]))
 
 
-def rollout_metrics(batch: Batch) -> dict[str, float | None]:
-    """reward/*, gold/*, len/* and, where a judge compares, judge/* of steps.jsonl; None for an average of nothing.
-
-    Means of rewards and of parts are over the attempts that have one; reward/correct is the true verdict, whatever
-    training sees. reward/frac_zero_std is the share of groups whose rewards are all equal, of the groups with any.
-    """
-    total = batch.reward_columns["reward"]
-    known = [reward for reward in total if not math.isnan(reward)]
-    distinct_by_group = [{reward for reward in group if not math.isnan(reward)} for group in batch.by_group(total)]
-    lengths, right = batch.sequences.lengths.float(), batch.correct
-    verdicts = [(attempt.verdict, attempt.rule_verdict) for attempt in batch.attempts]
-    right_by_group = batch.by_group(right.tolist())
-    return {
-        "reward/mean": _mean(total),
-        "reward/std": statistics.stdev(known) if len(known) > 1 else None,
-        "reward/unscored": len(total) - len(known),
-        "reward/correct": _mean([true_verdict(attempt) for attempt in batch.attempts]),
-        **{name: _mean(values) for name, values in batch.reward_columns.items() if name != "reward"},
-        **(reply_metrics(verdicts) if any(verdict.reply for verdict, _ in verdicts) else {}),
-        "reward/frac_zero_std": _mean([len(values) == 1 for values in distinct_by_group if values]),
-        "reward/frac_all_0": _frac([not any(group) for group in right_by_group]),
-        "reward/frac_all_1": _frac([all(group) for group in right_by_group]),
-        "len/mean": float(lengths.mean()),
-        "len/p95": float(lengths.quantile(0.95)),
-        "len/correct": float(lengths[right].mean()) if right.any() else None,
-        "len/incorrect": float(lengths[~right].mean()) if not right.all() else None,
-        "len/truncated_frac": float(batch.truncated.float().mean()),
-        "len/difficulty_slope": _difficulty_slope(batch.attempts),
-        **(judge_metrics(batch.attempts) if any(attempt.comparison for attempt in batch.attempts) else {}),
-    }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    """Mean of what is not NaN."""
-    numbers = [value for value in values if not math.isnan(value)]
-    return math.fsum(numbers) / len(numbers) if numbers else None
-
-
-def _frac(holds: Sequence[bool]) -> float:
-    """The share of cases in which it holds, in float32."""
-    return float(torch.tensor(holds).float().mean())
-
-
-def _difficulty_slope(attempts: Sequence[Attempt]) -> float | None:
-    """Least-squares slope of completion tokens on the problem's difficulty; None where that is unknown or constant."""
-    known = [(attempt.problem.difficulty, attempt.n_tokens) for attempt in attempts]
-    points = [(difficulty, n_tokens) for difficulty, n_tokens in known if difficulty is not None]
-    if len({difficulty for difficulty, _ in points}) < 2:
-        return None
-    return statistics.linear_regression(*zip(*points, strict=True)).slope
-
-
 def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
     """A row of rollouts/*.parquet for each completion; a reward that is NaN is None."""
     tokens, logps = batch.sequences.completions.tolist(), batch.sampler_logps.tolist()
@@ -275,11 +228,17 @@ class RolloutLearner(ABC):
     _update: PolicyUpdate | PreferenceUpdate
     """The subclass makes it."""
 
-    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> None:
-        """engine: draws from the policy as it is. If another policy is sampled from, an engine is made for it."""
+    def __init__(
+        self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
+    ) -> None:
+        """engine: draws from the policy as it is. If another policy is sampled from, an engine is made for it.
+        checkpoints: as in `PastWeights`."""
         self._spec, self._start = spec, start
         self._initial = frozen_copy(start.model) if self._needs_initial() else None
         self._round = RenewedCopy(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
+        self._past: PastWeights | None = None
+        if staleness_steps := spec.rollout.staleness_steps:
+            self._past = PastWeights(start.model, staleness_steps, checkpoints)
         sampler = self._sampling_model()
         if sampler is not start.model:
             engine = make_engine(spec.rollout, start, sampler)
@@ -287,6 +246,10 @@ class RolloutLearner(ABC):
         self._teacher = require_copy(self._initial) if spec.start_teaches else examples.teacher
         helpers = (examples.generator or own, examples.judge, self._teacher)
         self._rollouts = Rollouts(spec, start, engine, examples.reward_model, *helpers)
+        self._sliced: SlicedRollouts | None = None
+        if isinstance(spec.rollout.partial, Slices):
+            encode, pool = self._rollouts.encode, examples.problems
+            self._sliced = SlicedRollouts(spec, spec.rollout.partial, encode, engine, start.pad_token_id, pool)
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
         Processes.here().share(self)
@@ -299,17 +262,22 @@ class RolloutLearner(ABC):
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
         self._begin_round(step)
         sent_before = requests_sent(self._rollouts.grader)
-        batch = self._rollouts.gather(step, done_frac, self._order, self._limit.tokens)
+        batch, under_way = self._gather(step, done_frac)
         before_update()
         update, chosen, columns = self._learn(batch, step)
+        if self._sliced is not None:
+            self._sliced.under_way = under_way
+        if self._past is not None:
+            self._past.keep(step, self._start.model)
         measured = rollout_metrics(batch)
+        waiting = {} if self._sliced is None else {"staleness/prompts_under_way": len(under_way)}
         sent = requests_sent(self._rollouts.grader) - sent_before
         judging = {"judge_requests": sent} if "judge/questions" in measured else {}
         reward, cost = measured["reward/mean"], batch.cost
         self._observe(batch, step, reward)
         drawn = {"len/limit": batch.max_completion_tokens, **self._order.metrics()}
         return StepOutcome(
-            metrics={**measured, **drawn, **chosen, **update.metrics},
+            metrics={**measured, **drawn, **waiting, **chosen, **update.metrics},
             generated_tokens=batch.generated_tokens,
             teacher_tokens=update.teacher_tokens,
             reward=reward,
@@ -328,6 +296,21 @@ class RolloutLearner(ABC):
             rollouts=[row | more for row, more in zip(rollout_rows(batch, step), columns, strict=True)],
         )
 
+    def _gather(self, step: int, done_frac: float) -> tuple[Batch, list[BegunGroup]]:
+        """A step's rewarded completions, and what is under way after it."""
+        weights_step = step - 1
+        if self._past is not None:
+            self._past.begin(step)
+            weights_step = self._past.source_of(step)
+        if self._sliced is not None:
+            problems = self._order.draw(step, self._spec.rollout.prompts_per_step, done_frac)
+            drawn, under_way = self._sliced.draw(problems, step, weights_step)
+            return self._rollouts.reward(drawn, step), under_way
+        batch = self._rollouts.gather(step, done_frac, self._order, self._limit.tokens)
+        if self._past is not None:
+            batch = replace(batch, steps_old=torch.full_like(batch.sequences.completions, step - 1 - weights_step))
+        return batch, []
+
     @by_all
     def _begin_round(self, step: int) -> None:
         if self._round is not None:
@@ -335,15 +318,21 @@ class RolloutLearner(ABC):
 
     def trainer_state(self) -> dict[str, Any]:
         round_start = {} if self._round is None else self._round.state_dict()
-        return {"update": self._update.state_dict(), "round": round_start}
+        under_way = {} if self._sliced is None else {"under_way": self._sliced.state_dict()}
+        return {"update": self._update.state_dict(), "round": round_start, **under_way}
 
     def progress(self) -> dict[str, Any]:
-        return {"order": self._order.state_dict(), "limit": self._limit.state_dict()}
+        past = {} if self._past is None else {PAST_WEIGHTS: self._past.state_dict()}
+        return {"order": self._order.state_dict(), "limit": self._limit.state_dict(), **past}
 
     def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
         self._update.load_state_dict(trainer_state["update"])
         if self._round is not None:
             self._round.load_state_dict(trainer_state["round"])
+        if self._sliced is not None:
+            self._sliced.load_state_dict(trainer_state["under_way"])
+        if self._past is not None:
+            self._past.load_state_dict(progress[PAST_WEIGHTS])
         self._order.load_state_dict(progress["order"])
         self._limit.load_state_dict(progress["limit"])
 
@@ -356,7 +345,7 @@ class RolloutLearner(ABC):
     def _sampling_model(self) -> PreTrainedModel:
         match self._spec.rollout.sampler:
             case "policy" | "teacher" | "given":
-                return self._start.model
+                return self._start.model if self._past is None else self._past.policy
             case "initial":
                 return require_copy(self._initial)
             case "round":
@@ -373,8 +362,10 @@ class RolloutLearner(ABC):
 class PolicyGradientLearner(RolloutLearner):
     """Every completion that the knobs `overlong` and `zero_std` leave is learned from, by its advantage."""
 
-    def __init__(self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine) -> None:
-        super().__init__(spec, start, examples, engine)
+    def __init__(
+        self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
+    ) -> None:
+        super().__init__(spec, start, examples, engine, checkpoints)
         self._objective = spec.policy_gradient
         self._update: PolicyUpdate = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial, self._teacher)
         self._characters = TokenCharacters(start.decode)

@@ -144,6 +144,7 @@ FIXED = {
 }
 
 FILTER = {"task.filter": {"type": "pass_rate"}}
+SLICED = {"rollout.partial": {"type": "slices", "slice_tokens": 10}}
 AT_STEP = {"rollout.staged": {"type": "at_step", "first_tokens": 20, "step": 3}}
 LORA = {"model.lora": {"type": "lora"}}
 CONVERGED = {"rollout.staged": {"type": "converged", "first_tokens": 20}}
@@ -169,6 +170,9 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "model.lora.rank": (LORA, {"model.lora.rank": 7}),
     "model.lora.alpha": (LORA, {"model.lora.alpha": 7.0}),
     "model.lora.target_modules": (LORA, {"model.lora.target_modules": ["q_proj"]}),
+    "rollout.staleness_steps": ({}, {"rollout.staleness_steps": 1}),
+    "rollout.partial.type": ({}, SLICED),
+    "rollout.partial.slice_tokens": (SLICED, {"rollout.partial.slice_tokens": 20}),
     "rollout.staged.type": ({}, AT_STEP),
     "rollout.staged.first_tokens": (AT_STEP, {"rollout.staged.first_tokens": 7}),
     "rollout.staged.step": (AT_STEP, {"rollout.staged.step": 4}),

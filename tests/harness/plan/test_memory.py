@@ -115,6 +115,7 @@ def test_copies_are_those_that_the_spec_asks_for() -> None:
     assert parts(train__reference_rows=4, **at_start)["copies"] == 2 * weights, "old log-probs serve"
     assert parts(train__reference_rows=0, rollout__sampler="round", rollout__round_steps=2,
                  objective__rule__type="policy_gradient")["copies"] == 2 * weights  # fmt: skip
+    assert parts(train__reference_rows=0, rollout__staleness_steps=2)["copies"] == 2 * weights
     assert parts(train__reference_rows=0, algorithm="dpo")["copies"] == 2 * weights
     assert parts(train__reference_rows=0, algorithm="simpo")["copies"] == weights
     asks_start: Any = {"reward__parts__vr_cli": 1.0}

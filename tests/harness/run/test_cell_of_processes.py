@@ -178,3 +178,24 @@ def test_two_processes_are_judged_as_one_is(tmp_path: Path) -> None:
     for name in ("reward/mean", "judge/flip_frac", "judge/first_frac", "judge/tie_frac", "judge/right_frac"):
         assert row[name] == expected[name], name
     assert row["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3, abs=1e-6)
+
+
+def test_two_processes_draw_from_older_weights_in_slices_as_one_does(tmp_path: Path) -> None:
+    """Also where the other process has been started anew, and knows of them by the first alone."""
+    stale: dict[str, Any] = {
+        "rollout__staleness_steps": 2,
+        "rollout__partial": {"type": "slices", "slice_tokens": 8},
+        "objective__sampler_correction__type": "token_truncate",
+        "eval__every": 0,
+    }
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    assert run(alone, spec_of(**stale)) == ("done", None)
+    with pytest.raises(Interrupted):
+        run(together, spec_of(2, **stale), stop_at(4))
+    assert run(together, spec_of(2, **stale)) == ("done", None)
+    cell, expected = CellRecord.at(together / CELL), CellRecord.at(alone / CELL)
+    for row, other in zip(cell.read_steps(), expected.read_steps(), strict=True):
+        for name in ("reward/mean", "staleness/steps_mean", "staleness/prompts_under_way"):
+            assert row[name] == other[name], name
+        assert row["mismatch/k3"] == pytest.approx(other["mismatch/k3"], rel=1e-2, abs=1e-6)
+    assert cell.read_steps()[-1]["staleness/steps_mean"] > 2

@@ -55,6 +55,18 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "rollout.policy_frac": 0.67,
         "budget.teacher_tokens": 10_000,
     },
+    "weights of earlier steps": {
+        "rollout.staleness_steps": 2,
+        "objective.sampler_correction.type": "token_unbounded",
+        "train.updates_per_rollout": 3,
+    },
+    "completions under way": {
+        "train.learning_rate": 3e-4,  # at a higher one they soon end within a slice
+        "rollout.partial": {"type": "slices", "slice_tokens": 8},
+        "rollout.staleness_steps": 1,
+        "objective.sampler_correction.type": "in_ratio",
+    },
+    "pairs of old weights": {"algorithm": "dpo", "pairs.pairing": "all", "rollout.staleness_steps": 1},
     "expert iteration": {"algorithm": "rft", "rollout.sampler": "round", "rollout.round_steps": 3},
 }
 

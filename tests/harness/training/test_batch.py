@@ -18,10 +18,9 @@ from harness.training.batch import (
     filter_rows,
     pass_advantages,
     prepare,
-    scored_while_training,
     zero_std_rows,
 )
-from harness.training.policy_update import Critic
+from harness.training.policy_update import Critic, scored_while_training
 from harness.training.reference import KlReference, frozen_copy
 from harness.training.sequences import Scorer
 from tests.harness.run.small import small_spec

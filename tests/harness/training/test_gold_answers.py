@@ -16,11 +16,12 @@ from transformers import PreTrainedTokenizerFast
 
 from evals.tasks.base import Problem
 from harness.models.language_model import LanguageModel, load_model
-from harness.run.learning.rewards import Rollouts, rollout_metrics
+from harness.run.learning.rewards import Rollouts
 from harness.training.batch import Batch, filter_rows
 from harness.training.gold_answers import GoldAnswers, GoldScorer
 from harness.training.policy_update import PolicyUpdate
 from harness.training.sequences import Sequences
+from harness.training.update_report import rollout_metrics
 from tests.harness.rewards.attempts import attempt
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts

@@ -89,6 +89,11 @@ def test_the_baseline_is_the_first_unless_it_is_named(tmp_path: Path) -> None:
             "objective.entropy.adaptive.type=step_up_only: its coefficient is found in training",
         ),
         ({"base": {"rollout.sampler": "round"}}, "rollout.sampler=round: a probe has one policy"),
+        ({"base": {"rollout.staleness_steps": 1}}, "rollout.staleness_steps=1: a probe has one policy"),
+        (
+            {"base": {"rollout.partial": {"type": "slices", "slice_tokens": 8}}},
+            "rollout.partial.type=slices: a probe has one step",
+        ),
         ({"base": {"reward.parts.reward_model": 1.0}}, "reward.parts.reward_model: a probe trains no reward model"),
         ({"base": {"task.filter.type": "pass_rate"}}, "task.filter.type is pass_rate: a probe measures no pass rates"),
         (
