@@ -85,6 +85,7 @@ VLLM = EngineBackend(
     make=_make,
     default_on=("cuda",),
     holds_copy=True,
+    head_dtypes=("model", "float32"),
     knobs=("vllm_memory_frac",),
     refusal=_refusal,
     memory=_memory,

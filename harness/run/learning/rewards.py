@@ -1,6 +1,5 @@
-"""Learning from completions that are drawn, graded and rewarded in each step: what all such learners share, the
-policy-gradient objectives, which learn from every completion by its advantage, and what a step's completions say of the
-policy."""
+"""Learning from completions that are drawn, graded and rewarded: what all such learners share, the policy-gradient
+objectives, which learn from every completion by its advantage, and what a step's completions say of the policy."""
 
 from __future__ import annotations
 
@@ -315,6 +314,7 @@ class RolloutLearner(ABC):
             metrics={**measured, "len/limit": batch.max_completion_tokens, **chosen, **update.metrics},
             generated_tokens=batch.generated_tokens,
             teacher_tokens=update.teacher_tokens,
+            trained_tokens=update.trained_tokens,
             reward=reward,
             timing={
                 "rollout_s": batch.rollout_s,

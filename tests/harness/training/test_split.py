@@ -16,13 +16,13 @@ from harness.engines.base import SharedEngine
 from harness.processes import Interrupted, Processes, Share, by_all
 from harness.training import update_report
 from harness.training.optimizer import DivergedError, TokenBudget
-from tests.harness.training.together import VARIANTS, Trained, free_port, in_two, run_here, spec_of
+from tests.harness.training.together import ROWS_ONLY, VARIANTS, Trained, free_port, in_two, run_here, spec_of
 
 STEPS = range(1, 4)
 """Batches; of two optimiser steps each, but for one update."""
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
 SMALL_GRADIENTS = {"a teacher in the loss"}
-"""Variants where many gradients are no larger than rounding, which Adam turns into steps: they get the wider tolerance."""
+"""Variants where many gradients are no larger than rounding, which Adam turns into steps: the tolerance is wider."""
 
 IDLE_ROWS = 2
 """Fewer than the batch has, so that a sample of them is measured."""
@@ -31,7 +31,7 @@ IDLE_ROWS = 2
 def all_variants(folder: Path) -> None:
     update_report.IDLE_ROWS = IDLE_ROWS
     for sharding in TOLERANCE:
-        for variant in VARIANTS:
+        for variant in (one for one in VARIANTS if sharding == "rows" or one not in ROWS_ONLY):
             trained = Trained(spec_of(variant, processes=2, sharding=sharding))
             result = run_here(trained, STEPS)
             if result:
@@ -45,6 +45,8 @@ def test_two_processes_train_like_one(tmp_path: Path, monkeypatch: pytest.Monkey
     for variant in VARIANTS:
         alone = run_here(Trained(spec_of(variant)), STEPS)
         for sharding, tolerance in TOLERANCE.items():
+            if sharding == "fully" and variant in ROWS_ONLY:
+                continue
             together: dict[str, Any] = torch.load(tmp_path / f"{sharding} {variant}.pt")
             worst = max(
                 float((together["weights"][name] - weight).abs().max()) for name, weight in alone["weights"].items()

@@ -42,7 +42,11 @@ VARIANTS: dict[str, Settings] = {
     "a teacher in the loss": {"algorithm": "gkd"},
     "a teacher in the reward": {"algorithm": "opd"},
     "lora": {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 1e-3},
+    "sgd": {"train.optimizer.type": "sgd", "train.learning_rate": 0.1},
+    "muon": {"train.optimizer.type": "muon"},
 }
+ROWS_ONLY = {"muon"}
+"""Variants that take no split weights."""
 
 
 @dataclass
