@@ -21,8 +21,9 @@ from tests.harness.training.together import ROWS_ONLY, VARIANTS, Trained, free_p
 STEPS = range(1, 4)
 """Batches; of two optimiser steps each, but for one update."""
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
-SMALL_GRADIENTS = {"a teacher in the loss"}
-"""Variants where many gradients are no larger than rounding, which Adam turns into steps: the tolerance is wider."""
+SMALL_GRADIENTS = {"a teacher in the loss": 5e-5, "muon": 2e-4}
+"""Variants where many gradients are no larger than rounding, with the tolerance of both shardings. Adam turns these into
+steps, and Muon multiplies what is small in a matrix by up to 500; all steps together are about 1e-3 there."""
 
 IDLE_ROWS = 2
 """Fewer than the batch has, so that a sample of them is measured."""
@@ -51,8 +52,7 @@ def test_two_processes_train_like_one(tmp_path: Path, monkeypatch: pytest.Monkey
             worst = max(
                 float((together["weights"][name] - weight).abs().max()) for name, weight in alone["weights"].items()
             )
-            allowed = max(TOLERANCE.values()) if variant in SMALL_GRADIENTS else tolerance
-            assert worst <= allowed, (variant, sharding)
+            assert worst <= SMALL_GRADIENTS.get(variant, tolerance), (variant, sharding)
             for name, value in alone["metrics"].items():
                 expected = None if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)
                 assert together["metrics"][name] == expected, (variant, sharding, name)
