@@ -63,19 +63,23 @@ def test_a_cell_trains_on_what_its_weights_give(tmp_path: Path, source: str, kin
     assert all(row["sync_s"] > 0 and row["decode_s"] > 0 and row["prefill_s"] == 0 for row in rollouts)
 
 
-PRECISIONS: dict[str, dict[str, Any]] = {
-    "rounded rollouts": {"rollout.dtype": "bfloat16"},
-    "a float32 head": {"model.dtype": "bfloat16", "model.head_dtype": "float32"},
-}
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_it_draws_in_the_precision_that_is_asked_for(tmp_path: Path, source: str, precision: str) -> None:
-    state, reason, cell = run(tmp_path / "arm-s0-0123456789", source, PRECISIONS[precision])
-    assert (state, reason) == ("done", None)
-    for step in lines(cell.path / "steps.jsonl"):
-        assert step["mismatch/ratio_mean"] == pytest.approx(1, abs=0.02)
-        assert step["mismatch/ratio_max"] > 1.001, "more than the rounding of float32"
+def test_it_draws_in_the_precision_that_is_asked_for(tmp_path: Path, source: str) -> None:
+    """The trainer's float32 log-probs beside the engine's: rounded weights are further off than rounding in float32, and
+    a head in float32 takes a part of the difference away."""
+    narrow = {"model.dtype": "bfloat16"}
+    k2 = {}
+    for name, settings in {
+        "rounded": {"rollout.dtype": "bfloat16"},
+        "narrow": narrow,
+        "narrow-headed": narrow | {"model.head_dtype": "float32"},
+    }.items():
+        state, reason, cell = run(tmp_path / f"{name}-s0-0123456789", source, settings)
+        assert (state, reason) == ("done", None)
+        steps = lines(cell.path / "steps.jsonl")
+        assert all(step["mismatch/ratio_mean"] == pytest.approx(1, abs=0.02) for step in steps)
+        k2[name] = sum(step["mismatch/k2"] for step in steps)
+    assert k2["rounded"] > 1e-6
+    assert 0 < k2["narrow-headed"] < 0.8 * k2["narrow"]
 
 
 def test_two_cells_are_the_same_bits(tmp_path: Path, source: str) -> None:
