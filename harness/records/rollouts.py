@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.records.files import DamagedRecordError
-from harness.records.tables import REMEDY, read_parquet, require_values
+from harness.records.tables import REMEDY, as_array, read_parquet, require_values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,10 +131,10 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
     import pyarrow.compute as pc
 
     def lengths(lists: pyarrow.ChunkedArray) -> NDArray[np.int64]:
-        return np.asarray(pc.fill_null(pc.list_value_length(lists), 0).to_numpy(), dtype=np.int64)
+        return as_array(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
 
     def valid(values: pyarrow.ChunkedArray) -> NDArray[np.bool_]:
-        return np.asarray(pc.is_valid(values).to_numpy(), dtype=np.bool_)
+        return as_array(pc.is_valid(values))
 
     n_tokens, n_epochs = lengths(table["token/chars"]), lengths(table["token/update"])
     scored: NDArray[np.bool_] | None = None

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.records.rollouts import spread
-from harness.records.tables import read_parquet, require_values
+from harness.records.tables import as_array, read_parquet, require_values
 from reports.measure import Analysis, derived
 from reports.measure.measurements import Measurement
 from reports.processes import each_in_processes
@@ -183,30 +183,30 @@ def rollouts_of(table: pyarrow.Table) -> Rollouts:
     """The rows of a file of rollouts; columns of tokens and `truncated` may be missing."""
     import pyarrow.compute as pc
 
-    step = table["step"].to_numpy()
+    step = as_array(table["step"])
     coded = table["problem_id"].combine_chunks().dictionary_encode()
-    problem = coded.indices.to_numpy(zero_copy_only=False)
+    problem = as_array(coded.indices)
     _, group = np.unique(step * len(coded.dictionary) + problem, return_inverse=True)
-    rates = np.bincount(group, weights=table["correct"].to_numpy().astype(np.float64)) / np.bincount(group)
+    rates = np.bincount(group, weights=as_array(table["correct"])) / np.bincount(group)
     n = len(table)
     learned, update = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
     summed: FloatArray = np.zeros(n)
     if {"token/advantage", "token/update"} <= set(table.column_names):
         advantages, updates = (table[name].combine_chunks() for name in ("token/advantage", "token/update"))
-        learned = advantages.is_valid().to_numpy(zero_copy_only=False)
-        parents = pc.list_parent_indices(advantages).to_numpy()
-        sizes = np.abs(pc.list_flatten(advantages).to_numpy(zero_copy_only=False).astype(np.float64))
+        learned = as_array(advantages.is_valid())
+        parents = as_array(pc.list_parent_indices(advantages))
+        sizes = np.abs(as_array(pc.list_flatten(advantages)).astype(np.float64))
         summed = np.bincount(parents, sizes, n).astype(np.float64)
-        row, first = np.unique(pc.list_parent_indices(updates).to_numpy(), return_index=True)
-        update[row] = pc.list_flatten(updates).to_numpy(zero_copy_only=False)[first]
+        row, first = np.unique(as_array(pc.list_parent_indices(updates)), return_index=True)
+        update[row] = as_array(pc.list_flatten(updates))[first]
     recorded = np.isin(step, step[learned])
     return Rollouts(
         step=step,
         group=group,
         bin=bin_of(rates)[group],
-        tokens=pc.list_value_length(table["tokens"]).to_numpy().astype(np.float64),
+        tokens=as_array(pc.list_value_length(table["tokens"])).astype(np.float64),
         truncated=(
-            pc.fill_null(table["truncated"], False).to_numpy().astype(np.bool_)
+            as_array(pc.fill_null(table["truncated"], False))
             if "truncated" in table.column_names
             else np.zeros(n, dtype=np.bool_)
         ),

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.records.files import DamagedRecordError
-from harness.records.tables import REMEDY, require_values
+from harness.records.tables import REMEDY, as_array, require_values
 from reports.statistics import FloatArray
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class FinalSamples:
             nothing = np.zeros(0, dtype=np.int32)
             return cls(table.num_rows, (), nothing, nothing, disagreement_frac, None)
         coded = table["problem_id"].combine_chunks().dictionary_encode()
-        problem = coded.indices.to_numpy(zero_copy_only=False)
-        correct = table["correct"].to_numpy()
+        problem = as_array(coded.indices)
+        correct = as_array(table["correct"])
         drawn = np.bincount(problem)
         bits = None
         if "sample" in table.column_names and drawn.min() == drawn.max():
-            bits = np.packbits(correct[np.lexsort((table["sample"].to_numpy(), problem))]).tobytes()
+            bits = np.packbits(correct[np.lexsort((as_array(table["sample"]), problem))]).tobytes()
         return cls(
             table.num_rows,
             _one_copy(tuple(str(name) for name in coded.dictionary.to_pylist())),

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from harness.errors import few, nearest
 from harness.records.scores import METRIC_PREFIX, accuracy_names
+from harness.records.tables import as_array, read_columns
 from reports.measure.final_samples import COLUMNS, FinalSamples
 from reports.processes import each_in_processes
 from reports.statistics import FloatArray
@@ -108,11 +109,7 @@ def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[Any]:
 
     if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_null(column.type)):
         raise ValueError(f"{name!r} holds something that is not a number")
-    values = column.combine_chunks()
-    if not types.is_integer(column.type) or values.null_count:
-        values = values.cast("float64")  # null becomes NaN
-    numbers: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return numbers
+    return as_array(column if types.is_integer(column.type) else column.cast("float64"))
 
 
 class MetricError(ValueError):
@@ -172,8 +169,6 @@ class Measurement:
     @cached_property
     def timing(self) -> Columns:
         """The rows of timing.jsonl. Raises DamagedRecordError."""
-        from harness.records.tables import read_columns
-
         path = self.cell.path / "timing.jsonl"
         return _columns(path, read_columns(path))
 

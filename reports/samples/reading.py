@@ -21,7 +21,7 @@ import numpy.typing as npt
 from harness.records.files import DamagedRecordError, ProblemRow, read_object, typed_rows
 from harness.records.rollouts import spread
 from harness.records.scores import lm_eval_files
-from harness.records.tables import read_parquet
+from harness.records.tables import as_array, read_parquet
 from reports.page.templating import readable
 from reports.samples.formulas import find_formulas
 
@@ -149,7 +149,7 @@ class _Reader:
         if table is None or "text" not in table.column_names:
             return
         finals = are_final(table)
-        order = np.lexsort((np.arange(len(table)), table["sample"].to_numpy(), ~finals))
+        order = np.lexsort((np.arange(len(table)), as_array(table["sample"]), ~finals))
         n_final = int(finals.sum())
         kept = np.concatenate([order[:n_final][: shown.final], order[n_final:][: shown.curve]])
         for is_final, row in zip(finals[kept], table.take(kept).to_pylist(), strict=True):
@@ -284,7 +284,7 @@ def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
         return np.zeros(0, dtype=bool)
     if "final" not in table.column_names:
         return np.ones(len(table), dtype=bool)
-    return np.asarray(table["final"].to_numpy(zero_copy_only=False), dtype=bool)
+    return as_array(table["final"])
 
 
 def _graders(cell: CellRecord, row: dict[str, Any]) -> list[list[Any]]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.records.tables import as_array
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -207,4 +209,4 @@ class _Ragged:
 
 
 def _numbers(column: pyarrow.ChunkedArray) -> FloatArray:
-    return np.asarray(column.to_numpy(), dtype=np.float64)
+    return as_array(column).astype(np.float64)

@@ -163,7 +163,7 @@ def test_status(bench: Bench, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "told"), [(1000, ["31 of at most 120", "the token budget ended it"]), (999, ["31/120"])]
+    ("tokens", "told"), [(1000, ["31 of at most 120", "the budget ended it"]), (999, ["31/120"])]
 )
 def test_status_says_that_the_budget_ended_a_cell(bench: Bench, tmp_path: Path, tokens: int, told: list[str]) -> None:
     """Where the budget is not used up, something else did, such as divergence."""
