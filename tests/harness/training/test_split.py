@@ -22,8 +22,8 @@ STEPS = range(1, 4)
 """Batches; of two optimiser steps each, but for one update."""
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
 SMALL_GRADIENTS = {"a teacher in the loss": 5e-5, "muon": 2e-4}
-"""Variants where many gradients are no larger than rounding, with the tolerance of both shardings. Adam turns these into
-steps, and Muon multiplies what is small in a matrix by up to 500; all steps together are about 1e-3 there."""
+"""Variants where many gradients are no larger than rounding, with the tolerance of both shardings. Adam turns these
+into steps, and Muon multiplies what is small in a matrix by up to 500; all its steps together are about 1e-3."""
 
 IDLE_ROWS = 2
 """Fewer than the batch has, so that a sample of them is measured."""

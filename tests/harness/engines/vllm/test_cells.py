@@ -64,8 +64,8 @@ def test_a_cell_trains_on_what_its_weights_give(tmp_path: Path, source: str, kin
 
 
 def test_it_draws_in_the_precision_that_is_asked_for(tmp_path: Path, source: str) -> None:
-    """The trainer's float32 log-probs beside the engine's: rounded weights are further off than rounding in float32, and
-    a head in float32 takes a part of the difference away."""
+    """Rounded weights are further off than rounding in float32, and a head in float32 takes a part of the difference
+    away."""
     narrow = {"model.dtype": "bfloat16"}
     k2 = {}
     for name, settings in {
