@@ -59,7 +59,7 @@ class TokenTrace:
     raw_weights: Tensor | None
     """pi_old / pi_sampler before the correction bounds it; None without one."""
     divergence: Tensor | None
-    """D of teacher and student at the token, in nats; None without distill.where=loss."""
+    """Divergence between teacher and student at each token, in nats; None without distill.where=loss."""
     values: ValueTrace | None
     shares: Mapping[str, Tensor]
     """The scalar share of each term in the loss of the optimiser step."""
@@ -81,7 +81,7 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
     * select/frac: fraction of tokens that `select` chose; only with it on;
     * sampler/weight_mean: mean of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose
       weight it bounded; only with it on;
-    * teacher/divergence: mean D of teacher and student, in nats a token; only with distill.where=loss;
+    * teacher/divergence: mean divergence between teacher and student, in nats per token; only with distill.where=loss;
     * value/*: see `value_metrics`; only where there are values;
     * loss/{policy,kl,distill,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps`
       optimiser steps; only those that are on.

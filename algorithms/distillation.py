@@ -1,17 +1,17 @@
 """`distill`: a teacher's distribution over the next token, as a term of the loss or as a reward for every token.
 
 Write S for the policy, the student, and T for the teacher. The generalised Jensen-Shannon divergence (GKD, 2306.13649,
-section 2) of one token is
+section 2) at one token is
 
     D = beta KL(T || M) + (1 - beta) KL(S || M),   M = beta T + (1 - beta) S
 
-and by convention KL(T || S), the forward KL, at beta = 0 and KL(S || T), the reverse KL, at beta = 1. Its gradient by
-the student's logits z is W_v - S_v sum_u W_u with W_v = S_v dD / dS_v up to a constant factor of S_v, which cancels:
+and by convention the forward KL(T || S) at beta = 0 and the reverse KL(S || T) at beta = 1. Its gradient with respect
+to the student's logit z_v is W_v - S_v sum_u W_u, where W_v = S_v dD / dS_v up to a multiple of S_v, which cancels:
 
     W = -T at beta = 0;   S log(S / M) (1 - beta) between;   S log(S / T) at beta = 1
 
-It is 0 where T = S. With `top_k`, outcomes are the teacher's k likeliest tokens and one more that stands for all
-others.
+The gradient is 0 where T = S. With `top_k` there are k + 1 outcomes: the teacher's k likeliest tokens, and one that
+stands for all others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_LOGP = -1e4
 
 
 class NoDistillation(Knobs):
-    """No teacher is asked."""
+    """The objective uses no teacher."""
 
     where: Literal["none"] = "none"
 
@@ -41,15 +41,14 @@ class _FromTeacher(Knobs):
     verifier_coef: float = Field(
         default=1.0,
         ge=0,
-        description="weight of the advantages that the rewards give; 0: the teacher alone is learned from; default: 1, "
-        "both are",
+        description="weight of the advantages from rewards; 0: learn from the teacher alone; default: 1",
     )
 
 
 class DistillInReward(_FromTeacher):
-    """coef (log p_teacher - log p_student) of each drawn token is added to its advantage, without gradient.
+    """Add coef (log p_teacher - log p_student) to the advantage of each drawn token, without gradient.
 
-    Both are at rollout.temperature. It is added after baseline and scale, so that no std divides it.
+    Both log-probs are at rollout.temperature. The term is added after baseline and scale, so no std divides it.
     """
 
     where: Literal["reward"] = "reward"
@@ -57,16 +56,16 @@ class DistillInReward(_FromTeacher):
         default=0.0,
         ge=0,
         le=1,
-        description="how much a token answers for those after it. 0: for itself alone, the gradient of each token's "
-        "reverse KL (Thinking Machines 2025); 1: for all of them, the gradient of the completion's reverse KL "
-        "(MiniLLM, 2306.08543); default: 0, as in most trainers",
+        description="discount of later tokens' log-ratios. 0: a token is credited with its own only, which gives the "
+        "gradient of each token's reverse KL (Thinking Machines 2025); 1: with all later ones too, which gives the "
+        "gradient of the completion's reverse KL (MiniLLM, 2306.08543); default: 0, as in most trainers",
     )
 
 
 class DistillInLoss(_FromTeacher):
-    """+coef D(teacher, student) over the vocabulary is a term of the loss, under the objective's aggregation.
+    """Add coef D(teacher, student) over the vocabulary to each token's loss, under the objective's aggregation.
 
-    Its temperature is its own, whatever rollout.temperature is.
+    It uses its own temperature, not rollout.temperature.
     """
 
     where: Literal["loss"] = "loss"
@@ -74,21 +73,21 @@ class DistillInLoss(_FromTeacher):
         default=0.5,
         ge=0,
         le=1,
-        description="which divergence. 0: forward KL, KL(teacher || student), which covers all that the teacher may "
-        "say; 1: reverse KL, KL(student || teacher), which seeks one of its ways; between: generalised Jensen-Shannon "
-        "(GKD, 2306.13649); default: TRL",
+        description="which divergence. 0: forward KL, KL(teacher || student), which is mode-covering; 1: reverse KL, "
+        "KL(student || teacher), which is mode-seeking; between: generalised Jensen-Shannon (GKD, 2306.13649); "
+        "default: TRL",
     )
     temperature: float = Field(
         default=1.0,
         gt=0,
-        description="logits of both are divided by it; the loss is not multiplied by its square (Hinton et al. "
-        "1503.02531 do so); default: 1",
+        description="divides the logits of both; unlike Hinton et al. (1503.02531), the loss is not multiplied by its "
+        "square; default: 1",
     )
     top_k: int | None = Field(
         default=None,
         ge=1,
-        description="compare the teacher's k likeliest tokens one by one and all others as one outcome; none: the "
-        "whole vocabulary",
+        description="compare the teacher's k likeliest tokens one by one, and all others as one outcome; none: compare "
+        "the whole vocabulary",
     )
 
 
@@ -127,7 +126,7 @@ def divergence(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> 
 
 
 def divergence_gradient(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> Tensor:
-    """[..., V] the gradient of `divergence` by the student's logits, of which logps are the log-softmax."""
+    """[..., V] gradient of `divergence` with respect to the student's logits, whose log-softmax is logps [..., V]."""
     student, teacher, top = _outcomes(distill, logps, teacher_logps)
     total: Tensor | float
     match distill.beta:
@@ -141,14 +140,14 @@ def divergence_gradient(distill: DistillInLoss, logps: Tensor, teacher_logps: Te
             total = weights.sum(-1, keepdim=True)
     if top is None:
         return weights - logps.exp() * total
-    # The others share their outcome's weight in proportion to their probabilities.
+    # The last outcome's weight is split among its tokens in proportion to their probabilities.
     of_others = weights[..., -1:] * (logps - student[..., -1:]).exp()
     return of_others.scatter(-1, top, weights[..., :-1]) - logps.exp() * total
 
 
 class _Outcomes(NamedTuple):
-    """What is compared: log-probs [..., K] of both, and the tokens [..., K - 1] that stand for themselves; None where
-    all do."""
+    """The outcomes compared: log-probs [..., K] under both models, and the ids [..., K - 1] of the tokens that are
+    outcomes of their own; None if every token is one."""
 
     student: Tensor
     teacher: Tensor
@@ -163,7 +162,7 @@ def _outcomes(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> _
 
 
 def _with_others(logps: Tensor, top: Tensor) -> Tensor:
-    """[..., K + 1]: the top tokens, and all others as one."""
+    """[..., K + 1] log-probs of the top tokens [..., K], then of all others together."""
     import torch
 
     others = logps.scatter(-1, top, -math.inf).logsumexp(-1, keepdim=True)

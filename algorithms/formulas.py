@@ -235,7 +235,7 @@ def _teacher(objective: Objective) -> str:
     distill = objective.distill
     if distill.where == "none":
         return ""
-    said = f"A of the rewards is multiplied by {distill.verifier_coef:g}"
+    said = f"A from the rewards is multiplied by {distill.verifier_coef:g}"
     if isinstance(distill, DistillInReward):
         later = f" + {distill.discount:g} times that of the next token, and so on" if distill.discount else ""
         return f"{said}; then {distill.coef:g} (log p_teacher - log pi_old) of the token{later} is added to it"

@@ -151,7 +151,7 @@ class Loss:
     """Detached token values, from which the metrics of any number of micro-batches are computed together."""
 
     def with_share(self, name: str, share: Tensor) -> Loss:
-        """With a further term, whose gradient was taken elsewhere: a detached scalar."""
+        """This loss plus a detached scalar term whose gradient was computed elsewhere."""
         shares = {**self.trace.shares, name: share}
         return Loss(self.value.detach() + share, replace(self.trace, shares=shares))
 
@@ -279,8 +279,8 @@ def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Te
 
 
 def row_divisors(aggregation: Aggregation, batch: TokenBatch) -> Tensor:
-    """[B] by what the token losses of each row are divided: for terms that a completion has besides its tokens'. Raises
-    as `aggregate`."""
+    """[B] denominator of each row's token losses, for per-completion terms that are added to the loss. Raises as
+    `aggregate`."""
     divisors = _divisors(batch.mask.bool(), aggregation, batch)
     return torch.as_tensor(divisors, dtype=torch.float32, device=batch.mask.device).flatten().expand(len(batch.mask))
 

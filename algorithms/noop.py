@@ -24,8 +24,8 @@ delta = 0:
 
 Some differences act at no number of optimiser steps: k2 for k3_straight, which has its gradient by definition, and the
 reference of k1, whose gradient by l_it is 1; a bound that only acts on advantages of a sign that advantage_sign
-removes; masking groups that add nothing anyway; how rewards become advantages, where distill.verifier_coef is 0 or the
-rule reads none; and the policy term itself, where a teacher in the loss is all that is left.
+removes; masking groups that add nothing anyway; how rewards become advantages, if distill.verifier_coef is 0 or the
+rule reads no advantages; and the policy term itself, if the loss consists of the teacher's term alone.
 """
 
 from __future__ import annotations
@@ -131,15 +131,15 @@ class _Pair:
         return reasons | self._unheard()
 
     def _unheard(self) -> dict[str, str]:
-        """What shapes the advantages of rewards, or the whole policy term, where neither objective has a use for it."""
+        """Knobs of the reward-based advantages or of the policy term, if neither objective uses these; with reasons."""
         if any(objective.baseline == "critic" for objective in self.both):  # its values are fitted all the same
             return {}
         reasons = {}
         if not any(map(hears_rewards, self.both)):
-            reasons = dict.fromkeys(_OF_ADVANTAGES, "no reward has a say in the loss")
+            reasons = dict.fromkeys(_OF_ADVANTAGES, "the loss uses no rewards")
         if not any(map(_has_policy_term, self.both)):
             of_policy = ("ratio", *self._group("rule"), *self._group("sampler_correction"))
-            reasons |= dict.fromkeys(of_policy, "distill.verifier_coef=0 leaves the teacher's term alone")
+            reasons |= dict.fromkeys(of_policy, "distill.verifier_coef=0 leaves only the teacher's term")
         return reasons
 
     def without_effect_in_one_step(self) -> dict[str, str]:
@@ -185,7 +185,7 @@ class _Pair:
         return a == b
 
     def _same_token_weight(self) -> bool:
-        """Whether also the aggregations come to the same; they weigh the KL and the teacher in the loss as well."""
+        """Whether the aggregations are equal too; they also weight the KL and the teacher in the loss."""
         if any(_kl_gradient(objective, first_step=True)[0] not in ("none", "reward") for objective in self.both):
             return False
         if any(objective.distill.where == "loss" for objective in self.both):
@@ -216,7 +216,7 @@ class _Pair:
 
 
 def hears_rewards(objective: Objective) -> bool:
-    """Whether the loss depends on the advantages of rewards, or a critic is fitted to them."""
+    """Whether rewards matter: the loss depends on their advantages, or a critic is fitted to them."""
     if objective.baseline == "critic":
         return True
     distill = objective.distill

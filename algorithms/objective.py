@@ -264,13 +264,13 @@ def _penalty_problems(objective: Objective) -> Iterator[str]:
     kl, entropy, distill = objective.kl, objective.entropy, objective.distill
     if distill.where == "reward" and objective.advantage_sign != "both":
         yield (
-            f"advantage_sign={objective.advantage_sign} with distill.where=reward: it chooses completions by what they "
-            "earned, and the teacher has a say in every token of all of them; set advantage_sign to both"
+            f"advantage_sign={objective.advantage_sign} with distill.where=reward: it selects completions by their "
+            "reward, but the teacher scores every token of all completions; set advantage_sign to both"
         )
     if distill.where == "reward" and not objective.rule.reads_advantage:
         yield (
-            f"distill.where=reward with rule.type={objective.rule.type}: this rule reads no advantage, which is where "
-            "the teacher would act; set distill.where to loss, or rule.type to policy_gradient"
+            f"distill.where=reward with rule.type={objective.rule.type}: this rule reads no advantage, so the teacher "
+            "would have no effect; set distill.where to loss, or rule.type to policy_gradient"
         )
     if kl.where == "reward" and objective.credit == "steps" and objective.baseline != "critic":
         yield "credit=steps with kl.where=reward: every token would be a step; set kl.where to loss or none"

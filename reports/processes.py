@@ -1,8 +1,8 @@
-"""Other processes that work on a report: cells are read, laws fitted and figures drawn independently of each other, and
-the samples apart from all of them.
+"""Processes that share the work on a report: reading cells, fitting laws and drawing figures, which are independent,
+and writing the page of samples.
 
-They are fresh interpreters with a pipe. Forks would inherit the locks of threads that they do not have, and a pool of
-joblib's takes 30 MB and half a second for processes of its own.
+They are fresh interpreters with a pipe. A fork would inherit locks of threads that do not exist in it, and a joblib
+pool takes 30 MB and half a second for processes of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 from harness import plugins
 
 CELLS_OF_A_PROCESS = 3
-"""A process takes over a second to start and to import what it needs; with fewer cells it would have done little."""
+"""A process needs over a second to start and import, so it is not worth starting for fewer cells."""
 
 MOST_PROCESSES = 8
 """Each takes about 0.2 GB of memory."""
@@ -46,11 +46,11 @@ def process_count(n_cells: int) -> int:
 
 
 class _KilledError(Exception):
-    """Another process ended before it gave its result."""
+    """A process ended before it returned its result."""
 
 
 class _Process:
-    """Another process, which does one thing after the other, with the plug-ins that are in use here now."""
+    """A process that runs one task at a time, with the plug-ins that are in use here now."""
 
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
@@ -62,7 +62,7 @@ sys.path[:] = {sys.path!r}
 from reports.processes import _serve
 _serve({theirs.fileno()}, {names!r}, {[str(folder) for folder in folders]!r})
 """
-        # Arrow's own allocator keeps what was freed: a tenth of each process's memory, and of this one's.
+        # Arrow's own allocator keeps freed memory: a tenth of each process's memory, including this one's.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         environment = os.environ | dict.fromkeys(THREADS_OF, "1")
         self._process = subprocess.Popen(
@@ -71,7 +71,7 @@ _serve({theirs.fileno()}, {names!r}, {[str(folder) for folder in folders]!r})
         theirs.close()
 
     def call(self, function: Callable[..., Result], *given: object) -> Result:
-        """function(*given), there; they travel by pickle. Raises what it raises, and _KilledError."""
+        """function(*given), run in that process; both are pickled. Raises what it raises, and _KilledError."""
         try:
             self._connection.send((function, given))
             result, error = self._connection.recv()
@@ -87,7 +87,7 @@ _serve({theirs.fileno()}, {names!r}, {[str(folder) for folder in folders]!r})
 
 
 def _serve(descriptor: int, names: Sequence[str], folders: Sequence[str]) -> None:
-    """What another process does, until the one that started it ends it, or has ended."""
+    """The main loop of such a process, until its parent ends it or has ended itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
     plugins.use(names, [Path(folder) for folder in folders])
     connection = Connection(descriptor)
@@ -104,21 +104,21 @@ def _serve(descriptor: int, names: Sequence[str], folders: Sequence[str]) -> Non
 
 
 _IDLE: deque[_Process] = deque()
-"""Those that `each_in_processes` started. They serve its next call too."""
+"""Processes that `each_in_processes` has started and its next call can use."""
 
 _BUSY: list[Thread] = []
-"""Threads that wait for what is done `meanwhile`, each in a process besides."""
+"""Threads that wait for work done `meanwhile`, each in one further process."""
 
 LOOK_AGAIN_S = 0.02
-"""How often a thread whose process may not start yet sees whether there is still something to do."""
+"""How often a thread that may not start its process yet checks whether work is left."""
 
 
 @contextmanager
 def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
     """Do the work in a process of its own while the block runs in this one; before the block if `processes` is 1. Until
-    it is done, `each_in_processes` does with one process less.
+    it is done, `each_in_processes` uses one process less.
 
-    It travels by pickle. An exception of the work is raised at the end of the block; one of the block ends the work.
+    The work is pickled. Its exception is raised at the end of the block; an exception of the block ends the work.
     """
     if processes == 1:
         work()
@@ -222,8 +222,8 @@ def end_processes() -> None:
 
 
 def give_back_memory() -> None:
-    """Hand memory that was freed back to the system, where the C library can. By itself it keeps for later what the
-    largest figure took, in every process."""
+    """Return freed memory to the system, if the C library can. Otherwise every process would keep as much memory as its
+    largest figure took."""
     import ctypes
 
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it

@@ -42,7 +42,7 @@ class Rule(Knobs):
     acts_without_advantage: ClassVar[bool] = True
     """Whether a token with A = 0 can have a gradient. False saves the forward pass of completions without advantage."""
     reads_advantage: ClassVar[bool] = True
-    """Whether the loss depends on A. False for a rule to which it does not matter what a completion earned."""
+    """Whether the loss depends on the advantage A; False for supervised rules, which ignore rewards."""
     inert_at_ratio_one: ClassVar[Mapping[str, str]] = {}
     """Knobs that change no gradient where every r is 1, as in the first optimiser step, each with the reason."""
 
@@ -138,12 +138,12 @@ def bounded_exp(log_ratio: Tensor) -> Tensor:
 
 
 def k2_of(log_ratio: Tensor) -> Tensor:
-    """The estimator k2 of the KL (http://joschu.net/blog/kl-approx.html) at every token."""
+    """Estimator k2 of the KL (http://joschu.net/blog/kl-approx.html) at every token, in nats."""
     return log_ratio**2 / 2
 
 
 def k3_of(log_ratio: Tensor) -> Tensor:
-    """The estimator k3; below a log-ratio of -LOG_RATIO_LIMIT it keeps its value there."""
+    """Estimator k3 at every token, in nats; constant for log-ratios below -LOG_RATIO_LIMIT, so it cannot overflow."""
     bounded = log_ratio.clamp(min=-LOG_RATIO_LIMIT)
     return (-bounded).expm1() + bounded
 

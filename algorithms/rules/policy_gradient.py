@@ -30,10 +30,10 @@ class PolicyGradient(Rule):
 
 
 class Supervised(Rule):
-    """-log pi of every token: cross entropy on the completions, whatever they earned.
+    """-log pi of every token: cross entropy on the completions, whatever their rewards.
 
-    With the completions of a teacher it is sequence-level distillation (Kim and Rush, 1606.07947), with given solutions
-    supervised fine-tuning. `policy_gradient` without a baseline learns the right completions alone (`rft`).
+    On a teacher's completions this is sequence-level distillation (Kim and Rush, 1606.07947), on given solutions it is
+    supervised fine-tuning. `policy_gradient` without a baseline learns from the right completions only (`rft`).
     """
 
     type: Literal["supervised"] = "supervised"

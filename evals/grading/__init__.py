@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Reason = Literal["match", "mismatch", "unparsed", "undecided", "timeout", "crash"]
 NO_VERDICT: frozenset[Reason] = frozenset({"undecided", "timeout", "crash"})
-"""Reasons for which an answer counts as wrong in scores though nobody found it wrong. Training does not reward it."""
+"""Reasons that prove nothing: scores count the answer as wrong, but training gives it no reward at all."""
 OwnComparison = Callable[[str], Reason]
 """A problem's own way to judge an extracted answer, where more than one answer is right."""
 OWN = "own"
@@ -50,7 +50,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model said to a question, and what it cost to ask.
+    """A judge model's reply to one question, with its cost in tokens.
 
     question: names the question; equal questions of one judge have one reply.
     """
@@ -97,15 +97,15 @@ class Grader:
 
 @dataclass(frozen=True)
 class AsksModel(Grader, ABC):
-    """A grader that puts questions to a model: many of them at once, where it can."""
+    """A grader that asks a model, many questions at once where it can."""
 
     @abstractmethod
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
-        """In their order. Raises EvalError where nobody can be asked, and what the asking raises."""
+        """A verdict for each submission, in order. Raises EvalError if no model can be asked, or what asking raises."""
 
     @abstractmethod
     def requests_sent(self) -> int:
-        """How many requests this process has sent to judges so far, repetitions included."""
+        """How many requests this process has sent to judges so far, retries included."""
 
 
 GRADERS: Kind[Grader] = Kind(
@@ -121,7 +121,7 @@ GRADERS: Kind[Grader] = Kind(
 def get_grader(name: str) -> Grader:
     """The grader of that name; a judge by the path of its YAML file (see `plugins.user_file`).
 
-    Raises UnknownNameError, and EvalError for a file that is faulty or not there.
+    Raises UnknownNameError, and EvalError if the file is missing or faulty.
     """
     if name.endswith(ENDINGS):
         from evals.grading.model_judge import read_judge
@@ -131,8 +131,8 @@ def get_grader(name: str) -> Grader:
 
 
 def grader_version(name: str) -> int | str:
-    """What stands for a grader in a hash: the version of a shipped one, the digest of a plug-in's source, or of what in
-    a judge's file can change a verdict. Raises as `get_grader`."""
+    """What represents a grader in a hash: a shipped grader's version, the digest of a plug-in's source, or the digest
+    of those fields of a judge's file that can change a verdict. Raises as `get_grader`."""
     source = None if name.endswith(ENDINGS) else GRADERS.source(name)
     return get_grader(name).version if source is None else source.digest
 
@@ -147,9 +147,9 @@ def applicable_graders(answer: str) -> list[str]:
 
 
 def require_gradable(answer: str, grader: str, own: OwnComparison | None = None) -> None:
-    """Find out whether a reference can be compared with, without an answer to compare it with. Starts no process.
+    """Check, before any completion exists, that the grader can compare with this reference. Starts no process.
 
-    Raises as `get_grader`, and EvalError for a reference that is empty, though it is needed, or has a fault.
+    Raises as `get_grader`, and EvalError if the reference has a fault, or is empty although the grader needs one.
     """
     found = get_grader(grader)
     if not answer and found.needs_answer:
@@ -165,13 +165,13 @@ def judge(
     own: OwnComparison | None = None,
     submission: Submission | None = None,
 ) -> Verdict:
-    """The verdict on an answer that was extracted already. submission: the whole, which a judge reads. Raises as
-    `grade`."""
+    """The verdict on an answer that was extracted already. submission: the whole completion, which a judge needs.
+    Raises as `grade`."""
     found = grader if isinstance(grader, Grader) else get_grader(grader)
     if isinstance(found, AsksModel):
         if submission is None:
             raise EvalError(
-                f"the grader {found.name} asks a model about whole completions, and only an extracted answer is given "
+                f"the grader {found.name} asks a model about whole completions, but only an extracted answer is known "
                 "here. Name a grader that compares answers: exact, numeric or math."
             )
         return found.verdicts([submission])[0]
@@ -220,18 +220,19 @@ def grade(
 
 
 def requests_sent(grader: Grader) -> int:
-    """How many this process has sent to judges so far, repetitions included; 0 for other graders."""
+    """How many requests this process has sent to judges so far, retries included; 0 for other graders."""
     return grader.requests_sent() if isinstance(grader, AsksModel) else 0
 
 
 def rule_beside(grader: Grader, own: str | None) -> Grader | None:
-    """The task's own grader, by its name, where a judge grades in its place; None where that is no rule either."""
+    """The rule that grades beside a judge: the task's own grader (named `own`). None if `grader` is no judge, or if the
+    task's own grader is a judge too."""
     rule = None if own is None or not isinstance(grader, AsksModel) else get_grader(own)
     return None if isinstance(rule, AsksModel) else rule
 
 
 class Graded(NamedTuple):
-    """Verdicts on some completions, and those of a rule where one was asked besides; else None."""
+    """Verdicts on some completions. by_rule: those of a second, rule-based grader; None where it was not asked."""
 
     verdicts: list[Verdict]
     by_rule: list[Verdict | None]
@@ -242,7 +243,7 @@ def grade_together(
 ) -> Graded:
     """The verdict on each text as a completion of its problem. A judge is asked about all at once.
 
-    rule: a grader that is asked besides, about problems with an answer. Raises as `grade`.
+    rule: a second grader, for problems with an answer. Raises as `grade`.
     """
     completions = list(zip(problems, texts, strict=True))
     if isinstance(grader, AsksModel):
@@ -258,7 +259,7 @@ def grade_together(
 
 
 def ask_ahead(completions: Iterable[tuple[Problem, str]], judge: AsksModel, extract: str) -> None:
-    """Have a judge asked about all completions at once, so that grading them one by one waits for nothing. Raises as
+    """Ask a judge about all completions at once, so that grading them one by one later finds cached replies. Raises as
     `AsksModel.verdicts`."""
     from evals.grading.extract import extract_answer
 

@@ -1,7 +1,7 @@
-"""Where the answer of a completion begins, and how the gold answer is written there.
+"""Where the answer of a completion begins, and how to write the gold answer there.
 
-A form belongs to an extraction: what is written in the form is what the extraction finds. It splits a completion into
-its reasoning and its answer, so that a model can be asked how likely the gold answer is behind the same reasoning.
+There is a form for each extraction that looks for a mark: an answer written in the form is what the extraction finds.
+The form splits a completion into reasoning and answer, so that a model can score the gold answer after that reasoning.
 """
 
 from __future__ import annotations
@@ -50,4 +50,4 @@ ANSWER_FORMS: Mapping[str, AnswerForm] = MappingProxyType(
         "hash": AnswerForm("#"),
     }
 )
-"""Extraction -> its form. The others find an answer that no mark opens."""
+"""Extraction -> its form. Extractions that are not listed find answers that no mark opens."""

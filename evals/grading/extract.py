@@ -72,8 +72,8 @@ _FIRST_ANSWER = re.compile(r"\\boxed\s*\{|####\s*[-$\\]?[0-9]|\banswers?\s*(?:is
 
 
 def extract_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{}` that was closed. Of nested boxes it is that of the inner one, of boxes that
-    are separated only by a comma, "and" or "or" that of all of them, or of one if they are the same."""
+    """The content of the last closed `\\boxed{}`. If boxes are nested, the inner one counts. Boxes that are separated
+    only by a comma, "and" or "or" count together, or as one if they are equal."""
     # Where a box and its content start; None for any other brace.
     open_braces: list[tuple[int, int] | None] = []
     # Where a closed box and its content start, and where its content and the box end.

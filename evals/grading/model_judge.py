@@ -1,8 +1,8 @@
 """Judges: graders that ask a model. A judge is a YAML file of the user's own, named by its path where a grader is.
 
-It says which model is asked and where (at an OpenAI-compatible address, or in process), how the question reads, and how
-a verdict is read from the reply. Judges do not send anything themselves: whoever runs them lends a `Messenger`, which
-also remembers replies (`harness.sampling.judging`).
+The file says which model is asked and where (at an OpenAI-compatible address, or in process), what the question is, and
+how the reply is parsed into a verdict. Judges do not send anything themselves: whoever runs them lends a `Messenger`,
+which also caches replies (`harness.sampling.judge_replies`).
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _THOUGHTS_END = "</think>"
 class JudgeFile(Declared):
     """What a judge's file says. Only the fields of `_SERVICE` cannot change a verdict."""
 
-    address: str | None = Field(None, description="base address of an OpenAI-compatible server, up to /v1")
+    address: str | None = Field(None, description="base URL of an OpenAI-compatible server, up to /v1")
     model: str | None = Field(None, min_length=1, description="the model's name at the address")
     api_key_env: str | None = Field(None, description="the environment variable that holds the key; none = no key")
-    source: str | None = Field(None, description="in place of an address: a model.source, loaded in process")
+    source: str | None = Field(None, description="instead of an address: a model.source, loaded in process")
     system: str | None = Field(None, description="the system message")
     text: str = Field(description="the question, with {completion} or {extracted}; also {problem} and {answer}")
     temperature: float = Field(0.0, ge=0, le=2, description="0 = greedy")
     max_completion_tokens: int = Field(512, ge=1, le=1_000_000, description="a longer reply is cut")
     parse: str = Field(description="a regular expression with one group; its last match in the reply is the verdict")
-    right: tuple[str, ...] = Field((), description="what the group holds for a right answer, in any case")
-    wrong: tuple[str, ...] = Field((), description="and for a wrong one")
-    right_from: float | None = Field(None, description="in place of both: the least number that is a right answer")
-    largest: float = Field(10.0, gt=0, description="the number that is a score of 1; 0 is a score of 0")
-    concurrency: int = Field(8, ge=1, le=1024, description="questions that are under way at once")
-    timeout_s: float = Field(120.0, gt=0, description="how long one reply may take")
+    right: tuple[str, ...] = Field((), description="verdicts that mean a right answer; case is ignored")
+    wrong: tuple[str, ...] = Field((), description="verdicts that mean a wrong answer; case is ignored")
+    right_from: float | None = Field(None, description="instead of both: the lowest number that means a right answer")
+    largest: float = Field(10.0, gt=0, description="the number that is scaled to a score of 1; 0 stays 0")
+    concurrency: int = Field(8, ge=1, le=1024, description="questions asked at once")
+    timeout_s: float = Field(120.0, gt=0, description="time limit for one reply")
     patience_s: float = Field(600.0, ge=0, description="how long a server may be away before the cell is interrupted")
 
     @property
@@ -55,12 +55,12 @@ class JudgeFile(Declared):
         return set(_HOLE.findall(self.text))
 
     def faults(self) -> Iterator[str]:
-        """What cannot be, each with its remedy. No value is shown that may be a secret by mistake."""
+        """The faults of the file, each with its remedy. Values that may be a misplaced secret are not shown."""
         if (self.address is None) == (self.source is None):
             both = "both an address and a source" if self.address else "neither an address nor a source"
-            yield f"a judge has {both}: give `address` (http://host:port/v1) and `model`, or `source`, in process"
+            yield f"a judge has {both}: give `address` (http://host:port/v1) and `model`, or give `source` alone"
         elif self.address is None and (self.model, self.api_key_env) != (None, None):
-            yield "model and api_key_env belong to an `address`: give that in place of `source`, or leave them out"
+            yield "model and api_key_env belong to an `address`: replace `source` by it, or leave them out"
         elif self.address is not None:
             yield from _address_faults(self.address)
             if self.model is None:
@@ -70,8 +70,8 @@ class JudgeFile(Declared):
             yield "api_key_env: is the name of an environment variable, never the key itself"
         if not {"completion", "extracted"} & self.holes:
             yield (
-                "text: has neither {completion} nor {extracted}, so that all answers would get one verdict; put one of "
-                "them where it belongs"
+                "text: has neither {completion} nor {extracted}, so all answers would get the same verdict; put one of "
+                "them into the text"
             )
         try:
             groups = re.compile(self.parse).groups
@@ -85,9 +85,9 @@ class JudgeFile(Declared):
     def _verdict_faults(self) -> Iterator[str]:
         right, wrong = _folded(self.right), _folded(self.wrong)
         if self.right_from is None and not (right and wrong):
-            yield "how a verdict reads is missing: give the words `right` and `wrong`, or `right_from` for numbers"
+            yield "the meaning of verdicts is missing: give the words `right` and `wrong`, or `right_from` for numbers"
         if self.right_from is not None and (right or wrong):
-            yield "right_from is for numbers, `right` and `wrong` are for words: give the one or the others"
+            yield "right_from is for numbers, `right` and `wrong` are for words: give only one of the two"
         if both_ways := right & wrong:
             yield f"{min(both_ways)!r} is among both `right` and `wrong`: leave it out of one"
         if self.right_from is not None and not 0 < self.right_from <= self.largest:
@@ -107,23 +107,23 @@ def _folded(words: Iterable[str]) -> set[str]:
 
 
 _SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
-"""Where and how patiently a judge is asked. None of it can change a verdict."""
+"""Fields that say where and how patiently the model is asked. They cannot change a verdict, so no hash covers them."""
 
 
 class Question(NamedTuple):
-    """What a judge is asked. name: a digest of all that the reply depends on but the model's files."""
+    """A question to a judge. name: a digest of everything that the reply depends on, except the model's files."""
 
     name: str
     messages: list[Message]
 
 
 class Messenger(Protocol):
-    """Asks judges' models. requests: how many were sent to servers so far, repetitions included."""
+    """Sends questions to judges' models. requests: how many went to servers so far, retries included."""
 
     requests: int
 
     def ask(self, judge: Judge, questions: Sequence[Question]) -> list[Reply]:
-        """The reply to each question; equal ones are asked once."""
+        """The reply to each question, in order; equal questions are asked once."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,10 @@ class Judge(AsksModel):
     file: JudgeFile = None  # type: ignore[assignment]  # dataclasses want defaults after those of Grader
 
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
-        """One for each, all asked together. Without an extracted answer, where only that is shown, nothing is asked.
+        """A verdict for each submission, all asked together. If the judge sees only the extracted answer and there is
+        none, it is not asked.
 
-        Raises EvalError where no messenger was lent, and what the messenger raises.
+        Raises EvalError if no messenger was lent, and what the messenger raises.
         """
         shows_completion = "completion" in self.file.holes
         asked = [one for one in submissions if shows_completion or one.extracted is not None]
@@ -151,7 +152,7 @@ class Judge(AsksModel):
         return _lent[-1].requests if _lent else 0
 
     def question(self, submission: Submission) -> Question:
-        """The holes are filled at once, so that a completion's own `{answer}` stays as it is."""
+        """All holes are filled in one pass, so an `{answer}` that a completion writes is left alone."""
         texts = {name: getattr(submission, name) or "" for name in HOLES}
         content = _HOLE.sub(lambda hole: str(texts[hole[1]]), self.file.text)
         system: list[Message] = [] if self.file.system is None else [{"role": "system", "content": self.file.system}]
@@ -160,20 +161,20 @@ class Judge(AsksModel):
 
     @property
     def decoding(self) -> dict[str, Any]:
-        """What besides the question decides a reply, as far as the file says."""
+        """The fields of the file, other than the question, that decide a reply."""
         file = self.file
         kept = {"temperature": file.temperature, "max_completion_tokens": file.max_completion_tokens}
         return {"model": file.model or file.source, **kept}
 
     def read(self, reply: Reply, extracted: str | None) -> Verdict:
-        """The verdict by the last match of `parse` behind the model's thoughts; `undecided` where there is none."""
+        """The verdict from the last match of `parse` after the model's thoughts; `undecided` if nothing matches."""
         found = re.findall(self.file.parse, reply.text.rpartition(_THOUGHTS_END)[2])
         correct, score = self._meaning(found[-1].strip()) if found else (None, None)
         reason: Reason = "undecided" if correct is None else "match" if correct else "mismatch"
         return Verdict(bool(correct), extracted, reason, reply, score)
 
     def _meaning(self, word: str) -> tuple[bool | None, float | None]:
-        """Whether the answer is right, None for a word that says neither, and its score where it is a number."""
+        """Whether the answer is right (None for an unknown word), and its score from 0 to 1 if it is a number."""
         if self.file.right_from is None:
             said = {True: _folded(self.file.right), False: _folded(self.file.wrong)}
             return next((is_right for is_right, words in said.items() if word.casefold() in words), None), None
@@ -187,13 +188,13 @@ class Judge(AsksModel):
 
 
 def read_judge(name: str) -> Judge:
-    """The judge in a YAML file. Raises EvalError for one that is faulty or not there."""
+    """The judge in a YAML file. Raises EvalError if the file is missing or faulty."""
     return _judge_in(str(plugins.user_file(name).resolve()), name)
 
 
 @plugins.cached
 def _judge_in(path: str, name: str) -> Judge:
-    """Read once in a process: an edit does not change the verdicts of what is under way."""
+    """Read once per process, so that editing the file does not change verdicts of a running cell."""
     file = read_yaml(Path(path), JudgeFile, "judge")
     if faults := list(file.faults()):
         raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
@@ -212,7 +213,7 @@ def _digest(document: Any) -> str:
 
 
 def judge_of(grader: str | None) -> Judge | None:
-    """The judge that a grader's name stands for; None for other graders. Raises as `get_grader`."""
+    """The judge if the grader of this name is one, else None. Raises as `get_grader`."""
     found = None if grader is None else get_grader(grader)
     return found if isinstance(found, Judge) else None
 
@@ -231,11 +232,11 @@ def lent(messenger: Messenger) -> Iterator[None]:
 
 
 def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[str, float | None]:
-    """What the replies of a judge cost and say, as fields `judge/*` of a step; {} for verdicts of another grader.
+    """Cost and content of a judge's replies, as fields `judge/*` of a step; {} for verdicts of another grader.
 
-    Costs are what the replies cost when they were asked for, in whichever run that was: they do not depend on what a
-    home remembers. verdicts: of the judge and of the task's own grader, where it has one. `agreement_frac` and `kappa`
-    are over completions with a verdict of both; `rule_correct` is the share that the rule finds right.
+    Costs are those of the original request, in whichever run that was, so they do not depend on what is cached.
+    verdicts: by the judge and by the task's own grader, if it has one. `agreement_frac` and `kappa` are over
+    completions with a verdict from both; `rule_correct` is the share that the task's own grader finds right.
     """
     replies = {one.reply.question: one.reply for one, _ in verdicts if one.reply is not None}
     if not replies:
@@ -258,14 +259,14 @@ def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[st
 
 
 def agreement(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """The share of pairs of verdicts that are alike; None without any."""
+    """Share of pairs whose two verdicts are equal; None without pairs."""
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
 
 
 def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """How much of the agreement that chance leaves open two graders reach: (p - e) / (1 - e), with the share p of equal
-    verdicts and the share e that independent graders with the same rates would have (Cohen 1960). 1 is full agreement,
-    0 that of chance. None without pairs, and where both give one and the same verdict throughout."""
+    """Agreement of two graders, corrected for chance: (p - e) / (1 - e), where p is the share of equal verdicts and e
+    the share expected of independent graders with the same rates (Cohen 1960). 1 is full agreement, 0 is chance. None
+    without pairs, and if both graders always give one and the same verdict."""
     alike = agreement(pairs)
     if alike is None:
         return None
@@ -277,7 +278,7 @@ def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
 def _messenger() -> Messenger:
     if not _lent:
         raise EvalError(
-            "a judge is named as the grader, and only `bench run`, `bench tune` and `bench eval` ask judges. Name "
-            "another grader here."
+            "the grader is a judge, and only `bench run`, `bench tune` and `bench eval` can ask judges. Name another "
+            "grader here."
         )
     return _lent[-1]

@@ -1,5 +1,5 @@
-"""What completions are like besides right or wrong: how long, cut off, not readable, not graded, or right by faulty
-steps."""
+"""Properties of completions other than correctness: length, truncation, unreadable or ungraded answers, and faulty
+steps before a right answer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TRUNCATED = Metric("truncated_frac", "samples that the token limit cut off", "fr
 UNPARSED = Metric("unparsed_frac", "samples without an answer that the grader can read", "fraction", "less", _unparsed)
 UNGRADED = Metric(
     "ungraded_frac",
-    "samples whose grading timed out or crashed, or that a judge gave no verdict on",
+    "samples without a verdict: grading timed out or crashed, or the judge's reply was not readable",
     "fraction",
     "less",
     _ungraded,

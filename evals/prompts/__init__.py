@@ -32,11 +32,11 @@ class Message(TypedDict):
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt with a hole, `{problem}`; that of a teacher may have `{solution}` as well.
+    """A prompt with a hole `{problem}`; a teacher's template may also have `{solution}`.
 
-    version: of a named template, to be raised with every change of the other fields but the name. Of a user's file, the
-        digest of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts
-        never mix.
+    version: for a named template, raise it whenever a field other than the name changes. For a user's file, the digest
+        of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts never
+        mix.
     system: the system message of a chat prompt, or None for none at all.
     chat: whether the prompt is a list of messages (for the tokenizer's chat template) or plain text.
     stop: strings that end a completion because nothing after them belongs to the answer. Whoever samples under this
@@ -74,12 +74,12 @@ class Template:
 
     @property
     def shows_solution(self) -> bool:
-        """Whether the prompt holds the problem's solution: a teacher may be asked so."""
+        """Whether the prompt shows the problem's solution, as only a teacher's may."""
         return SOLUTION in self.text
 
     def render(self, problem: str, **others: str) -> str | list[Message]:
-        """The prompt of one problem. others: what goes into further holes, by their names. Braces and backslashes in
-        what is filled in are left alone."""
+        """The prompt of one problem. others: texts for further holes, by name. Braces and backslashes in these texts
+        are left alone."""
         filled = {"problem": problem, **others}
         holes = "|".join(map(re.escape, filled))
         prompt = re.sub(rf"{{({holes})}}", lambda hole: filled[hole[1]], self.text)

@@ -34,12 +34,12 @@ class Problem:
     choices: Choices | None = field(default=None, compare=False, repr=False)
 
     def require_solution(self) -> str:
-        """The solution. Raises EvalError for a problem that comes without one."""
+        """The solution. Raises EvalError if the problem has none."""
         if self.solution is None:
             raise EvalError(
-                f"the problem {self.id} comes without a solution, which is to be learned from or shown to a teacher "
-                "(rollout.sampler=given, a cold start on solutions:<task>, or a prompt with the {solution}). Give the "
-                "task's rows a `solution`, or take another task."
+                f"the problem {self.id} comes without a solution, which this run needs (rollout.sampler=given, a cold "
+                "start on solutions:<task>, or a teacher's prompt with {solution}). Give the task's rows a "
+                "`solution`, or use another task."
             )
         return self.solution
 
@@ -101,7 +101,7 @@ class Task:
     asks_itself: problems are whole prompts, and only their own comparison can judge; `eval.template` and `eval.grader`
         are for the other tasks of an evaluation.
     stop: strings that end a completion, besides the template's.
-    judge_template: the template in which a judge compares two completions; it also has the holes {first} and {second}.
+    judge_template: the template with which a pairwise judge is asked; it also has the holes {first} and {second}.
     gives_choices: every problem has `choices`, of which the model finds one most likely. No text is drawn, so a problem
         has one sample, which no seed changes.
     """

@@ -98,7 +98,8 @@ def eval_(
         str | None, typer.Option("--template", metavar="NAME", help="Prompt template; default: each task's own.")
     ] = None,
     grader: Annotated[
-        str | None, typer.Option("--grader", metavar="NAME", help="Grader of the answers; default: each task's own.")
+        str | None,
+        typer.Option("--grader", metavar="NAME", help="A grader, or a judge's YAML file; default: each task's own."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="Seed of the samples' noise; default: 0, or the preset's.")

@@ -332,7 +332,7 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
     samples = "all problems'" if at_most is None else f"{at_most:,}"
     read_again, taught = cost["scored_tokens_at_most"], cost["teacher_tokens_at_most"]
     generated = [f"at most {cost['generated_tokens_at_most']:,} generated tokens"]
-    generated += [f"{read_again:,} read again for rewards"] if read_again else []
+    generated += [f"{read_again:,} scored for rewards"] if read_again else []
     generated += [f"{taught:,} scored by teachers"] if taught else []
     training = "" if document["checkpoint"] else f"{', '.join(generated)} and "
     print_text(f"cost: {cost['cells']} cells, {training}{samples} evaluation samples")

@@ -64,7 +64,7 @@ def _model_grader_problems(spec: RunSpec) -> Iterator[str]:
     if JudgeScore.name in spec.reward.parts and (scoring is None or scoring.file.right_from is None):
         yield (
             f"reward.parts.{JudgeScore.name} with reward.grader={spec.reward.grader}: this grader gives no numbers. "
-            "Name a judge's file with `right_from`, or leave the part out"
+            "Name a judge file with `right_from`, or leave the part out"
         )
     knobs = {"reward.grader": spec.reward.grader, "eval.grader": spec.eval.grader}
     for knob, judge in ((knob, judge_of(grader)) for knob, grader in knobs.items()):
@@ -72,8 +72,8 @@ def _model_grader_problems(spec: RunSpec) -> Iterator[str]:
             continue
         if judge.file.source is not None and spec.train.processes > 1:
             yield (
-                f"{knob}={judge.name} with train.processes={spec.train.processes}: a judge in process would run in one "
-                "of them while the others wait. Serve its model at an address, or set train.processes to 1"
+                f"{knob}={judge.name} with train.processes={spec.train.processes}: a judge with `source` runs in one "
+                "process while the others wait. Serve its model at an `address`, or set train.processes to 1"
             )
         if knob == "reward.grader" and judge.needs_answer and get_task(spec.task.train).grader is None:
             yield (
@@ -135,15 +135,15 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _gold_problems(spec: RunSpec) -> Iterator[str]:
-    """What rewards by how likely the gold text is need of the task and of the objective."""
+    """What reward parts that score the gold text's likelihood require of task and objective."""
     reward, rollout, task = spec.reward, spec.rollout, get_task(spec.task.train)
     for part, scorer in reward.gold_parts.items():
         of_answers = scorer == "policy" or reward.of(VrCli).gold == "answer"
         if of_answers and task.extract not in ANSWER_FORMS:
             yield (
-                f"reward.parts.{part} with task.train={spec.task.train}: its answers are found by extract="
-                f"{task.extract}, and no mark opens them, so reasoning and answer cannot be told apart. Train on a "
-                f"task with extract {', '.join(ANSWER_FORMS)}, or leave the part out"
+                f"reward.parts.{part} with task.train={spec.task.train}: with extract={task.extract} no mark opens the "
+                "answer, so reasoning and answer cannot be told apart. Train on a task with extract "
+                f"{', '.join(ANSWER_FORMS)}, or leave the part out"
             )
     yield from _generator_problems(spec)
     if Jepo.name not in reward.parts:
@@ -151,13 +151,13 @@ def _gold_problems(spec: RunSpec) -> Iterator[str]:
     options, objective = reward.of(Jepo), spec.objective
     if not isinstance(objective, Objective):
         yield (
-            "reward.parts.jepo with a preference algorithm: its gradient is that of rewards, with a supervised term "
-            "beside it. Choose a policy-gradient algorithm, e.g. rloo"
+            "reward.parts.jepo with a preference algorithm: JEPO's gradient is a policy gradient plus a supervised "
+            "term. Choose a policy-gradient algorithm, e.g. rloo"
         )
     elif options.bound == "multi_sample" and (objective.baseline, objective.scale) != ("none", "none"):
         yield (
             f"reward.jepo.bound=multi_sample with objective.baseline={objective.baseline}, objective.scale="
-            f"{objective.scale}: its rewards are advantages already, each against the rest of the group. Set both to "
+            f"{objective.scale}: these rewards already are advantages, relative to the rest of the group. Set both to "
             "none, or the bound to one_sample"
         )
     if options.bound == "multi_sample" and rollout.samples_per_prompt == 1:
@@ -167,14 +167,14 @@ def _gold_problems(spec: RunSpec) -> Iterator[str]:
         )
     if rollout.sampler != "policy":
         yield (
-            f"rollout.sampler={rollout.sampler} with reward.parts.jepo: the bound is on the likelihood under the "
-            "policy, by reasoning that it drew. Set rollout.sampler to policy"
+            f"rollout.sampler={rollout.sampler} with reward.parts.jepo: the bound holds only for reasoning drawn by "
+            "the policy itself. Set rollout.sampler to policy"
         )
     if reward.parts[Jepo.name] < 0 and options.supervised > 0:
         yield (
             f"reward.parts.jepo={reward.parts[Jepo.name]:g} with reward.jepo.supervised={options.supervised:g}: the "
-            "loss would fall without end as gold answers become impossible. Give the part a weight above 0, or set "
-            "supervised to 0"
+            "loss would decrease without bound as gold answers become less likely. Give the part a weight above 0, or "
+            "set supervised to 0"
         )
 
 
@@ -189,10 +189,7 @@ def _generator_problems(spec: RunSpec) -> Iterator[str]:
         return
     is_start = str(parsed) == str(parse_source(spec.model.source)) and spec.model.cold_start.type == "none"
     if is_start:
-        yield (
-            f"reward.vr_cli.generator={source} is model.source, from which training starts: the generator by default. "
-            "Leave it out"
-        )
+        yield (f"reward.vr_cli.generator={source} is model.source, which is the generator by default. Leave it out")
 
 
 def _judge_problems(spec: RunSpec) -> Iterator[str]:
@@ -200,20 +197,20 @@ def _judge_problems(spec: RunSpec) -> Iterator[str]:
         missing = [hole for hole in ("{first}", "{second}") if hole not in get_template(template).text]
         if missing:
             yield (
-                f"reward.pairwise.template={template}: the template has no {' and no '.join(missing)}, where the "
-                "two completions belong. Put both into its text, or name another template (`bench ls templates`)"
+                f"reward.pairwise.template={template}: the template has no {' and no '.join(missing)} to hold the "
+                "completions. Put both into its text, or name another template (`bench ls templates`)"
             )
     if spec.rollout.samples_per_prompt == 1:
         yield (
-            "rollout.samples_per_prompt=1 with reward.parts.pairwise: a judge compares a completion with another "
-            "one of its prompt, and there is none. Raise samples_per_prompt, or leave the part out"
+            "rollout.samples_per_prompt=1 with reward.parts.pairwise: the judge compares two completions of a prompt, "
+            "and there is only one. Raise samples_per_prompt, or leave the part out"
         )
     objective = spec.objective
     if isinstance(objective, Objective) and objective.baseline == "random_peer" and objective.overlong.type == "drop":
         yield (
-            "objective.overlong.type=drop with objective.baseline=random_peer and reward.parts.pairwise: where "
-            "the judge's reference is cut at the limit it would be dropped, and another completion take its place in "
-            "the baseline. Set overlong.type to mask_after, or baseline to none"
+            "objective.overlong.type=drop with objective.baseline=random_peer and reward.parts.pairwise: a truncated "
+            "reference would be dropped, and the baseline would use another completion than the judge did. Set "
+            "overlong.type to mask_after, or baseline to none"
         )
 
 
@@ -221,8 +218,8 @@ def _teacher_problems(spec: RunSpec) -> Iterator[str]:
     for knob, template in (("task.template", spec.task.template), ("eval.template", spec.eval.template)):
         if get_template(template).shows_solution:
             yield (
-                f"{knob}={template}: this prompt holds the {{solution}}, which only a teacher may see. Set it as "
-                "teacher.template, or take another template"
+                f"{knob}={template}: this template shows the {{solution}}, which only a teacher may see. Set it as "
+                "teacher.template, or name another template"
             )
     rollout, distils = spec.rollout, spec.distils
     if spec.teacher.type == "model" and spec.teacher.source is not None:
@@ -232,8 +229,8 @@ def _teacher_problems(spec: RunSpec) -> Iterator[str]:
             yield f"teacher.source takes what model.source takes. {error}"
     if rollout.sampler == "given" and rollout.samples_per_prompt > 1:
         yield (
-            f"rollout.sampler=given with rollout.samples_per_prompt={rollout.samples_per_prompt}: a problem comes with "
-            "one solution, so that all its completions would be the same. Set samples_per_prompt to 1, and raise "
+            f"rollout.sampler=given with rollout.samples_per_prompt={rollout.samples_per_prompt}: a problem has one "
+            "given solution, so all its completions would be equal. Set samples_per_prompt to 1, and raise "
             "rollout.prompts_per_step instead"
         )
     if distils == "reward" and rollout.sampler != "policy":
@@ -251,18 +248,18 @@ def _teacher_problems(spec: RunSpec) -> Iterator[str]:
     elif spec.start_teaches and spec.teacher_template == spec.task.template and _teacher_alone(spec.objective):
         yield (
             "teacher.type=model without teacher.source, teacher.cold_start and teacher.template: the teacher is the "
-            "student as it starts, asked in the same words, and no reward is heard, so that every gradient is 0. Set "
-            "one of them, e.g. a template that shows the teacher the {solution}"
+            "starting student under the same prompt, and the objective uses no rewards, so every gradient is 0. Set "
+            "one of these knobs, e.g. a template that shows the teacher the {solution}"
         )
     elif not readers and not spec.checkpoint:
         yield (
-            "teacher.type=model, but nothing asks the teacher: set objective.distill.where to loss or reward "
+            "teacher.type=model, but nothing uses the teacher: set objective.distill.where to loss or reward "
             "(algorithms kd, gkd, opd), or rollout.sampler to teacher, or leave the teacher out"
         )
 
 
 def _teacher_alone(objective: Objective | PreferenceObjective) -> bool:
-    """Whether a teacher's distribution is all that is learned from."""
+    """Whether the student learns from the teacher's distribution alone."""
     if not isinstance(objective, Objective) or objective.distill.where == "none":
         return False
     return objective.distill.verifier_coef == 0 and objective.rule.reads_advantage
@@ -292,7 +289,7 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
     by_one = {
         "a cold start": spec.model.cold_start.type != "none",
         "a reward model": spec.reward.needs_reward_model,
-        "a reward by how likely the gold text is": bool(spec.reward.gold_parts),
+        "a reward from the gold text's likelihood": bool(spec.reward.gold_parts),
         "a judge": spec.reward.needs_judge,
         "a cold start of the teacher": spec.teacher.type == "model" and spec.teacher.cold_start.type != "none",
     }

@@ -26,8 +26,8 @@ class SupervisedColdStart(Section):
 
     type: Literal["sft"] = "sft"
     data: str = Field(
-        description="`demonstrations:arithmetic`, `solutions:<task>` (those that the problems of its train split come "
-        "with), or a JSONL file with `problem` and `solution` per line"
+        description="`demonstrations:arithmetic`, `solutions:<task>` (the solutions in the task's train split), or a "
+        "JSONL file with `problem` and `solution` per line"
     )
     template: TemplateName = Field("plain", description="prompt template that frames each problem")
     steps: int = Field(1000, ge=1, le=10_000_000, description="optimiser steps")
@@ -97,7 +97,7 @@ class ModelSpec(Section):
 
 
 class NoTeacher(Section):
-    """There is nobody to learn from but the rewards."""
+    """No teacher."""
 
     type: Literal["none"] = "none"
 
@@ -108,11 +108,11 @@ class ModelTeacher(Section):
 
     type: Literal["model"] = "model"
     source: str | None = Field(
-        None, description="as model.source; none = the weights that the student starts from (self-distillation)"
+        None, description="as model.source; none = the student's starting weights (self-distillation)"
     )
     template: TemplateName | None = Field(
         None,
-        description="prompt template of the teacher, which may hold the {solution} as well as the {problem}; none = "
+        description="prompt template of the teacher, which may contain {solution} as well as {problem}; none = "
         "task.template",
     )
     cold_start: ColdStart = NoColdStart()

@@ -1,5 +1,5 @@
-"""What a spec refers to: models, data, templates, graders and plug-ins behind its names, each as what identifies it in
-a hash. A path never does: what lies there is read."""
+"""What a spec refers to by name (models, data, templates, graders, plug-ins), each identified by its content for a
+hash. A path itself is never hashed; what lies there is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def outside_engine(spec: RunSpec) -> dict[str, str]:
 
 
 def graded_rollouts(spec: RunSpec) -> dict[str, Any]:
-    """What completions of the starting weights on the training problems, and their verdicts, come from."""
+    """Everything that determines the starting weights' completions of the training problems, and their verdicts."""
     return {
         **outside_engine(spec),
         "start": start_of(spec),
@@ -43,40 +43,40 @@ def graded_rollouts(spec: RunSpec) -> dict[str, Any]:
 
 
 def outside_rule(spec: RunSpec) -> dict[str, str]:
-    """Identifies the code of a rule that a plug-in brings; the code of ours is under NUMERICS_VERSION."""
+    """Identifies the code of a plug-in's rule; NUMERICS_VERSION covers shipped rules."""
     source = RULES.source(spec.objective.rule.type) if isinstance(spec.objective, Objective) else None
     return {} if source is None else {"rule": source.digest}
 
 
 def start_of(spec: RunSpec) -> dict[str, Any]:
-    """What reinforcement learning starts from."""
+    """Identifies the weights that reinforcement learning starts from."""
     return {"model": model_fingerprint(spec.model.source), **_demonstrated(spec.model.cold_start)}
 
 
 def teacher_of(spec: RunSpec) -> dict[str, Any]:
-    """The weights and the prompt of the teacher; nothing where there is none."""
+    """Identifies the teacher's weights and prompt; {} without a teacher."""
     if spec.teacher.type == "none":
         return {}
     return {"teacher": teacher_weights_of(spec) | {"prompt": template_version(spec.teacher_template)}}
 
 
 def teacher_weights_of(spec: RunSpec) -> dict[str, Any]:
-    """What the weights of a teacher are made of, besides the knobs of cold starts."""
+    """Identifies what a teacher's weights are made from, apart from the knobs of its cold start."""
     teacher = spec.model_teacher
     own = start_of(spec) if teacher.source is None else {"model": model_fingerprint(teacher.source)}
     return {"source": own, "cold_start": _demonstrated(teacher.cold_start)}
 
 
 def _demonstrated(recipe: ColdStart) -> dict[str, Any]:
-    """What a cold start learns from; nothing without one."""
+    """Identifies the data of a cold start; {} without one."""
     if recipe.type == "none":
         return {}
     return {"demonstrations": _demonstrations(recipe.data), "template": template_version(recipe.template)}
 
 
 def _demonstrations(data: str) -> str | dict[str, str]:
-    """Identifies demonstrations: a digest of a file's content; the name of generated ones; the problems whose solutions
-    they are."""
+    """Identifies demonstrations: the digest of a file, the name of generated ones, or the problems that the solutions
+    belong to."""
     if data.startswith("demonstrations:"):
         return data
     if data.startswith(SOLUTIONS_OF):
@@ -86,7 +86,7 @@ def _demonstrations(data: str) -> str | dict[str, str]:
     except OSError as error:
         raise RefusedError(
             f"cold_start.data {data}: cannot be read ({error.strerror}). Give a JSONL file with `problem` and "
-            "`solution` a line, solutions:<task>, or demonstrations:arithmetic."
+            "`solution` in each line, solutions:<task>, or demonstrations:arithmetic."
         ) from None
 
 
@@ -96,8 +96,8 @@ def template_identity(given: str) -> str:
 
 
 def grader_identity(given: str | None) -> object:
-    """A grader's name; for a judge's file, wherever it lies, the digest of what in it can change a verdict, and of its
-    model's files where these are loaded in process."""
+    """A grader's name. For a judge: the digest of those fields of its file that can change a verdict, wherever the file
+    lies, and with `source` that of its model's files."""
     judge = judge_of(given)
     if judge is None:
         return given
@@ -111,7 +111,7 @@ def problems_of_split(task_name: str, split: str) -> dict[str, str]:
 
 
 def train_data(spec: RunSpec) -> dict[str, str]:
-    """Identifies what is learned from: a set of pairs, or the problems to which completions are drawn."""
+    """Identifies the training data: a set of pairs, or the problems that completions are drawn for."""
     if spec.pairs.type == "dataset":
         return {"pairs": parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint}
     return problems_of_split(spec.task.train, "train")
@@ -130,7 +130,7 @@ def evaluated(spec: RunSpec) -> dict[str, Any]:
 
 
 def all_of(spec: RunSpec) -> dict[str, Any]:
-    """What training and evaluation refer to, as the hashes of earlier versions have it."""
+    """What training and evaluation refer to, in the form that hashes of earlier versions used."""
     graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
     templates = (spec.task.template, spec.eval.template)
     return {

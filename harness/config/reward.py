@@ -41,18 +41,18 @@ class RewardSpec(Section):
 
     @property
     def gold_parts(self) -> dict[str, str]:
-        """The parts that ask how likely the gold text is, with whom they ask: `policy` or `generator`."""
+        """The parts that need the gold text's likelihood -> the model that scores it, `policy` or `generator`."""
         known = PARTS.all()
         return {name: known[name].gold_scored_by for name in self.parts if name in known and known[name].gold_scored_by}
 
     @property
     def gold_scorers(self) -> set[str]:
-        """Whom these parts ask."""
+        """The models that score gold texts for these parts."""
         return set(self.gold_parts.values())
 
     @property
     def generator(self) -> str | None:
-        """The `model.source` of the frozen generator; None where it is the start, or none is asked."""
+        """The `model.source` of the frozen generator; None if it is the starting model, or if no part needs one."""
         return self.of(VrCli).generator if VrCli.name in self.parts else None
 
     @property

@@ -63,15 +63,15 @@ class RolloutSpec(Section):
         "policy",
         description="whose completions are trained on: policy: those of the policy as it is (online); initial: of the "
         "starting weights throughout (offline); round: of the policy as it was at the start of the round (iterative: "
-        "expert iteration, iterative DPO); teacher: of the teacher, under its own prompt; given: the solutions that "
-        "the problems come with, which cost no generated tokens",
+        "expert iteration, iterative DPO); teacher: of the teacher, under its own prompt; given: the task's own "
+        "solutions, which cost no generated tokens",
     )
     policy_frac: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="share of the prompts whose completions the policy itself writes, drawn anew in each step, beside "
-        "those of a teacher or given ones (lambda of GKD, 2306.13649)",
+        description="share of a step's prompts that the policy answers itself, drawn anew in each step; the rest is "
+        "the teacher's or given (lambda of GKD, 2306.13649)",
     )
     round_steps: int = Field(10, ge=2, description="rollout batches per round")
     prompts_per_step: int = Field(32, ge=1, le=1_000_000, description="prompts of a rollout batch")

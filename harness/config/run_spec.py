@@ -104,7 +104,7 @@ class BudgetSpec(Section):
         default=None, ge=1, description="generated tokens that arms are matched on; none = train.steps"
     )
     teacher_tokens: int | None = Field(
-        default=None, ge=1, description="completion tokens that the teacher scores, at which a cell ends; none = no end"
+        default=None, ge=1, description="limit on completion tokens scored by the teacher; none = no limit"
     )
     trained_tokens: int | None = Field(
         default=None,
@@ -174,14 +174,14 @@ class RunSpec(Section):
 
     @property
     def judge_template(self) -> str | None:
-        """The template in which a judge is asked; None without a judge."""
+        """The template with which a pairwise judge is asked; None without such a judge."""
         if not self.reward.needs_judge:
             return None
         return self.reward.of(PairwiseJudge).template or get_task(self.task.train).judge_template
 
     @property
     def templates(self) -> list[str]:
-        """The prompt templates that are used, by the names that the spec gives them."""
+        """The names of all prompt templates that this spec uses."""
         teacher, judge = self.teacher, self.judge_template
         others = [] if teacher.type == "none" or teacher.template is None else [teacher.template]
         others += [judge] if judge else []
@@ -208,7 +208,7 @@ class RunSpec(Section):
 
     @property
     def start_teaches(self) -> bool:
-        """Whether the teacher is the policy as it was at the start, which needs no weights of its own."""
+        """Whether the teacher is the starting policy, which needs no weights of its own."""
         teacher = self.teacher
         return teacher.type == "model" and teacher.source is None and teacher.cold_start.type == "none"
 

@@ -1,9 +1,9 @@
-"""Decoder layers of the Llama kind on a CPU, computed a block of tokens at a time.
+"""Llama-style decoder layers on a CPU, computed one block of tokens at a time.
 
-transformers passes over all tokens with one operation after another, so that each reads from memory what the one before
-it wrote there. Here everything but attention, which looks at one token at a time, runs over a block of tokens while the
-block lies in the core's cache, and attention over some sequences at a time. Backward passes are written by hand, and
-compute again what is cheaper to compute than to keep. Results are those of transformers' layers up to rounding.
+transformers applies each operation to all tokens in turn, so every operation reads from memory what the previous one
+wrote there. Here all per-token operations, which is everything but attention, run on one block of tokens while the
+block is in the core's cache; attention runs on a few sequences at a time. Backward passes are written by hand and
+recompute what is cheaper to compute than to keep. Results equal those of transformers' layers up to rounding.
 
 Shapes: M tokens, m of them in a block, D hidden size, F width of the feed-forward layer, H query heads and K key heads
 of size d.
@@ -68,10 +68,10 @@ class BlockedLayer:
 
 
 def blocked_layers(decoder: PreTrainedModel) -> list[BlockedLayer] | None:
-    """The decoder's layers, or None if this is not the place to compute them in blocks: on a GPU, in half precision,
-    with parts that are not known here, and where hooks want to see transformers' own calls.
+    """The decoder's layers; None where they cannot run in blocks: on a GPU, in half precision, with unknown parts, or
+    with hooks, which must see transformers' own calls.
 
-    A decoder may do more than its parts show, such as scaling what a layer adds. Callers compare once.
+    A decoder may do more than its parts show, such as scaling a residual. So callers compare the results once.
     """
     layers: Any = getattr(decoder, "layers", None)
     if layers is None or decoder.device.type != "cpu" or decoder.dtype not in (torch.float32, torch.float64):
@@ -101,38 +101,38 @@ def window_of(attention: Any) -> int | None:
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """b sequences that pass through attention together: w queries each, of which those of a sequence stand next to each
-    other in line, and S keys each, which several sequences may share."""
+    """b sequences that pass through attention together, with w queries and S keys each. A sequence's queries are
+    adjacent in the packed batch; several sequences may share keys."""
 
     rows: slice
-    """Where the queries stand in line."""
+    """Where the queries are in the packed batch of M tokens."""
     padded: Tensor
-    """Their places among the b * w."""
+    """Positions of the queries among the b * w of the padded block."""
     width: int
     attended: Tensor
-    """[b, S] int64: where the keys stand in line; any place in padding."""
+    """[b, S] int64: where the keys are in the packed batch; arbitrary in padding."""
     mask: Tensor | None
     """Additive [b or 1, 1, w, S]; None: a query sees the keys up to its own."""
 
     def spaced(self, line: Tensor) -> Tensor:
-        """[b, H, w, d] the queries' rows of a tensor in line [M, H, d], 0 in padding."""
+        """[b, H, w, d] the queries' rows of a packed tensor [M, H, d], 0 in padding."""
         rows, count = line[self.rows], len(self.attended) * self.width
         if len(rows) < count:
             rows = rows.new_zeros((count, *rows.shape[1:])).index_copy_(0, self.padded, rows)
         return rows.view(-1, self.width, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, spaced: Tensor, line: Tensor) -> None:
-        """The other way round."""
+        """The inverse of `spaced`: write [b, H, w, d] into the queries' rows of a packed tensor."""
         rows = spaced.transpose(1, 2).flatten(0, 1)
         line[self.rows] = rows if len(self.padded) == len(rows) else rows.index_select(0, self.padded)
 
     def seen(self, line: Tensor, heads: int) -> Tensor:
-        """[b, heads, S, d] the keys' rows of a tensor in line [M, K, d], each head for those that share it."""
+        """[b, heads, S, d] the keys' rows of a packed tensor [M, K, d], repeated for query heads that share them."""
         rows = line.index_select(0, self.attended.flatten()).view(*self.attended.shape, *line.shape[1:]).transpose(1, 2)
         return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
 
     def add_seen(self, grad: Tensor, line: Tensor) -> None:
-        """Add the gradient [b, heads, S, d] of what was seen to that of the tensor in line, in a fixed order."""
+        """Add the gradient [b, heads, S, d] of gathered rows to that of the packed tensor, in a fixed order."""
         shared = grad.view(len(grad), line.shape[1], -1, *grad.shape[2:])
         rows = shared[:, :, 0] if shared.shape[2] == 1 else shared.sum(2)
         line.index_add_(0, self.attended.flatten(), rows.transpose(1, 2).flatten(0, 1))
@@ -220,7 +220,7 @@ def _is_watched(module: nn.Module) -> bool:
 
 
 def _differentiable(function: type[torch.autograd.Function], *given: Any) -> Any:
-    """Without a gradient nothing need be kept, and calls are cheaper."""
+    """Apply the function; without gradients skip autograd, which saves memory and makes calls cheaper."""
     if torch.is_grad_enabled():
         return function.apply(*given)  # type: ignore[no-untyped-call]
     return function.compute(*given)[0]  # type: ignore[attr-defined]
@@ -339,8 +339,8 @@ class _Projection(torch.autograd.Function):
 
 
 class _FeedForward(torch.autograd.Function):
-    """What follows attention: its output projection, RMSNorm and the SwiGLU layer (Shazeer 2002.05202), each of the two
-    added to the hidden states before it."""
+    """Everything after attention: the output projection with its residual, RMSNorm, and the SwiGLU layer (Shazeer
+    2002.05202) with its residual."""
 
     @staticmethod
     def compute(

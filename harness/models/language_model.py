@@ -95,7 +95,7 @@ class LanguageModel:
         return [*self.encode_text(text), self.eos_token_ids[0] if own is None else int(own)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Token ids of a text that stands behind others, and nothing around it."""
+        """Token ids of a text that continues another, without special tokens around it."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -218,7 +218,7 @@ def require_matching_vocabulary(language_model: LanguageModel) -> None:
 
 
 def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, source: str) -> None:
-    """Raise RefusedError unless a teacher's tokens are the student's. source: the teacher's, for the message."""
+    """Raise RefusedError unless teacher and student have one vocabulary. source: the teacher's, for the message."""
     own, others = student.tokenizer.get_vocab(), teacher.tokenizer.get_vocab()
     if own == others:
         return
@@ -226,8 +226,8 @@ def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, sour
     ids = [f"id {index}" if index is not None else "none" for index in (others.get(token), own.get(token))]
     raise RefusedError(
         f"teacher.source {source}: its vocabulary of {len(others)} tokens is not the student's of {len(own)}; "
-        f"{token!r} has {ids[0]} there and {ids[1]} here. Distributions over tokens can only be compared token by "
-        "token: take a teacher with the student's tokenizer, as models of one family have it."
+        f"{token!r} has {ids[0]} there and {ids[1]} here. Distillation compares the two distributions token by token: "
+        "use a teacher with the student's tokenizer, usually a model of the same family."
     )
 
 

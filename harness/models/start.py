@@ -70,7 +70,7 @@ class StartingPoint:
 
     def generator(self, spec: RunSpec) -> LanguageModel | None:
         """The frozen model that the spec's `reward.vr_cli.generator` names, on the device and in the dtype of the
-        policy; None where it names none. It is no starting point: nothing resets it. Raises as `get`."""
+        policy; None if it names none. Raises as `get`."""
         source = spec.reward.generator
         if source is None:
             return None
@@ -78,7 +78,7 @@ class StartingPoint:
         dtype = DTYPES[dtype_on(device, spec.model.dtype)]
         loaded: _Loaded = (source, device, dtype, "auto", spec.model.trust_remote_code)
         if self._generator is None or self._generator[0] != loaded:
-            self._generator = None  # there need not be room for both
+            self._generator = None  # free it first: memory may not hold both
             language_model = load_model(*loaded)
             language_model.model.requires_grad_(False)
             self._generator = loaded, language_model
@@ -105,13 +105,13 @@ class StartingPoint:
         return language_model
 
     def teacher(self, spec: RunSpec, source: str) -> LanguageModel:
-        """The frozen teacher of a source, beside the model that is trained, on its device and in its dtype. The last
-        one is kept for the next cell. Raises RefusedError as `get`."""
+        """The frozen teacher of this source, on the device and in the dtype of the trained model. The last teacher is
+        kept for the next cell. Raises RefusedError as `get`."""
         device = _device(spec.train.device)
         dtype = DTYPES[dtype_on(device, spec.model.dtype)]
         loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
         if self._teacher is None or self._teacher[0] != loaded:
-            self._teacher = None  # before another takes its room
+            self._teacher = None  # free it first: memory may not hold both
             language_model = load_model(*loaded)
             language_model.model.requires_grad_(False)
             self._teacher = (loaded, language_model)

@@ -89,8 +89,8 @@ def _by_arm_and_seed(cells: Path) -> dict[str, list[Path]]:
 
 
 def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:
-    """The record as it is read under the evaluation of this hash. Of a cell that is not trained yet, it will be its
-    own. One whose own evaluation cannot be read is damaged."""
+    """The record as it is read under the evaluation of this hash, which becomes a cell's own evaluation once the cell
+    is trained. A record whose own evaluation cannot be read is damaged."""
     try:
         if not record.is_done or _own_evaluation(record) == evaluation:
             return record

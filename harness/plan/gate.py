@@ -136,14 +136,14 @@ def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
         differing = {knob for knob, by_arm in varied.items() if by_arm[name_a] != by_arm[name_b]}
         if not (_heeds_rewards(a) or _heeds_rewards(b)):
             of_rewards = sorted(knob for knob in differing if knob.startswith("reward."))
-            inert |= dict.fromkeys(of_rewards, "no reward has a say in the loss or in which completions it is made of")
+            inert |= dict.fromkeys(of_rewards, "rewards affect neither the loss nor which completions are in it")
         if inert:
             noops.append(Noop((name_a, name_b), inert, refused=differing <= inert.keys()))
     return noops
 
 
 def _heeds_rewards(spec: RunSpec) -> bool:
-    """Whether training depends on rewards: on their advantages, or as they choose groups, prompts or a limit."""
+    """Whether training depends on rewards: through advantages, or through the choice of groups, prompts or a limit."""
     objective = spec.objective
     if not isinstance(objective, Objective) or hears_rewards(objective) or objective.zero_std != "keep":
         return True
@@ -157,7 +157,7 @@ def first_of(messages: Sequence[str]) -> list[str]:
 
 
 def _size_of_verdicts(a: RunSpec, b: RunSpec) -> dict[str, str]:
-    """Knobs that set the size of a judge's rewards, and not their sign, where only the sign counts; with the reason."""
+    """Knobs that change the size but not the sign of a judge's rewards, if only the sign counts; with the reason."""
     if not all(map(_judge_decides_sign, (a, b))):
         return {}
     (weight, tie), (other_weight, other_tie) = (
@@ -174,7 +174,7 @@ def _size_of_verdicts(a: RunSpec, b: RunSpec) -> dict[str, str]:
 
 
 def _judge_decides_sign(spec: RunSpec) -> bool:
-    """Whether advantages are the signs of a judge's verdicts, and nothing else goes by the rewards."""
+    """Whether advantages are the signs of a judge's verdicts, and nothing else depends on the rewards."""
     objective = spec.objective
     return (
         isinstance(objective, Objective)
@@ -201,7 +201,7 @@ def _inert(a: RunSpec, b: RunSpec) -> dict[str, str]:
 
 
 def _without_weight(a: RunSpec, b: RunSpec) -> dict[str, str]:
-    """Options of parts of the reward that weigh 0 in both, with the reason."""
+    """Options of reward parts whose weight is 0 in both, with the reason."""
     inert = {}
     for section, part in parts_with_options().items():
         # Other parts read the options of a section that is not the part's own, such as `noise`.
@@ -210,6 +210,6 @@ def _without_weight(a: RunSpec, b: RunSpec) -> dict[str, str]:
             for (field, of_a), (_, of_b) in zip(*options, strict=True):
                 if of_a != of_b:
                     inert[f"reward.{section}.{field}"] = (
-                        f"the part {part.name} weighs 0: it is recorded, not trained on"
+                        f"the part {part.name} has weight 0: it is recorded but not trained on"
                     )
     return inert

@@ -235,8 +235,8 @@ def weights_when_split(spec: RunSpec, shape: ModelShape, trained: int, width: in
 
 
 def teacher_pass_bytes(shape: ModelShape, spec: RunSpec, tokens: int, width: int) -> float:
-    """What a pass over so many tokens holds of a teacher, which takes no gradient: one layer's values, the states that
-    tokens are predicted from, and one chunk of its logits and log-probs."""
+    """Bytes of a teacher's forward pass over so many tokens, without gradient: one layer's values, the final hidden
+    states, and one chunk of logits and log-probs."""
     layer = 4 * shape.hidden + 3 * shape.intermediate + 2 * shape.attention + 2 * shape.key_value
     logits = spec.train.logits_chunk_tokens * shape.vocabulary * (2 * FLOAT32_BYTES + width)
     return tokens * (layer + shape.hidden) * width + logits
@@ -262,7 +262,7 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
 
 
 def judging_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
-    """What a judge is asked in a step: two questions about each completion, which show it and its reference."""
+    """The judge's load in one step: two questions per completion, each showing the completion and its reference."""
     rollout, answer_tokens = spec.rollout, spec.reward.of(PairwiseJudge).max_completion_tokens
     questions = 2 * rollout.prompts_per_step * rollout.samples_per_prompt
     tokens = row_tokens(shape, 2 * rollout.max_completion_tokens + answer_tokens)
@@ -318,17 +318,17 @@ def copies(spec: RunSpec, device: Device) -> int:
 
 
 def _has_teacher(spec: RunSpec) -> bool:
-    """Whether a cell holds the weights of a teacher; the starting weights, which may teach, are among its copies."""
+    """Whether a cell holds separate weights of a teacher. If the start teaches, it is among the copies of the start."""
     return spec.checkpoint is None and spec.teacher.type == "model" and not spec.start_teaches
 
 
 def _teacher_shape(spec: RunSpec) -> ModelShape | None:
-    """None without weights of a teacher's own, and where its configuration is not at hand."""
+    """The teacher's shape; None if it has no weights of its own, or if its configuration is not at hand."""
     return find_shape(spec.model_teacher.source or spec.model.source) if _has_teacher(spec) else None
 
 
 def _together(engines: Sequence[EngineMemory]) -> EngineMemory:
-    """Engines over several models, which draw one after the other."""
+    """The memory of several engines that draw one after the other."""
     if len(engines) == 1:
         return engines[0]
     drawing = [(name, size) for engine in engines for name, size in engine.drawing_bytes.items()]

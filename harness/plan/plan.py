@@ -170,7 +170,7 @@ class Plan:
 
 
 def _at_most(steps: int, a_step: int, budget: int | None) -> int:
-    """Tokens of so many steps, or of those until the budget is used."""
+    """Upper bound of tokens over this many steps, or until the budget is used up."""
     return steps * a_step if budget is None else min(steps * a_step, budget + a_step)
 
 
@@ -185,7 +185,7 @@ def _most_tokens_a_step(spec: RunSpec) -> int:
 
 
 def _most_scored(spec: RunSpec) -> int:
-    """Upper bound of the completion tokens that a cell's teacher scores: in each epoch, if it is in the loss."""
+    """Upper bound of the completion tokens that a cell's teacher scores; each epoch counts if it is in the loss."""
     if spec.distils == "none":
         return 0
     times = spec.train.epochs if spec.distils == "loss" else 1
@@ -302,8 +302,8 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
     for name, file in served.items():
         keyless = file.api_key_env is not None and not os.environ.get(file.api_key_env)
         warnings.append(
-            f"the judge {name} is asked at {file.address}: its time and price are not in the estimate."
-            + (f" The environment variable {file.api_key_env} with its key is not set here." if keyless else "")
+            f"the judge {name} is asked at {file.address}: the estimate does not include its time and price."
+            + (f" The environment variable {file.api_key_env} for its key is not set here." if keyless else "")
         )
     evaluation = next(iter(specs.values())).eval
     choosing = [task.name for task in map(get_task, evaluation.tasks) if task.gives_choices]

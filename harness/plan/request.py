@@ -103,8 +103,8 @@ class SweepRequest:
 
     @property
     def layers(self) -> list[Layer]:
-        """What all arms start from: the profile and the sweep's base. Of the profile, only what is of evaluation where
-        nothing is trained."""
+        """The layers that all arms share: the profile and the sweep's base. If nothing is trained, only the profile's
+        evaluation knobs count."""
         profile = profile_layer(self.profile_path)
         if self.checkpoint is None:
             return [profile, *self.layers_without_profile]

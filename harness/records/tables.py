@@ -74,18 +74,20 @@ def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> 
 
 
 def as_array(column: pyarrow.Array | pyarrow.ChunkedArray) -> npt.NDArray[Any]:
-    """A column of numbers or of booleans [n] without copying numbers that are all there; a missing number is NaN.
+    """A column of numbers or of booleans [n], not copied if all are there; a missing one is NaN among floats.
 
-    pyarrow's own `to_numpy` imports pandas for it, which takes 30 MB and .3 s in each process.
+    pyarrow's own `to_numpy` imports pandas, which takes 30 MB and .3 s in each process; so do its Python scalars.
     """
     import numpy as np
     import pyarrow
 
     values = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
+    if values.null_count or pyarrow.types.is_null(values.type):
+        result = np.full(len(values), np.nan)
+        result[as_array(values.is_valid())] = as_array(values.drop_null().cast(pyarrow.float64()))
+        return result
     if pyarrow.types.is_boolean(values.type):
         return np.from_dlpack(values.cast(pyarrow.uint8())).view(np.bool_)
-    if values.null_count or pyarrow.types.is_null(values.type):
-        values = values.cast(pyarrow.float64()).fill_null(np.nan)
     return np.from_dlpack(values)
 
 

@@ -26,12 +26,12 @@ class Attempt:
 
     sample: its number in the group of its prompt, from 0. n_tokens: with the end-of-sequence token.
     truncated: cut at the limit. mean_logp: mean log-prob of its tokens under the sampler, in nats.
-    reward_model_score: in standard deviations of what the starting weights get; NaN where no reward model is in use.
-    answer_logp: of the gold answer behind the completion's reasoning, under the policy, summed over tokens in nats.
-    perplexity_improvement: of the gold text by the reasoning, under a frozen model (2503.22828), at most 1. Both are
-    NaN where no part asks for them (`RewardPart.gold_scored_by`).
-    comparison: what a judge says of it against its group's reference; None for the reference, and without a judge.
-    rule_verdict: that of the task's own grader, where the verdict is a judge's and the task has one.
+    reward_model_score: in standard deviations over the starting weights' completions; NaN without a reward model.
+    answer_logp: log-likelihood of the gold answer after the completion's reasoning, under the policy, in nats, summed
+    over tokens. perplexity_improvement: relative improvement of the gold text's perplexity by the reasoning, under a
+    frozen model (2503.22828), at most 1. Both are NaN if no part needs them (`RewardPart.gold_scored_by`).
+    comparison: a pairwise judge's preference against the group's reference; None for the reference, and without a
+    judge. rule_verdict: the verdict of the task's own grader, if `verdict` is a judge's and the task has a grader.
     """
 
     problem: Problem
@@ -81,8 +81,8 @@ class RewardPart(BaseModel):
     needs_reward_model: ClassVar[bool] = False
     """Whether it reads `Attempt.reward_model_score`, so that a reward model must be trained first."""
     gold_scored_by: ClassVar[Literal["", "policy", "generator"]] = ""
-    """The model that says how likely the gold text is behind a completion's reasoning, if the part depends on nothing
-    else: the policy (`Attempt.answer_logp`) or a frozen one (`Attempt.perplexity_improvement`)."""
+    """Set by a part that depends only on the gold text's likelihood after a completion's reasoning, to the model that
+    scores it: the policy (`Attempt.answer_logp`) or a frozen one (`Attempt.perplexity_improvement`)."""
     needs_judge: ClassVar[bool] = False
     """Whether it reads `Attempt.comparison`, so that a judge must be trained first, and groups have two completions."""
     rewards_steps: ClassVar[bool] = False
@@ -106,7 +106,7 @@ class RewardPart(BaseModel):
 
     @classmethod
     def about(cls) -> str:
-        """What else its docstring says, a line for each paragraph: formula, traps, what others do."""
+        """The rest of its docstring, one line per paragraph: formula, traps, what others do."""
         return "\n".join(cls._paragraphs()[1:])
 
     @classmethod

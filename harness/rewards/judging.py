@@ -1,8 +1,8 @@
-"""Judges, which compare two completions of one problem, and what they say when they are asked in both orders.
+"""Pairwise judges: they compare two completions of one problem and are asked in both orders.
 
-A judge reads the problem and two completions and scores each. Only which score is higher counts. Judges favour one
-position: whatever is shown first, or second. So every question is asked in both orders, and a completion is preferred
-only if both verdicts prefer it. How often the two differ is recorded.
+A judge reads the problem and two completions and scores each. Only which score is higher counts. Judges have a position
+bias: they favour what is shown first, or second. So every question is asked in both orders, and a completion wins only
+if both verdicts prefer it. The records say how often the two differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Scores = tuple[float, float]
 NO_SCORES: Scores = (math.nan, math.nan)
-"""A judge's answer in which no scores can be read."""
+"""Stands for an answer without readable scores."""
 
 
 class Pair(NamedTuple):
@@ -36,36 +36,36 @@ class Judge(Protocol):
     """Compares completions: a model of our own, a model at an address, or a person's rule."""
 
     def scores(self, pairs: Sequence[Pair]) -> Sequence[Scores]:
-        """The score of the first completion and that of the second, for each pair; `NO_SCORES` where there are none.
+        """For each pair, the scores of its first and second completion; `NO_SCORES` if they cannot be read.
 
-        Equal pairs must get equal scores, whatever else is asked beside them, so that a resumed cell sees the same.
+        Equal pairs must get equal scores, whatever else is in the batch, so that a resumed cell gets the same rewards.
         """
 
 
 class Preference(NamedTuple):
-    """A judge's two verdicts on one pair: 1 for the pair's first completion, -1 for its second, 0 for equal scores, NaN
-    without scores."""
+    """A judge's verdicts on one pair in both orders: 1 if it prefers the pair's first completion, -1 the second, 0 for
+    equal scores, NaN without scores."""
 
     in_order: float
     swapped: float
 
     @property
     def agreed(self) -> float:
-        """1 or -1 where both verdicts are that, 0 for a tie: equal scores, or verdicts that differ. NaN if either order
-        has no scores."""
+        """1 or -1 if both verdicts say so; 0 for a tie, which is equal scores or differing verdicts; NaN if either
+        order has no scores."""
         if math.isnan(self.in_order + self.swapped):
             return math.nan
         return self.in_order if self.in_order == self.swapped else 0.0
 
     @property
     def flips(self) -> bool:
-        """Whether another completion is preferred when the order is swapped."""
+        """Whether the preferred completion changes when the order is swapped."""
         return self.in_order * self.swapped < 0
 
 
 def preferences(judge: Judge, pairs: Sequence[Pair]) -> list[Preference]:
-    """What the judge prefers in each pair, asked in both orders. A question that occurs several times is asked once,
-    and two equal texts are a tie without being asked about."""
+    """The judge's preference in each pair, asked in both orders. Repeated questions are asked once; two equal texts are
+    a tie, and the judge is not asked."""
     orders = [order for pair in pairs if pair.first != pair.second for order in (pair, pair.swapped)]
     asked = list(dict.fromkeys(orders))
     verdicts = dict(zip(asked, map(_verdict, judge.scores(asked) if asked else []), strict=True))
@@ -89,9 +89,9 @@ class Comparison:
 
 
 def compared(judge: Judge, attempts: Sequence[Attempt], references: Sequence[int]) -> list[Attempt]:
-    """The attempts with what the judge says of each against its reference.
+    """The attempts, each with its comparison to the group's reference.
 
-    references: the row of each attempt's reference; a group has one. It is not compared with itself.
+    references: for each attempt, the row of its reference; one per group. The reference itself gets no comparison.
     """
     rows = [row for row, reference in enumerate(references) if row != reference]
     pairs = [Pair(attempts[row].problem.problem, attempts[row].text, attempts[references[row]].text) for row in rows]
@@ -103,15 +103,15 @@ def compared(judge: Judge, attempts: Sequence[Attempt], references: Sequence[int
 
 
 def judge_metrics(attempts: Sequence[Attempt]) -> dict[str, float | None]:
-    """judge/* of steps.jsonl: how a step's comparisons came out; None where there is nothing to count.
+    """judge/* of steps.jsonl: outcomes of a step's comparisons, as fractions; None where there is nothing to count.
 
-    Texts equal to their reference's are left out, since nobody was asked about them.
+    Completions whose text equals their reference's are left out, because the judge was not asked about them.
 
-    * judge/flip_frac: pairs of which another completion is preferred when the order is swapped;
-    * judge/first_frac: verdicts for the completion that was shown first, of all that prefer one: 0.5 has no bias;
-    * judge/tie_frac: pairs without a winner, by equal scores or verdicts that differ;
-    * judge/no_scores_frac: pairs of which an order has no scores;
-    * judge/right_frac: pairs of a right and a wrong completion in which the right one is preferred.
+    * judge/flip_frac: pairs whose verdict flips when the order is swapped;
+    * judge/first_frac: verdicts for the completion shown first, among verdicts with a preference; 0.5 is no bias;
+    * judge/tie_frac: pairs without a winner, because scores are equal or verdicts differ;
+    * judge/no_scores_frac: pairs without readable scores in at least one order;
+    * judge/right_frac: among pairs of a right and a wrong completion, those in which the right one wins.
     """
     comparisons = [(attempt, attempt.comparison) for attempt in attempts if attempt.comparison is not None]
     asked = [(attempt, found) for attempt, found in comparisons if attempt.text != found.reference.text]
@@ -126,7 +126,7 @@ def judge_metrics(attempts: Sequence[Attempt]) -> dict[str, float | None]:
 
 
 def position_metrics(given: Sequence[Preference], prefix: str = "") -> dict[str, float | None]:
-    """What the order of the completions does to verdicts, as in `judge_metrics`."""
+    """The fields of `judge_metrics` that depend on the order of the completions."""
     shown_first = [verdict for one in given for verdict in (one.in_order, 0 - one.swapped) if abs(verdict) == 1]
     return {
         f"{prefix}flip_frac": _frac(one.flips for one in given),
@@ -137,6 +137,6 @@ def position_metrics(given: Sequence[Preference], prefix: str = "") -> dict[str,
 
 
 def _frac(holds: Iterable[bool]) -> float | None:
-    """The share of cases in which it holds."""
+    """Share of True; None without cases."""
     cases = list(holds)
     return sum(cases) / len(cases) if cases else None

@@ -33,7 +33,7 @@ class TotalReward:
         self._parts: dict[str, tuple[float, PartFunction]] = {}
         self._of_steps: list[tuple[float, RewardPart]] = []
         self.judges_reasoning = False
-        """Whether the reward depends on the completions up to their answers alone."""
+        """Whether the reward depends on completions only up to their answers."""
         for name, given in _named_and_implied(context):
             if is_reference(name):
                 self._parts[name] = (context.options.parts[name], load_function(name))

@@ -212,8 +212,9 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
 
 
 def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:
-    """Raises RefusedError for a training problem without the gold text that a part of the reward is about, for a text
-    that a model's tokenizer cannot write, and for one that does not fit behind the longest completion."""
+    """Raises RefusedError for a training problem without the gold text that a reward part needs, for a text that the
+    scoring model's tokenizer cannot encode, and for one that does not fit into the context after the longest
+    completion."""
     from harness.training.gold_answers import answer_form, gold_tokens
 
     form, template = answer_form(spec), get_template(spec.task.template)
@@ -227,15 +228,15 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
             gold = getattr(problem, kind)
             if not gold:
                 raise RefusedError(
-                    f"reward.parts.{part}: the problem {problem.id} of {spec.task.train} has no {kind}, and the reward "
-                    f"is how likely that is. Give every row its {kind}, or leave the part out."
+                    f"reward.parts.{part}: the problem {problem.id} of {spec.task.train} has no {kind}, whose "
+                    f"likelihood is the reward. Give every row its {kind}, or leave the part out."
                 )
             for text in (problem.problem, gold):
                 if model.tokenizer.unk_token_id in model.encode_text(text):
                     raise RefusedError(
-                        f"reward.parts.{part}: the tokenizer of {name} lacks characters of {shown(text)}, of the "
-                        f"problem {problem.id}, so the model cannot say how likely it is. Name a model there that can "
-                        "write it, or leave the part out."
+                        f"reward.parts.{part}: the tokenizer of {name} lacks characters of {shown(text)} in the "
+                        f"problem {problem.id}, so the model cannot score it. Name a model that can encode this text, "
+                        "or leave the part out."
                     )
             written = gold_tokens(problem, kind, form, model)
             longest = max(longest, len(model.encode(template.render(problem.problem))) + len(written))
@@ -251,23 +252,23 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
 
 
 def _require_room_for_questions(spec: RunSpec, language_model: LanguageModel, template: Template) -> None:
-    """Raise RefusedError if the longest question to a judge, with its answer, could exceed the model's context."""
+    """Raise RefusedError if the longest question to the judge, with its answer, could exceed the model's context."""
     questions = (template.render(problem.problem, first="", second="") for problem in candidates(spec))
     longest = max(len(language_model.encode(question)) for question in questions)
     completion, answer = spec.rollout.max_completion_tokens, spec.reward.of(PairwiseJudge).max_completion_tokens
     context = getattr(language_model.model.config, "max_position_embeddings", None)
     if context is not None and longest + 2 * completion + answer > context:
         raise RefusedError(
-            f"reward.parts.pairwise: a question of {longest} tokens shows two completions of at most "
-            f"rollout.max_completion_tokens={completion}, and with an answer of "
-            f"reward.pairwise.max_completion_tokens={answer} that exceeds the model's context of {context} "
-            "tokens. Lower one of the limits, or leave the part out."
+            f"reward.parts.pairwise: a question of {longest} tokens, two completions of "
+            f"rollout.max_completion_tokens={completion} and an answer of "
+            f"reward.pairwise.max_completion_tokens={answer} can exceed the model's context of {context} tokens. "
+            "Lower one of the limits, or leave the part out."
         )
 
 
 def require_room_for_teacher(spec: RunSpec, teacher: LanguageModel) -> None:
-    """Raises PromptTooLongError for a prompt of the teacher that leaves no room for a completion in its context, and
-    EvalError for one that shows a solution which is not there."""
+    """Raises PromptTooLongError if a teacher's prompt leaves no room for a completion in its context, and EvalError if
+    the prompt shows a solution that the problem lacks."""
     from harness.models.language_model import require_room
 
     template = get_template(spec.teacher_template)

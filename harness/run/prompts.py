@@ -39,7 +39,7 @@ as one that never is, so that forgetting it shows."""
 
 
 def teacher_prompt(template: Template, problem: Problem) -> str | list[Message]:
-    """What a teacher is asked. Raises EvalError where the prompt shows a solution that is not there."""
+    """The teacher's prompt for a problem. Raises EvalError if it shows a solution that the problem lacks."""
     solution = {"solution": problem.require_solution()} if template.shows_solution else {}
     return template.render(problem.problem, **solution)
 

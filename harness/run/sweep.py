@@ -234,7 +234,7 @@ class SweepCells:
             raise StoppedError(f"{name} is {state}: {ended.reason}. With --fail-fast, no other cell is started.")
 
     def _put_off_cells_with_judges(self) -> None:
-        """They would wait for one that is away, each in turn; the others go on. The next run starts them."""
+        """Put off all cells that ask a judge, because each would wait for the absent one; the next run starts them."""
         put_off = [cell for cell in self.waiting if cell.spec.judges]
         self.waiting = [cell for cell in self.waiting if cell not in put_off]
         if put_off:

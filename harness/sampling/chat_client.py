@@ -1,8 +1,8 @@
 """Asks a chat model at an OpenAI-compatible address: many questions at once, patiently, until all are answered.
 
-A server may be busy, restart or drop a connection. Each question is then asked again, after a pause that doubles from
-try to try and is drawn at random within its upper half, so that clients do not come back all at once. Only if nothing
-at all was answered for as long as the caller's patience lasts, `ServerAwayError` is raised.
+A server may be busy, restart or drop a connection. Each question is then retried with exponential back-off, and with
+jitter so that clients do not all return at once. `ServerAwayError` is raised only if no question at all was answered
+for as long as the caller's patience lasts.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 _TOLD_EVERY_S = 5.0
 _LOOK_EVERY_S = 0.2
 _MOST_BYTES = 16 * 2**20
-"""The most of a response: a longer one is no reply of a judge."""
+"""Limit for one response; a longer one cannot be a judge's reply."""
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
-"""Besides all from 500 on."""
+"""HTTP statuses to retry, besides all from 500 on."""
 
 
 class ServerAwayError(BenchError):
-    """A server did not answer for as long as it was waited for. What it had answered is kept."""
+    """A server did not answer within the caller's patience. Its earlier replies are kept."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,17 @@ class ChatReply:
 OnReply = Callable[[int, ChatReply], None]
 """(index of the question, its reply); called in the thread that asks."""
 OnWaiting = Callable[[str, bool], None]
-"""Is told every few seconds while nothing comes: what is waited for, and whether the server is away. Else it thinks."""
+"""Called every few seconds while no reply comes: with a sentence on the wait, and whether the server is away (else it
+is still working on its replies)."""
 
 
 @dataclass
 class ChatClient:
-    """address: up to /v1. key_variable: the environment variable with the key; None: no key is sent. timeout_s: of one
-    request. patience_s: how long the server may answer nothing before `ServerAwayError`.
+    """A client of one model at one address.
 
-    requests: how many were sent so far, repetitions included.
+    address: URL up to /v1. key_variable: the environment variable with the key; None: no key is sent. timeout_s: limit
+    for one request. patience_s: how long the server may stay without any reply before `ServerAwayError`. requests: how
+    many were sent so far, retries included.
     """
 
     address: str
@@ -76,15 +78,15 @@ class ChatClient:
     ) -> None:
         """Ask all questions, `concurrency` at a time; on_reply gets each reply as it comes.
 
-        Raises ServerAwayError, and RefusedError for what no repetition would mend: no key, a wrong one, an unknown
-        model or address, a question that is too long. An exception ends the asking within moments; replies on their way
+        Raises ServerAwayError, and RefusedError for what a retry cannot fix: a missing or wrong key, an unknown model
+        or address, a question that is too long. After an exception the threads stop soon, and replies still under way
         are lost.
         """
         body = {"model": self.model, "temperature": temperature, "max_tokens": max_completion_tokens, "n": 1}
         asking = _Asking(self, self._headers())
         for index, messages in enumerate(questions):
             asking.questions.put((index, body | {"messages": messages}))
-        # Daemons: a program that ends need not wait for replies on their way.
+        # Daemons, so that the program can exit without waiting for replies under way.
         for _ in range(min(self.concurrency, len(questions))):
             Thread(target=asking.work, name="chat", daemon=True).start()
         missing = len(questions)
@@ -124,7 +126,7 @@ def missing_key(variable: str, address: str) -> str:
 
 
 class _NotNowError(Exception):
-    """Worth another try. after_s: the pause that the server asked for."""
+    """A failure worth a retry. after_s: the pause that the server asked for."""
 
     def __init__(self, reason: str, after_s: float | None = None) -> None:
         super().__init__(reason)
@@ -132,7 +134,7 @@ class _NotNowError(Exception):
 
 
 class _Asking:
-    """One call of `ChatClient.ask`, as its threads share it."""
+    """The state of one call of `ChatClient.ask`, shared by its threads."""
 
     def __init__(self, client: ChatClient, headers: dict[str, str]) -> None:
         import urllib3
@@ -146,7 +148,7 @@ class _Asking:
         self.answers: SimpleQueue[tuple[int, ChatReply | BaseException]] = SimpleQueue()
 
     def work(self) -> None:
-        """A thread's part: question after question, until none is left or the asking has ended."""
+        """A thread's loop: ask one question after another, until none is left or the call has ended."""
         while not self.ended.is_set():
             try:
                 index, body = self.questions.get_nowait()
@@ -154,12 +156,12 @@ class _Asking:
                 return
             try:
                 self.answers.put((index, self.reply(body)))
-            except BaseException as error:  # noqa: BLE001  # it is raised where the questions were asked
+            except BaseException as error:  # noqa: BLE001  # raised again in the thread that called `ask`
                 self.answers.put((index, error))
                 return
 
     def reply(self, body: dict[str, Any]) -> ChatReply:
-        """The reply to one question, however often it has to be asked."""
+        """The reply to one question, with as many retries as it takes."""
         content = json.dumps(body).encode()
         pause_s = FIRST_PAUSE_S
         while not self.ended.is_set():
@@ -170,13 +172,14 @@ class _Asking:
             except _NotNowError as error:
                 self._trouble = str(error)
                 asked_s = error.after_s
-            # Drawn without a seed: when a question is asked again changes nothing of its reply.
+            # No seed is needed: the time of a retry cannot change the reply.
             self.ended.wait(max(pause_s * random.uniform(0.5, 1.0), min(asked_s or 0.0, LONGEST_PAUSE_S)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         raise RuntimeError("the asking has ended")
 
     def require_life(self, on_waiting: OnWaiting) -> None:
-        """Raise ServerAwayError if nothing was answered for too long, else say so now and then. In the main thread."""
+        """Raise ServerAwayError if no reply came for too long; before that, report the wait now and then. Called in the
+        thread that called `ask`."""
         now_s, client = time.monotonic(), self._client
         silent_s = now_s - self._answered_s
         if self._trouble and silent_s > client.patience_s:
@@ -218,17 +221,17 @@ class _Asking:
         said = self._without_key(received[:2000].decode(errors="replace").strip())
         raise RefusedError(
             f"the judge {client.model} at {client.address} refuses a question with HTTP {status}: {shown(said, 400)}. "
-            "Mend address, model, key or text in the judge's file, or start the server with a longer context."
+            "Correct address, model, key or text in the judge's file, or start the server with a longer context."
         )
 
     def _without_key(self, text: str) -> str:
-        """Servers repeat the key that they refuse."""
+        """The text with the key masked, because servers quote the key that they reject."""
         key = self._headers.get("Authorization", "").removeprefix("Bearer ")
         return text.replace(key, "***") if key else text
 
 
 def _in_words(error: Exception) -> str:
-    """What went wrong, without addresses of Python objects."""
+    """The error in words; str(error) would show addresses of Python objects."""
     from urllib3.exceptions import NewConnectionError, TimeoutError
 
     if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
@@ -239,12 +242,12 @@ def _in_words(error: Exception) -> str:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """What the header Retry-After asks for, where it is a number; a date is not waited for."""
+    """Seconds in the header Retry-After; None if it is missing or a date."""
     return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
 
 
 def _read(received: bytes) -> ChatReply:
-    """Raises _NotNowError for what is no chat completion: a proxy's page, or a cut one."""
+    """Raises _NotNowError for anything but a chat completion, such as a proxy's page or a truncated response."""
     try:
         document = json.loads(received)
         message = document["choices"][0]["message"]
@@ -253,5 +256,5 @@ def _read(received: bytes) -> ChatReply:
         tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         raise _NotNowError("the response is no chat completion") from None
-    # Servers that keep thoughts apart give no content where the reply was cut before the answer.
+    # Servers that separate thoughts return no content if the reply was truncated before the answer.
     return ChatReply(text if isinstance(text, str) else "", *tokens)

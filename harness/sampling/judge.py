@@ -1,6 +1,6 @@
 """A generative judge: a language model that reads a problem and two completions and writes two scores.
 
-It writes the likeliest tokens, so that the same question has the same answer in every step and after every resume.
+It decodes greedily, so that the same question has the same answer in every step and after every resume.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _SCORES = re.compile(rf"{_NUMBER}\s*,\s*{_NUMBER}\W*$")
 
 
 def read_scores(text: str) -> Scores:
-    """The two numbers, with a comma between them, that a judgement ends with; `NO_SCORES` if it does not."""
+    """The two comma-separated numbers at the end of a judgement; `NO_SCORES` if it does not end with these."""
     found = _SCORES.search(text)
     return (float(found[1]), float(found[2])) if found else NO_SCORES
 
 
 def written_scores(first: int, second: int) -> str:
-    """As `read_scores` reads them."""
+    """The text that `read_scores` reads as these scores."""
     return f"{first},{second}"
 
 
 @dataclass(frozen=True)
 class GenerativeJudge:
-    """Judge (see `harness.rewards.judging`) that is a language model. engine: over its model."""
+    """A `harness.rewards.judging.Judge` that is a language model. engine: draws from that model."""
 
     language_model: LanguageModel
     engine: Engine
@@ -46,8 +46,8 @@ class GenerativeJudge:
 
     @classmethod
     def of(cls, spec: RunSpec, language_model: LanguageModel) -> GenerativeJudge:
-        """The judge that a spec asks for, with these weights. It draws with the torch engine, whatever the policy draws
-        with: no second engine wants a share of the GPU."""
+        """The judge that a spec asks for, with these weights. It always uses the torch engine, so that no second vLLM
+        needs a share of the GPU."""
         rollout = spec.rollout.model_copy(update={"engine": "torch", "dtype": "trainer"})
         template = get_template(spec.judge_template or "")
         limit = spec.reward.of(PairwiseJudge).max_completion_tokens
@@ -74,7 +74,7 @@ class GenerativeJudge:
         return SamplingParams(self.max_completion_tokens, temperature, stop=self.template.stop)
 
     def scores(self, pairs: Sequence[Pair]) -> list[Scores]:
-        """As `Judge.scores`. A question that leaves no room for an answer in the model's context has none."""
+        """As `Judge.scores`; NO_SCORES for a question that leaves no room for an answer in the model's context."""
         found = [NO_SCORES] * len(pairs)
         prompts = {place: prompt for place, pair in enumerate(pairs) if self._fits(prompt := self.prompt(pair))}
         if prompts:
@@ -85,7 +85,7 @@ class GenerativeJudge:
         return found
 
     def read(self, tokens: torch.Tensor, lengths: torch.Tensor, truncated: torch.Tensor) -> list[Scores]:
-        """The scores in judgements [N, T] of these lengths [N]; none in one that was cut at the limit."""
+        """The scores in judgements, token ids [N, T] of these lengths [N]; NO_SCORES if a judgement was truncated."""
         return [
             NO_SCORES if is_cut else read_scores(self.language_model.decode(row[:length]))
             for row, length, is_cut in zip(tokens.tolist(), lengths.tolist(), truncated.tolist(), strict=True)

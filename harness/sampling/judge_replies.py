@@ -1,10 +1,10 @@
-"""What judges said, kept in a home: a question that was answered once is never asked again.
+"""The cache of judges' replies in a home: a question that was answered once is never asked again.
 
 `<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked.
-Each process appends to a file of its own, so no two ever write into one, on a shared disk either; a kill tears at most
-the last line, which nobody reads. A question that this process has no reply to is looked up in what others have written
-since, then asked. Each reply is on file before anything is made of it, so a cell that is repeated from its checkpoint
-gets the same verdicts, even where the server would not say the same twice.
+Each process appends to a file of its own, so two processes never write to the same file, even on a shared disk. A kill
+can only tear the last line, which readers skip. Before a process asks a question, it looks for a reply in what the
+others have written since. Each reply is on disk before it is used, so a cell that repeats steps from its checkpoint
+gets the same verdicts, even from a server whose replies vary.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 FOLDER = "judges"
 MOST_BYTES = 2 * 2**30
-"""The most that replies of one model may take; above it the oldest files go."""
+"""Limit for the replies of one model; above it the oldest files are deleted."""
 _IN_USE_S = 24 * 3600.0
-"""A file that was written to since then may still be a live process'."""
+"""A file written more recently than this may belong to a live process, so it is kept."""
 
 
 class Replies:
@@ -48,7 +48,7 @@ class Replies:
         self._own: Path | None = None
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Those that nobody has had a reply to, each once."""
+        """The questions that no process has a reply to, without duplicates."""
         if any(name not in self._known for name in names):
             self._read_news()
         return [name for name in dict.fromkeys(names) if name not in self._known]
@@ -66,7 +66,7 @@ class Replies:
         self._known[reply.question] = reply
 
     def _read_news(self) -> None:
-        """What was appended since it was last read, but for torn ends. The first reply to a question stays."""
+        """Read the lines that others appended since the last call, except torn ones. A question's first reply stays."""
         for path in sorted(self._folder.glob("*.jsonl")):
             if path == self._own:
                 continue
@@ -92,7 +92,7 @@ class Replies:
 
 
 def _reply_in(line: bytes) -> Reply | None:
-    """None for a line that is damaged: its question is asked again."""
+    """None for a damaged line, whose question is then asked again."""
     try:
         row = json.loads(line)
         prompt_tokens, completion_tokens = row["tokens"]
@@ -103,9 +103,9 @@ def _reply_in(line: bytes) -> Reply | None:
 
 @dataclass
 class JudgeMessenger:
-    """Asks judges, at their addresses or in this process, what the home has no reply to yet.
+    """Asks judges, at their addresses or in this process, the questions that the home has no reply to yet.
 
-    on_waiting: is told while a judge is waited for. requests: how many were sent to addresses, repetitions included.
+    on_waiting: called while a judge keeps us waiting. requests: how many were sent to addresses, retries included.
     """
 
     home: Path
@@ -131,7 +131,7 @@ class JudgeMessenger:
         return [replies[question.name] for question in questions]
 
     def _replies_of(self, judge: Judge) -> Replies:
-        weights = judge.file.source and model_fingerprint(judge.file.source)  # those at an address are not known
+        weights = judge.file.source and model_fingerprint(judge.file.source)  # unknown for a server's model
         name = digest(judge.decoding | {"weights": weights})[:16]
         if name not in self._replies:
             self._replies[name] = Replies(self.home / "cache" / FOLDER / name)
@@ -152,13 +152,13 @@ class JudgeMessenger:
 
 @contextmanager
 def judges_in(home: Path, on_waiting: OnWaiting = lambda sentence, is_away: None) -> Iterator[None]:
-    """Let judges be asked, with the replies of this home, until the block ends."""
+    """Allow asking judges, with this home's cache of replies, until the block ends."""
     with lent(JudgeMessenger(home, on_waiting)):
         yield
 
 
 def require_askable(judge: Judge) -> None:
-    """RefusedError for a key or a local model that is not there."""
+    """Raise RefusedError if the judge's key or local model is missing."""
     file = judge.file
     if file.address is not None and file.api_key_env is not None and not os.environ.get(file.api_key_env, "").strip():
         raise RefusedError(missing_key(file.api_key_env, file.address))
@@ -172,7 +172,7 @@ _in_process: dict[str, LanguageModel] = {}
 
 
 def _ask_in_process(judge: Judge, asked: Sequence[Question], keep: Callable[[int, ChatReply], None]) -> None:
-    """With noise keyed by the question, where the temperature is above 0."""
+    """Ask a model loaded in this process. Sampling noise is keyed by the question, so a reply can be repeated."""
     import torch
 
     from evals.sampler import SamplingParams

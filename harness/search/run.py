@@ -133,8 +133,8 @@ class SearchRun:
         return used
 
     def _is_used_up(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether nothing new is to be had: the last trials used nothing of the budget, as settings that were tried
-        before, or that cannot be tried. Of tokens or hours alone it would never be used up."""
+        """Whether the search has run dry: the last trials used none of the budget, because their settings were tried
+        before or cannot be tried. A budget of only tokens or hours would then never be used up."""
         last = [spent_on(trial, self.folder) for trial in trials if trial.state.is_finished()][-IDLE_TRIALS:]
         counts_hours = self.plan.search.budget.hours is not None
         return len(last) == IDLE_TRIALS and not any(

@@ -93,8 +93,8 @@ class Spent:
 
 
 def spent_on(trial: FrozenTrial, folder: Path) -> Spent:
-    """So far; nothing for a trial that shares the cells of another. Of one that another machine has in hand, nothing
-    is known before it ends. folder: of the search."""
+    """What a trial has spent so far; nothing for a trial that shares another's cells, nor for one that another machine
+    runs, until it ends. folder: of the search."""
     if trial.user_attrs.get("same_as") is not None:
         return Spent()
     cells = _cells(trial, folder)

@@ -2,7 +2,7 @@
 
     experiment   the sweep's name
     parent run   the question (tag `bench.question_id`) and its answer; artifacts: the report
-    child run    a cell (tag `bench.cell`); parameters: its resolved spec; curves: its steps, timing and scores. Of a
+    child run    a cell (tag `bench.cell`); parameters: its resolved spec; curves: its steps, timing and scores. For a
                  search also a trial without cells (tag `bench.trial`); parameters: its values of the searched knobs
 
 How far the mirror is stands in MLflow itself and nowhere else: the tag `bench.mirrored` of a child run says how many
@@ -10,9 +10,9 @@ rows of each record it holds, and their digest. It is written after the points i
 them. A point that is sent again is the same point (see `MirroredRun.log_points`). So no point is lost or there twice,
 whatever happens:
 
-    killed between points and tag        a database has neither: the runs of some cells are written in one transaction.
-                                         To a server the points are sent again; MLflow keeps one of each. If a resume
-                                         has made their rows anew, at another time, the run goes to the bin and the cell
+    killed between points and tag        a database has neither, because both are written in one transaction. To a
+                                         server the points are sent again, and MLflow keeps one of each. If a resume
+                                         has rewritten their rows, with new times, the run goes to the bin and the cell
                                          gets a new one
     mlflow.db deleted, server replaced   there is no tag, so all is sent
     a resume cut rows off the end        nothing is sent until the records have grown back to what is mirrored. If the

@@ -66,9 +66,9 @@ class Batch:
     rollout_s: float = 0.0
     """Wall-clock of drawing, encoding included."""
     origins: Sequence[Origin] = ()
-    """[N] who wrote each completion; empty where the sampler did."""
+    """[N] who wrote each completion; empty if all come from `rollout.sampler`'s policy."""
     teacher_prompts: Sequence[Sequence[int]] = ()
-    """[N] token ids of the prompts under which the teacher is asked; empty where they are the policy's."""
+    """[N] token ids of the teacher's prompts; empty if they are the policy's."""
 
     # Filled when they are graded and rewarded (harness.run.learning.rewards).
     attempts: Sequence[Attempt] = ()
@@ -76,11 +76,11 @@ class Batch:
     rewards: Tensor = UNFILLED
     """[N] float32; NaN for a completion that could not be scored."""
     reward_columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """What is recorded of them, [N] numbers by column: `reward`, and each part before its weight, `reward/<name>`."""
+    """Recorded columns, [N] numbers each: `reward`, and each part before its weight as `reward/<name>`."""
     token_rewards: Tensor | None = None
     """[N, T] rewards of steps within completions, to which `prepare` adds the KL; see `algorithms.advantages`."""
     rewarded_tokens: Tensor | None = None
-    """[N] int64: how many tokens of each completion its reward depends on, and the loss learns from; None: all."""
+    """[N] int64: how many tokens of each completion affect its reward and enter the loss; None: all."""
     answers: GoldAnswers | None = None
     """The gold answers that the loss has a supervised term on."""
     correct: Tensor = UNFILLED
@@ -101,7 +101,7 @@ class Batch:
     ref_logps: Tensor | None = None
     """[N, T] log-probs under the policy that the objective's KL refers to."""
     teacher_logps: Tensor | None = None
-    """[N, T] log-probs under the teacher, where they are a reward."""
+    """[N, T] log-probs under the teacher, for distill.where=reward."""
     returns: Tensor | None = None
     """[N, T] what the critic learns."""
 
@@ -110,19 +110,19 @@ class Batch:
 
     @property
     def generated_tokens(self) -> int:
-        """Those of completions that were drawn; a given one costs nothing."""
+        """Tokens of sampled completions; given ones cost nothing."""
         return int(self.sequences.lengths[self.drawn].sum())
 
     @property
     def drawn(self) -> Tensor:
-        """Bool [N]: completions that a model has drawn; the others were given."""
+        """Bool [N]: True for completions sampled by a model, False for given ones."""
         if not self.origins:
             return torch.ones(len(self), dtype=torch.bool)
         return torch.tensor([origin != "given" for origin in self.origins])
 
     @cached_property
     def for_teacher(self) -> Sequences:
-        """The completions behind the prompts under which the teacher is asked."""
+        """The completions under the teacher's prompts."""
         return replace(self.sequences, prompts=self.teacher_prompts) if self.teacher_prompts else self.sequences
 
     def by_group(self, values: Sequence[T]) -> list[Sequence[T]]:
@@ -139,7 +139,7 @@ class Batch:
     def of_completions(
         cls, prompts: Sequence[Sequence[int]], drawn: Completions, first_example: int, max_completion_tokens: int
     ) -> Batch:
-        """The completions of prompts (token ids), equally many of each. Groups are numbered from first_example on."""
+        """A batch of completions, equally many per prompt (token ids). Groups are numbered from first_example on."""
         samples = len(drawn.lengths) // len(prompts)
         return cls(
             sequences=Sequences([prompt for prompt in prompts for _ in range(samples)], drawn.tokens, drawn.lengths),
@@ -311,8 +311,8 @@ def prepare(
 
 
 def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor], seed: int, step: int) -> Tensor:
-    """[N, T] advantages of a prepared batch for a pass that is split into these optimiser steps (row indices): those of
-    the rewards, and what the teacher adds to them."""
+    """[N, T] advantages of a prepared batch for a pass that is split into these optimiser steps (row indices): from
+    rewards, plus the teacher's with distill.where=reward."""
     if policy_waits(objective, step):
         return torch.zeros(batch.sequences.completions.shape)
     of_rewards = advantages(

@@ -1,7 +1,7 @@
-"""Gold texts behind the reasoning of completions: what models say of them, for rewards, and their term of the loss.
+"""The likelihood of gold texts after a completion's reasoning: for rewards, and as a supervised term of the loss.
 
-The reasoning of a completion is its text up to the answer. The gold answer stands behind the mark that opens an answer,
-which is added to a completion that has none; a gold solution stands in place of the mark. A frozen generator reads all
+The reasoning of a completion is its text up to the answer. The gold answer follows the mark that opens an answer, which
+is appended to a completion that has none; a gold solution takes the place of the mark. A frozen generator reads all
 of this as text, with its own tokenizer; the policy reads the tokens that it drew.
 
 Shapes: N completions, T longest completion.
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GoldAnswers:
-    """The gold answers of N completions as the policy is to give them: the supervised term of JEPO (2503.19618).
+    """The gold answers of N completions, for the supervised term of JEPO (2503.19618).
 
-    sequences: prompt, reasoning and opening mark, then the answer as the completion. weights [N] float32: of each
-    answer's log-likelihood in the loss, which is divided as the tokens of the completion are.
+    sequences: as prompt the prompt, reasoning and opening mark; as completion the gold answer. weights [N] float32:
+    weight of each answer's log-likelihood in the loss, which has the same denominator as the completion's tokens.
     """
 
     sequences: Sequences
@@ -62,8 +62,8 @@ class GoldAnswers:
         budget_tokens: int,
         backward: Callable[[Tensor, PassTokens], None],
     ) -> Tensor:
-        """Pass the loss of some rows (int64 indices) to `backward`, and return it: - sum of weight / divisor times
-        log-likelihood; divisors [len(rows)] float. Log-probs are at the temperature of rollouts."""
+        """Pass the loss of some rows (int64 indices) to `backward`, and return it: the negative sum over rows of weight
+        / divisor times log-likelihood; divisors [len(rows)] float. Log-probs are at rollout.temperature."""
         factors = torch.zeros_like(self.weights)
         factors[rows] = self.weights[rows] / divisors
         shared = shares_prompts(policy.get_decoder())
@@ -79,7 +79,7 @@ class GoldAnswers:
 
 
 class GoldScorer:
-    """Says how likely the gold texts of completions are, for the parts of the reward that ask for it."""
+    """Scores the likelihood of gold texts, for the reward parts that need it."""
 
     def __init__(self, spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:
         """generator: the frozen model of `reward.vr_cli`; None without that part."""
@@ -89,10 +89,10 @@ class GoldScorer:
         self._characters = TokenCharacters(policy.decode)
 
     def scored(self, batch: Batch, judges_reasoning: bool) -> Batch:
-        """The graded batch, its attempts with what the models say of their gold texts, with the gold answers that the
-        loss learns from. judges_reasoning: whether the reward depends on nothing behind the opening marks.
+        """The graded batch with scored attempts, and with the gold answers for the supervised term of the loss.
 
-        Equal rows are scored once, so they tie.
+        judges_reasoning: whether the reward is independent of all text after the opening marks. Equal rows are scored
+        once, so they tie exactly.
         """
         attempts, answers = list(batch.attempts), None
         ends = [self._token_ends(batch.sequences, row, attempt) for row, attempt in enumerate(attempts)]
@@ -112,12 +112,12 @@ class GoldScorer:
         return replace(batch, attempts=attempts, reward_columns=columns, answers=answers, rewarded_tokens=rewarded)
 
     def _token_ends(self, sequences: Sequences, row: int, attempt: Attempt) -> list[int]:
-        """How many characters of a completion's text are complete with each of its tokens."""
+        """For each token of a completion, how many characters of its text are complete after that token."""
         drawn = sequences.completions[row, : attempt.n_tokens].tolist()
         return list(accumulate(self._characters.of(drawn, attempt.text)))
 
     def _reasoning_tokens(self, attempts: Sequence[Attempt], ends: Sequence[list[int]]) -> Tensor:
-        """[N] int64: the tokens of each completion up to the one that completes the opening mark; all without it."""
+        """[N] int64: number of tokens of each completion up to the end of its opening mark; all if it has none."""
         counts = []
         for attempt, own in zip(attempts, ends, strict=True):
             opening = None if self._form is None else self._form.opening_in(attempt.text)
@@ -134,7 +134,7 @@ class GoldScorer:
             text, opening = attempt.text, form.opening_in(attempt.text)
             end = len(text) if opening is None else opening[1]
             last = bisect_left(own, end)
-            # If the last token reaches into the answer, it is left out, and its part of the reasoning written anew.
+            # A last token that reaches into the answer is dropped, and its part of the reasoning is encoded again.
             whole = last + (own[last] == end) if end else 0
             written = own[whole - 1] if whole else 0
             rest = text[written:end] + (form.opening if opening is None else "")
@@ -143,14 +143,14 @@ class GoldScorer:
         return Sequences.of(prompts, [gold_tokens(attempt.problem, "answer", form, policy) for attempt in attempts])
 
     def _improvements(self, generator: LanguageModel, attempts: Sequence[Attempt]) -> list[float]:
-        """[N] of the perplexity of the gold text, by the reasoning."""
+        """[N] relative improvement of the gold text's perplexity by the reasoning (see `perplexity_improvement`)."""
         kind = self._spec.reward.of(VrCli).gold
         form = self._form if kind == "answer" else None
         opening = "" if form is None else form.opening
         by_id = {attempt.problem.id: attempt.problem for attempt in attempts}
         asked = {id: generator.encode(self._template.render(one.problem)) for id, one in by_id.items()}
         gold = {id: gold_tokens(one, kind, form, generator) for id, one in by_id.items()}
-        # The prompts alone come first.
+        # Rows without reasoning come first: their perplexity is PPL_before.
         prompts = [[*prompt, *generator.encode_text(opening)] for prompt in asked.values()]
         texts = [*gold.values()]
         for attempt in attempts:
@@ -165,7 +165,7 @@ class GoldScorer:
         ]
 
     def _reasoning(self, text: str, form: AnswerForm | None) -> str:
-        """A completion up to its answer, with the opening mark; without it (form None) before a gold solution."""
+        """The reasoning of a completion, with the opening mark; without the mark (form None) before a gold solution."""
         if form is not None:
             opening = form.opening_in(text)
             return text + form.opening if opening is None else text[: opening[1]]
@@ -188,15 +188,15 @@ class GoldScorer:
 
 
 def answer_form(spec: RunSpec) -> AnswerForm | None:
-    """How answers of the training task are opened; None where no mark opens them."""
+    """The answer form of the training task; None if no mark opens its answers."""
     return ANSWER_FORMS.get(get_task(spec.task.train).extract)
 
 
 def gold_tokens(
     problem: Problem, kind: Literal["answer", "solution"], form: AnswerForm | None, language_model: LanguageModel
 ) -> list[int]:
-    """The gold text of a problem: its answer as it stands behind an opening mark, up to the closing mark or, without
-    one, the end-of-sequence token; or its solution with that token. ValueError for a problem without it."""
+    """Token ids of a problem's gold text. An answer ends with the closing mark or, without one, the end-of-sequence
+    token; a solution ends with that token. ValueError if the problem has no such text, or no mark opens its answer."""
     if kind == "solution":
         if problem.solution is None:
             raise ValueError(f"the problem {problem.id} has no solution")

@@ -1,11 +1,11 @@
 """One pass of a decoder over rows that share prompts: every prompt is computed once, however many completions follow
 it, and there is no padding except in attention itself.
 
-The tokens of a batch stand in line: first the distinct prompts, then each row's completion without its last token,
-which predicts nothing. Attention needs blocks [sequences, positions]: one of all prompts, and some of completions of
-similar length; the rest of a transformer runs on the line as it is. Where layers are not computed in blocks on a CPU
-(`harness.models.blocks`), transformers' own modules call an attention function of ours. Hidden states and gradients are
-those of a padded batch, up to rounding. A layout is made on the host: on a device it would wait for each length.
+The tokens of a batch are packed into one line: first the distinct prompts, then each row's completion without its last
+token, which predicts nothing. Only attention needs padded blocks [sequences, positions]: one of all prompts, and others
+of completions of similar length. Where layers are not computed in blocks on a CPU (`harness.models.blocks`),
+transformers' own modules call our attention function. Hidden states and gradients equal those of a padded batch, up to
+rounding. The layout is computed on the host, because a device would have to synchronise for each length.
 
 Shapes: n rows, P distinct prompts, W longest prompt, T longest completion, M tokens in line.
 """
@@ -36,7 +36,7 @@ BLOCK_FILL = 0.5
 """The shortest completion of a block is at least this share as long as its longest, which limits padding. A higher
 share makes more and smaller blocks, and each costs a call of the attention kernel."""
 ATTENDED_TOKENS = 1024
-"""Keys of the sequences that pass through attention together on a CPU: they stay in a core's cache meanwhile."""
+"""Number of keys that pass through attention together on a CPU, few enough to stay in a core's cache."""
 MASK_ALIGNMENT = 16
 """Elements; torch's `pad_bias` in aten/src/ATen/native/transformers/attention.cpp."""
 

@@ -29,7 +29,7 @@ def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
 
 
 def require_copy(copy: PreTrainedModel | None) -> PreTrainedModel:
-    """A frozen copy that the spec needs. Raises RuntimeError if none was made, rather than let another policy do."""
+    """A frozen copy that the spec needs. Raises RuntimeError if none was made, rather than use another policy."""
     if copy is None:
         raise RuntimeError("no copy was made of the weights that are to be sampled from or compared with")
     return copy

@@ -67,13 +67,13 @@ class Sequences:
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Sequences:
-        """From lists of token ids, a completion for each prompt."""
+        """Sequences from lists of token ids, one completion per prompt."""
         padded = pad_sequence([torch.tensor(one, dtype=torch.int64) for one in completions], batch_first=True)
         return cls(prompts, padded, torch.tensor([len(one) for one in completions]))
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
-        """The rows of all parts."""
+        """The rows of all parts, in order."""
         longest = max(one.completions.shape[1] for one in parts)
         # Padding is masked everywhere, so any token id serves.
         padded = [functional.pad(one.completions, (0, longest - one.completions.shape[1])) for one in parts]
@@ -95,7 +95,8 @@ class Sequences:
 
     @cached_property
     def distinct_rows(self) -> tuple[Tensor, list[int]]:
-        """The first row (int64 indices) of each that occurs, and for each of the N rows the first that equals it."""
+        """The first row of each distinct sequence (int64 indices), and for each of the N rows the first row equal to
+        it."""
         first: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
         rows = zip(self.prompts, self.completions.tolist(), self.lengths.tolist(), strict=True)
         same_as = [

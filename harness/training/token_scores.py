@@ -76,7 +76,7 @@ def token_divergence(
     distill: DistillInLoss,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
 ) -> Tensor:
-    """Divergence [M] of teacher and student in nats, with gradients to the student's hidden states and head.
+    """Divergence [M] between teacher and student in nats, with gradients to the student's hidden states and head.
 
     hidden [M, D], teacher_hidden [M, D']. float32, or float64 where the hidden states are. Where one of the two has
     more embeddings, padded behind the last token that both know, these are left out of both distributions.
@@ -188,8 +188,8 @@ def _both_logps(ctx: Any, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tenso
 def _through_head(
     ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, grad_product: Callable[[slice], Tensor]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of hidden states, weight and bias, the first three inputs, from those of the head's matrix product
-    [C, V] in the dtype of its factors, which are made chunk by chunk."""
+    """Gradients of hidden states, weight and bias (the first three inputs) from the gradients of the head's matrix
+    product [C, V] in the dtype of its factors, one chunk of tokens at a time."""
     grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
     # Half-precision products are added up in float32; autograd rounds the sums if the weights want it.
     grad_dtype = torch.promote_types(weight.dtype, torch.float32)

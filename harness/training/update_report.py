@@ -41,9 +41,9 @@ class UpdateReport:
     """Metrics, which are reproducible, and wall-clock by phase in seconds, which is not.
 
     The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
-    advantage enter it only if another term acts on them); all others are over the rows that no filter dropped. Of those
-    entropy/* and mismatch/* may stand on a sample of `scored_rows` rows (`row_weights`). A metric is None if there was
-    nothing to measure it on: a run has the same metrics at all of its steps.
+    advantage enter it only if another term acts on them); all others are over the rows that no filter dropped, but
+    entropy/* and mismatch/* may be estimated from a sample of `scored_rows` rows (`row_weights`). A metric is None if
+    there was nothing to measure it on: a run has the same metrics at all of its steps.
     """
 
     metrics: Metrics

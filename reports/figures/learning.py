@@ -1,5 +1,5 @@
-"""How arms learn: held-out scores, training reward and the truth beside it, the distance to the baseline, and the two
-sides of pairs."""
+"""How arms learn: held-out scores, training reward next to the true verdict, the distance to the baseline, and chosen
+and rejected completions."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ PROXY_COLUMNS = (
 
 
 def draw_proxy(analysis: Analysis) -> Drawing | None:
-    """What was trained on beside the truth; None if every cell was trained on the truth itself."""
+    """Training reward next to the true verdict; None if every cell was trained on the true verdict alone."""
     if not any(_has_proxy(measurement) for cells in analysis.measurements.values() for measurement in cells):
         return None
     return draw_step_grid(
         analysis,
         PROXY_COLUMNS,
         "Mean training reward of each step's rollouts, and the share of right answers among the same completions, on"
-        " training prompts. Some arms are trained on more than right answers, or on something else: where the reward"
-        " rises and the share does not, they learn to please the reward. Rewards of different arms share no scale.",
+        " training prompts. Some arms train on a reward other than right answers alone. If the reward rises and the"
+        " share does not, an arm learns to game its reward. Rewards of different arms share no scale.",
     )
 
 

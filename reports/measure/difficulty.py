@@ -206,7 +206,7 @@ def rollouts_of(table: pyarrow.Table) -> Rollouts:
         bin=bin_of(rates)[group],
         tokens=as_array(pc.list_value_length(table["tokens"])).astype(np.float64),
         truncated=(
-            as_array(pc.fill_null(table["truncated"], False))
+            np.nan_to_num(as_array(table["truncated"])).astype(np.bool_)
             if "truncated" in table.column_names
             else np.zeros(n, dtype=np.bool_)
         ),

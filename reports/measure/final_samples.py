@@ -1,6 +1,6 @@
-"""The verdicts on the samples of a cell's final evaluation, in a few kB: a sweep has a thousand cells.
+"""The verdicts on the samples of a cell's final evaluation, in a few kB, because a sweep may have a thousand cells.
 
-The table of samples is counted as soon as it is read, and let go. Whatever is compared by problem is made from the
+The table of samples is counted by problem as soon as it is read, and then dropped. All comparisons by problem use these
 counts.
 """
 

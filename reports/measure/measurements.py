@@ -35,17 +35,17 @@ Row = dict[str, Any]
 
 _DRAWN = re.compile(r"[@^]([0-9]+)$")
 READ_TOGETHER = 25
-"""So many cells are read in one go by a process: what they have in common is sent, and held, once."""
+"""Number of cells that a process reads in one go, so that what they have in common is sent and held once."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows of numbers by column, a table for each kind of number: of a thousand cells that takes a tenth of the objects
-    that an array for each field would be.
+    """Columns of numbers, in one table for integers and one for floats. For a thousand cells this takes a tenth of the
+    objects that one array per field would.
 
-    length: how many rows. places: by field, in the order in which they were recorded, which table it is in and which
-    row of that it is. integers [fields, length]: fields that are integers in every row. floats [fields, length]: the
-    others, NaN for rows that have none.
+    length: number of rows. places: field -> its table and its row there, in the order of the records. integers
+    [fields, length]: fields that are integers in every row. floats [fields, length]: the others, NaN where a row has no
+    value.
     """
 
     length: int

@@ -1,7 +1,7 @@
 """Over-optimisation: the proxy reward that an arm trains on, the truth beside it, and the distance from the start.
 
-Gao et al., arXiv:2210.10760: with growing KL to the starting policy the proxy keeps rising while the truth turns. A
-judge, which compares and has no score of its own, is measured by its verdicts at the beginning and at the end.
+Gao et al., arXiv:2210.10760: with growing KL to the starting policy the proxy keeps rising while the truth turns down.
+A pairwise judge has no score of its own, so its verdicts at the start of training are compared with those at the end.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """A judge's verdicts in some steps; means over steps, then over cells, None where nothing was recorded.
+    """A pairwise judge's verdicts in some steps: means over steps, then over cells; None where nothing was recorded.
 
-    The shares of pairs are those of `harness.rewards.judging.judge_metrics`. correct: the share of right completions.
+    The fractions of pairs are those of `harness.rewards.judging.judge_metrics`. correct: fraction of right completions.
     """
 
     flip_frac: float | None
@@ -115,14 +115,14 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class JudgeAndTruth:
-    """The first and the last tenth of training."""
+    """Verdicts in the first and in the last tenth of training."""
 
     start: Verdicts
     end: Verdicts
 
 
 def judge_and_truth(cells: Sequence[Measurement]) -> JudgeAndTruth | None:
-    """What an arm's judge said along training; None if none of its cells had one."""
+    """Verdicts of an arm's pairwise judge over training; None if none of its cells had one."""
     judged = [cell for cell in cells if len(cell.steps.known("judge/tie_frac"))]
     if not judged:
         return None
@@ -140,18 +140,18 @@ def judge_and_truth(cells: Sequence[Measurement]) -> JudgeAndTruth | None:
 
 
 def _mean(values: FloatArray) -> float | None:
-    """The mean of what was recorded."""
+    """Mean of the recorded values; None if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
 
 @dataclass(frozen=True)
 class JudgeReplies:
-    """What the judge of an arm's rewards said in training, and what that cost; means over its cells.
+    """Replies of the judge that graded an arm's rollouts, and their cost; means over the arm's cells.
 
-    questions, prompt_tokens, completion_tokens: of a whole cell, as they were when the replies were asked for. The
-    shares and kappa are means over steps (see `evals.grading.model_judge.reply_metrics`). correct: the share that the
-    judge finds right, of what it gives a verdict on.
+    questions, prompt_tokens, completion_tokens: totals of a cell, those of the original requests. The fractions and
+    kappa are means over steps (see `evals.grading.model_judge.reply_metrics`). correct: fraction that the judge finds
+    right, among completions with a verdict.
     """
 
     questions: float | None

@@ -34,13 +34,13 @@ ACROSS_TASKS_NOTE = (
     f"{MIN_RUNS_FOR_IMPROVEMENT} runs, because so few can win every comparison by chance."
 )
 JUDGE_NOTE = (
-    "Pairs of a completion and the reference of its group; completions equal to their reference are left out. A verdict"
-    " that flips with the order is a tie. Prefers the first shown: 50 % has no position bias. Right about right and"
-    " wrong: of the pairs with one right completion, those in which both orders prefer it."
+    "A pair is a completion and the reference of its group; completions equal to their reference are left out. A"
+    " verdict that flips with the order is a tie. Prefers the first shown: 50 % means no position bias. Prefers right"
+    " over wrong: share of the pairs with exactly one right completion in which both orders prefer it."
 )
 REPLY_NOTE = (
-    "Costs are those of the replies when they were asked for, whether or not another cell had asked before. The rule is"
-    " the task's own grader; agreement and κ are over completions with a verdict of both."
+    "Costs are those of the original requests, even if another cell made them and the reply came from the cache. The"
+    " rule is the task's own grader; agreement and κ are over completions with a verdict from both."
 )
 PROBLEM_NOTE = (
     "The share of right samples in the final evaluation, over the seeds of an arm, for the problems with the widest"
@@ -182,7 +182,7 @@ def proxy_table(arms: Sequence[Row]) -> Table | None:
 
 
 def judge_table(arms: Sequence[Row]) -> Table | None:
-    """What judges said at the start and at the end of training; None if no arm had one."""
+    """Verdicts of pairwise judges at the start and at the end of training; None if no arm had one."""
     rows = [{"arm": arm["arm"], **arm["judge"]} for arm in arms if "judge" in arm]
     if not rows:
         return None
@@ -196,13 +196,13 @@ def judge_table(arms: Sequence[Row]) -> Table | None:
         ("prefers the first shown", both("first_frac")),
         ("ties", both("tie_frac")),
         ("no scores", both("no_scores_frac")),
-        ("right about right and wrong", both("right_frac")),
+        ("prefers right over wrong", both("right_frac")),
         ("right completions", both("correct")),
     ], JUDGE_NOTE)  # fmt: skip
 
 
 def reply_table(arms: Sequence[Row]) -> Table | None:
-    """What judges that graded rollouts said and cost; None if no arm had one."""
+    """Replies of judges that graded rollouts, and their cost; None if no arm had one."""
     rows = [{"arm": arm["arm"], **arm["judge_replies"]} for arm in arms if "judge_replies" in arm]
     if not rows:
         return None
@@ -212,8 +212,8 @@ def reply_table(arms: Sequence[Row]) -> Table | None:
         ("prompt tokens", lambda row: tokens(row["prompt_tokens"])),
         ("reply tokens", lambda row: tokens(row["completion_tokens"])),
         ("no verdict", lambda row: percent(row["undecided_frac"])),
-        ("right, says the judge", lambda row: percent(row["correct"])),
-        ("right, says the rule", lambda row: percent(row["rule_correct"])),
+        ("right by the judge", lambda row: percent(row["correct"])),
+        ("right by the rule", lambda row: percent(row["rule_correct"])),
         ("agreement", lambda row: percent(row["agreement_frac"])),
         ("Cohen's κ", lambda row: number(row["kappa"], 2)),
     ], REPLY_NOTE)  # fmt: skip

@@ -79,8 +79,8 @@ class Collection:
 
     @property
     def first(self) -> Collection:
-        """The first samples, each with the baseline's on the same noise, as many as one file holds. Of long ones the
-        beginning."""
+        """The first samples, each with the baseline's on the same noise, as many as one file holds. Long samples are
+        truncated."""
         of_baseline = {_noise(one): number for number, one in enumerate(self.listed) if one.arm == self.baseline}
         kept: set[int] = set()
         prompts: dict[int, int] = {}

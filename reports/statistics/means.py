@@ -97,7 +97,7 @@ def cluster_values(scores: Sequence[float] | FloatArray, clusters: Sequence[Hash
     scores [n], clusters [n]: of each score. The values' mean is the mean of all scores, and their standard deviation
     over sqrt(C) is the clustered standard error: whatever compares one value per replicate compares clusters so. Where
     all clusters have the same size, a value is its cluster's mean; else the mean of all scores and what the cluster
-    adds to it. Of two arms with the same clusters, the difference of values is the value of the differences.
+    adds to it. If two arms have the same clusters, the difference of their values is the value of the differences.
 
     Raises ValueError for scores that are empty or not finite, and for another number of clusters than of scores.
     """

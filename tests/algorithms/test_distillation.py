@@ -169,7 +169,7 @@ def test_supervised_learning_hears_no_reward() -> None:
 
 
 def test_a_teacher_in_the_reward_needs_a_rule_and_a_sign_that_hear_it() -> None:
-    with pytest.raises(ValueError, match="the teacher has a say in every token"):
+    with pytest.raises(ValueError, match="the teacher scores every token"):
         preset("opd", **{"advantage_sign": "positive"})
     with pytest.raises(ValueError, match="this rule reads no advantage"):
         preset("opd", **{"rule.type": "supervised"})

@@ -150,8 +150,8 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
                 by_row.copy_(rows[:, None].expand(-1, samples, -1, -1, -1))
 
     def take_over(self, other: StaticCache, rows: Tensor, columns: int) -> None:
-        """Copy some rows (int64 indices) of another cache into the first ones, and the first columns of them. Of this
-        cache itself only those that move are copied."""
+        """Copy the first columns of some rows (int64 indices) of another cache into the first rows of this one. If
+        `other` is this cache, only rows that move are copied."""
         if other is self:
             places = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
             rows = rows[places]

@@ -13,7 +13,7 @@ from harness.rewards import Attempt, RewardContext, RewardPart
 
 
 class Correct(RewardPart):
-    """1 for a correct answer, else 0; no reward where grading timed out or crashed, or a judge gave no verdict.
+    """1 for a correct answer, else 0; no reward if grading timed out or crashed, or if a judge gave no verdict.
 
     Its options are those of an imperfect verifier, whose verdict takes its place in training (`ProxyCorrect`); the true
     one is recorded beside it.
@@ -41,7 +41,7 @@ class Correct(RewardPart):
 
 
 class JudgeScore(RewardPart):
-    """The number that the judge behind `reward.grader` gives, from 0 to 1; no reward where it gives none.
+    """The score of the judge in `reward.grader`, scaled to 0 to 1; no reward if the reply has no score.
 
     Its file must say `right_from`, by which the same number is also a verdict.
     """
@@ -67,7 +67,7 @@ class ProxyCorrect(RewardPart):
 
 
 def true_verdict(attempt: Attempt) -> float:
-    """1 for a correct answer, else 0; NaN where the grader came to no verdict."""
+    """1 for a correct answer, else 0; NaN if the grader reached no verdict."""
     return math.nan if attempt.verdict.reason in NO_VERDICT else float(attempt.verdict.correct)
 
 

@@ -1,4 +1,4 @@
-"""Rewards that were learned from pairs of completions: proxies of the verdict, which is recorded beside them."""
+"""Rewards learned from pairs of completions. They are proxies of the grader's verdict, which is recorded too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.rewards import Attempt, RewardContext, RewardPart
 
 
 class LearnedReward(RewardPart):
-    """The score of a Bradley-Terry model of the verdict, in standard deviations of what the starting weights get.
+    """The score of a Bradley-Terry model of the verdict, in standard deviations over the starting weights' completions.
 
     The model is trained once, on completions of the starting weights, and shared by all arms and seeds. The options say
     how; see `harness.training.reward_model`.
@@ -21,7 +21,7 @@ class LearnedReward(RewardPart):
 
     prompts: int = Field(512, ge=10, description="training prompts whose completions it learns from; a tenth held out")
     samples_per_prompt: int = Field(8, ge=2, le=100_000, description="completions per prompt, drawn as in training")
-    label_noise_rate: float = Field(0.0, ge=0, lt=0.5, description="share of pairs whose better side is mistaken")
+    label_noise_rate: float = Field(0.0, ge=0, lt=0.5, description="share of pairs with a flipped label")
     steps: int = Field(200, ge=1, le=10_000_000, description="optimiser steps")
     batch_size: int = Field(32, ge=1, le=1_000_000, description="pairs per optimiser step")
     learning_rate: float = Field(1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %")
@@ -36,19 +36,19 @@ class PairwiseJudge(RewardPart):
 
     The pairwise reward of Writing-Zero (2506.00103). The judge is a language model that reads the problem and both
     completions and writes two scores. It is asked in both orders. The completion gets 1 if both verdicts prefer it, -1
-    if both prefer the reference, `tie` where the scores are equal or the verdicts differ, NaN where no scores can be
+    if both prefer the reference, `tie` if the scores are equal or the verdicts differ, and NaN if no scores can be
     read. The reference itself gets 0; the paper leaves it out, which multiplies the step by G / (G - 1).
 
-    With algorithm=brpo or objective.baseline=none the reward is the advantage; brpo takes the same reference.
+    With algorithm=brpo or objective.baseline=none the reward is the advantage; brpo uses the same reference.
 
     The judge starts from the starting weights and is trained once for all arms and seeds: supervised on labelled pairs,
-    then by GRPO, with reward 1 where the preferred completion gets the higher score. The paper also rewards format,
-    margin and equal verdicts in both orders, has critiques written before the scores, and skips groups in which more
+    then by GRPO, with reward 1 if the better completion gets the higher score. The paper also rewards format, margin
+    and equal verdicts in both orders, lets the judge write critiques before the scores, and skips groups in which more
     than 80 % of the comparisons agree. It leaves open whether differing verdicts should count 0 or -1.
 
     Traps: a judge that flips often (judge/flip_frac) gives few rewards, since a tie teaches nothing. judge/right_frac
-    falls once the policy has left the completions that the judge was trained on. Two questions per completion cost more
-    than the policy's own step where the judge is as large; no token budget counts them.
+    falls once the policy moves away from the completions that the judge was trained on. If the judge is as large as the
+    policy, two questions per completion cost more than the policy's own step; no token budget counts them.
     """
 
     name = "pairwise"
@@ -57,26 +57,26 @@ class PairwiseJudge(RewardPart):
     prompts: int = Field(512, ge=10, description="training prompts whose completions it learns from; a tenth held out")
     samples_per_prompt: int = Field(8, ge=2, le=100_000, description="completions per prompt, drawn as in training")
     label_noise_rate: float = Field(
-        0.0, ge=0, lt=0.5, description="share of pairs whose better side is mistaken; pairs labelled both ways go"
+        0.0, ge=0, lt=0.5, description="share of pairs with a flipped label; contradictory pairs are left out"
     )
     template: str | None = Field(
         None, description="prompt template with {problem}, {first} and {second}; default: the task's"
     )
     max_completion_tokens: int = Field(
-        8, ge=4, le=10_000_000, description="tokens that the judge may write, which end with its two scores"
+        8, ge=4, le=10_000_000, description="limit for the judge's answer, which ends with its two scores"
     )
     cold_start_steps: int = Field(
-        200, ge=1, le=10_000_000, description="supervised optimiser steps on the scores that labels stand for"
+        200, ge=1, le=10_000_000, description="supervised optimiser steps on scores that follow the labels"
     )
     cold_start_learning_rate: float = Field(
         1e-3, gt=0, description="peak; warms up over 5 % of the steps, then falls to 2 %"
     )
-    batch_size: int = Field(32, ge=1, le=1_000_000, description="pairs per optimiser step, of either kind")
+    batch_size: int = Field(32, ge=1, le=1_000_000, description="pairs per optimiser step, supervised or not")
     steps: int = Field(100, ge=0, le=10_000_000, description="policy-gradient steps after the cold start")
     samples_per_pair: int = Field(8, ge=2, le=100_000, description="judgements per pair in a policy-gradient step")
-    learning_rate: float = Field(1e-4, gt=0, description="of the policy-gradient steps")
+    learning_rate: float = Field(1e-4, gt=0, description="learning rate of the policy-gradient steps")
     tie: float = Field(
-        0.0, ge=-1, le=1, description="reward where both orders do not agree on a winner; the paper leaves 0 or -1 open"
+        0.0, ge=-1, le=1, description="reward if the two orders do not agree on a winner; the paper leaves 0 or -1 open"
     )
     seed: int = Field(0, ge=0, description="fixes the order of pairs, their labels and which of them are kept")
 

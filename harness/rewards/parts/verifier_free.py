@@ -1,5 +1,4 @@
-"""Rewards without a verifier: the policy judges itself, the gold text is predicted rather than compared, or nothing at
-all is judged."""
+"""Rewards without a verifier: from the policy itself, from the likelihood of a gold text, or at random."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from harness.random_keys import random_key, uniform
 from harness.rewards import Attempt, RewardContext, RewardPart
 
 LOG_GROWTH_LIMIT = 20.0
-"""Nats per token. A single reward far beyond e^20 would leave nothing of the others in 32 bits."""
+"""Nats per token. A reward far beyond -e^20 would swamp all others in 32 bits."""
 
 # YAML has lists only; strict mode would refuse them for tuples.
 _Level = Annotated[tuple[float, float], Field(strict=False)]
@@ -36,8 +35,8 @@ class OwnLogp(RewardPart):
 class Majority(RewardPart):
     """1 for the group's most common answer, else 0 (majority voting as the label: TTRL, 2504.16084).
 
-    Numbers are one answer if they are equal, other answers if their texts are. k answers that tie get 1 / k each: what
-    drawing the label among them would give on average. Completions without an answer have no vote and get 0.
+    Two answers are the same if they are equal as numbers or, failing that, as text. If k answers tie, each gets 1 / k,
+    the expectation of drawing the label among them. Completions without an answer have no vote and get 0.
     """
 
     name = "majority"
@@ -64,13 +63,13 @@ class RandomReward(RewardPart):
     The draw is keyed by seed, step, problem and sample, so arms with one seed share it and a resumed cell repeats it.
 
     Traps: where every ratio is 1, as in the first optimiser step on a rollout, the expected gradient is exactly 0.
-    What the paper saw comes from the clip, which favours what is likely already: take several optimiser steps per
-    rollout. It helped Qwen2.5-Math, and hardly other families.
+    The paper's gains come from the clip, which favours tokens that are already likely: take several optimiser steps per
+    rollout. They appear in Qwen2.5-Math and hardly in other model families.
     """
 
     name = "random"
 
-    probability: float = Field(0.5, gt=0, lt=1, description="of a reward of 1; default: the paper")
+    probability: float = Field(0.5, gt=0, lt=1, description="probability of a reward of 1; default: the paper")
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         keys = (
@@ -84,18 +83,18 @@ class VrCli(RewardPart):
     """How much the reasoning improves a frozen model's perplexity of the gold text (VR-CLI, 2503.22828).
 
     (PPL(y|x) - PPL(y|x, a)) / PPL(y|x) with x the prompt, a the completion up to its answer, y the gold text, and PPL
-    the perplexity per token at temperature 1. x and a end with the mark that opens an answer, which is added where a
-    completion has none. The tokens behind that mark have no part in the reward and stay out of the loss, unless another
+    the perplexity per token at temperature 1. x and a end with the mark that opens an answer, which is appended if a
+    completion has none. The tokens after that mark do not affect the reward and stay out of the loss, unless another
     part of the reward judges them.
 
-    Traps: at most 1, but almost without a lower bound (-5e8), so a few misleading completions can outweigh all others:
-    levels bound it. A short gold answer is mostly predictable or not at all, while the levels of the paper are for
-    chapters of thousands of tokens. Reasoning that states the answer, or leads the frozen model towards the style
-    of the gold text, is paid whether it is sound or not.
+    Traps: the improvement is at most 1 but can fall to -5e8, so a few misleading completions can outweigh all others;
+    levels bound it. A short gold answer is either almost certain or almost impossible, while the paper's levels are for
+    chapters of thousands of tokens. Reasoning that states the answer, or leads the frozen model towards the style of
+    the gold text, is rewarded whether it is sound or not.
 
-    Elsewhere: the authors' policy writes a plan for a frozen generator, and the reward is 0, then 0.5, 0.9 and 1 from
-    improvements of 0.05 %, 1 % and 2 % on (levels [[0.0005, 0.5], [0.01, 0.9], [0.02, 1]]). NOVER (2505.16022) renews
-    the model that predicts; JEPO takes the policy itself, and the log-likelihood.
+    Elsewhere: in the paper the policy writes a plan for a frozen generator, and the reward is 0.5, 0.9 and 1 from
+    improvements of 0.05 %, 1 % and 2 % on, else 0 (levels [[0.0005, 0.5], [0.01, 0.9], [0.02, 1]]). NOVER (2505.16022)
+    updates the predicting model; JEPO uses the policy itself, and the log-likelihood.
     """
 
     name = "vr_cli"
@@ -111,8 +110,8 @@ class VrCli(RewardPart):
     )
     levels: Annotated[tuple[_Level, ...], Field(strict=False)] = Field(
         (),
-        description="pairs [improvement, reward], rising: the reward is that of the last improvement that is reached, "
-        "and 0 below the first; [] = the improvement itself",
+        description="pairs [improvement, reward] in rising order: the reward of the last pair whose improvement is "
+        "reached, 0 below the first; [] = the improvement itself",
     )
 
     @field_validator("levels")
@@ -133,37 +132,37 @@ class VrCli(RewardPart):
 
 
 def perplexity_improvement(logp_before: float, logp_after: float, n_tokens: int) -> float:
-    """(PPL_before - PPL_after) / PPL_before of a text of n_tokens, from its log-probs in nats. A perplexity that grows
-    by more than `LOG_GROWTH_LIMIT` counts as if it grew by that."""
+    """(PPL_before - PPL_after) / PPL_before of a text of n_tokens, from its log-probs in nats. Growth of the log
+    perplexity is capped at `LOG_GROWTH_LIMIT`."""
     return 0.0 - math.expm1(min(LOG_GROWTH_LIMIT, (logp_before - logp_after) / n_tokens))
 
 
 class Jepo(RewardPart):
-    """Log-likelihood of the gold answer behind the completion's own reasoning, under the policy, in nats (JEPO,
+    """Log-likelihood of the gold answer after the completion's own reasoning, under the policy, in nats (JEPO,
     2503.19618).
 
-    The reasoning c is latent, and what is maximised is a lower bound on log p(y|x), with n the size of the group and
+    The reasoning c is latent. The reward maximises a lower bound on log p(y|x), with n the size of the group and
     p_i = pi(y | x, c_i):
 
     one_sample: mean of log p_i. The reward is log p_i; its leave-one-out baseline is objective.baseline=leave_one_out.
 
-    multi_sample: log of the mean of p_i, a tighter bound. The reward of a completion is n times what it adds to the
-    bound: n (log mean_j p_j - log mean_{j != i} p_j). The baseline is in it, so objective.baseline must be none.
+    multi_sample: log of the mean of p_i, a tighter bound. The reward of a completion is n times its contribution to the
+    bound: n (log mean_j p_j - log mean_{j != i} p_j). This includes a baseline, so objective.baseline must be none.
 
-    The gradient of either bound has a second, supervised term, that of log p_i itself, with the weight 1 under
-    one_sample and n p_i / sum_j p_j under multi_sample; reward.jepo.supervised is its factor. Tokens behind the
-    mark that opens the answer have no part in the bound and stay out of the loss, unless another part of the reward
-    judges them. The gradient is exactly the bound's with one optimiser step per rollout, objective.scale=none and
+    The gradient of either bound has a second, supervised term: the gradient of log p_i itself, weighted by 1 under
+    one_sample and by n p_i / sum_j p_j under multi_sample, times reward.jepo.supervised. Tokens after the mark that
+    opens the answer do not affect the bound and stay out of the loss, unless another part of the reward judges them.
+    The gradient is exactly the bound's with one optimiser step per rollout, objective.scale=none and
     objective.aggregation=seq_mean_token_sum.
 
     Traps: a log-likelihood has no lower bound, so a completion that makes the answer impossible dominates its group.
-    Under one_sample a policy whose chains often slip, and are sure of it, may learn not to reason at all; multi_sample
-    asks for one good chain in a group. A chain is paid for making the answer predictable, sound or not. Several
-    writings of one answer share its probability, and only the gold one counts. Scaling the rewards (group_std) changes
-    the balance of the two terms.
+    Under one_sample a policy whose chains often contain confident errors may learn not to reason at all; multi_sample
+    needs only one good chain in a group. A chain is rewarded for making the answer predictable, sound or not. Several
+    spellings of one answer share its probability, and only the gold spelling counts. Scaling the rewards (group_std)
+    changes the balance of the two terms.
 
-    Elsewhere: the leave-one-out estimator of many samples is VIMCO's (1602.06725). VeriFree (2505.21493) takes p_i in
-    place of its logarithm, which vanishes for long answers; RLPR (2506.18254) the mean of token probabilities.
+    Elsewhere: the multi-sample leave-one-out estimator is VIMCO's (1602.06725). VeriFree (2505.21493) uses p_i instead
+    of its logarithm, which vanishes for long answers; RLPR (2506.18254) uses the mean of token probabilities.
     """
 
     name = "jepo"
@@ -185,8 +184,8 @@ class Jepo(RewardPart):
         return [len(logps) * (whole - other) for other in others]
 
     def answer_weights(self, logps: Sequence[float]) -> list[float]:
-        """Weights of the gold answers of one group in the supervised term, from their log-likelihoods: the group's size
-        times the derivative of the bound, times the factor `supervised`."""
+        """The weight of each gold answer of one group in the supervised term, from their log-likelihoods: the group's
+        size times the derivative of the bound, times `supervised`."""
         if self.bound == "one_sample":
             return [self.supervised] * len(logps)
         whole = log_mean_exp(logps)
@@ -194,12 +193,11 @@ class Jepo(RewardPart):
 
 
 def gold_columns(groups: Sequence[Sequence[Attempt]]) -> dict[str, list[float]]:
-    """What models said of the gold texts, for each attempt, group after group: columns of rollouts, whose means over a
-    step are in steps.jsonl.
+    """Columns gold/* of rollouts, a value for each attempt, group after group; their means are in steps.jsonl.
 
-    gold/answer_logp: the log-likelihood of `Jepo`, whose mean is the one-sample bound. gold/multi_sample_bound: that of
-    the attempt's group, never below the group's mean log-likelihood. gold/improvement: that of `VrCli`, before its
-    levels.
+    gold/answer_logp: the log-likelihood of `Jepo`, in nats; its mean is the one-sample bound. gold/multi_sample_bound:
+    the bound over the attempt's group, in nats, never below the group's mean log-likelihood. gold/improvement: the
+    improvement of `VrCli` before its levels.
     """
     logps = [[attempt.answer_logp for attempt in group] for group in groups]
     found = {
@@ -211,6 +209,6 @@ def gold_columns(groups: Sequence[Sequence[Attempt]]) -> dict[str, list[float]]:
 
 
 def log_mean_exp(logps: Sequence[float]) -> float:
-    """log of the mean of probabilities, from their logarithms."""
+    """log of the mean of probabilities that are given as logarithms."""
     most = max(logps)
     return most + math.log(math.fsum(math.exp(logp - most) for logp in logps) / len(logps))

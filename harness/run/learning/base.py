@@ -30,11 +30,11 @@ class Examples:
     reward_model: RewardModel | None = None
     """With the reward part `reward_model`."""
     generator: LanguageModel | None = None
-    """The frozen model that `reward.vr_cli.generator` names; None where it is the start, or not asked."""
+    """The frozen model that `reward.vr_cli.generator` names; None if it is the starting model, or not needed."""
     judge: Judge | None = None
-    """With the reward part `pairwise`."""
+    """The pairwise judge; None without the reward part `pairwise`."""
     teacher: PreTrainedModel | None = None
-    """Frozen; with a teacher that has weights of its own."""
+    """The frozen teacher; None without one, and if the starting weights teach."""
     account: dict[str, Any] = field(default_factory=dict)
     """What each stage that prepared them reports, by stage: kept with the cell's other provenance."""
 

@@ -1,5 +1,5 @@
-"""Who writes the completions that are learned from: a policy, a teacher under a prompt of its own, or the task, whose
-problems come with solutions; or the policy and one of the others, each for a share of a step's prompts."""
+"""Who writes the completions of a step: the policy, a teacher under a prompt of its own, or the task with its given
+solutions. The policy may also share the prompts of a step with one of the other two."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Written(NamedTuple):
 
     completions: Completions
     origins: Sequence[Origin] = ()
-    """[P n] who wrote each of them; empty where nobody but the policy can."""
+    """[P n] who wrote each completion; empty if only the policy can."""
     teacher_prompts: Sequence[Sequence[int]] = ()
-    """[P n] token ids of the prompts under which the teacher is asked; empty where they are the policy's."""
+    """[P n] token ids of the teacher's prompts; empty if they are the policy's."""
 
 
 class Writers:
     """Writes the completions of a step's prompts, as `rollout.sampler` and `rollout.policy_frac` say.
 
-    Which prompts are the policy's is drawn by seed and step. The noise of a completion is its key's, whoever writes it,
-    so that the policy's own completions are those of an arm in which it writes all.
+    Seed and step decide which prompts the policy answers. Sampling noise depends only on the completion's key, so for
+    these prompts the policy draws with the same noise as in an arm in which it answers every prompt.
     """
 
     def __init__(
         self, spec: RunSpec, language_model: LanguageModel, engine: Engine, teacher: PreTrainedModel | None = None
     ) -> None:
-        """engine: draws from the policy that samples. teacher: its weights, where there is one. Raises as `make_engine`
-        where it writes."""
+        """engine: draws from the sampling policy. teacher: the teacher's weights, if there is one. Raises as
+        `make_engine` if the teacher writes."""
         self._spec, self._language_model = spec, language_model
         self._engines: dict[Origin, Engine] = {"policy": engine}
         sampler = spec.rollout.sampler
@@ -57,12 +57,12 @@ class Writers:
     def beside(
         cls, engine: Engine, spec: RunSpec, language_model: LanguageModel, teacher: PreTrainedModel | None
     ) -> Writers | None:
-        """None where the policy alone writes, and no teacher is asked. Raises as the constructor."""
+        """None if the policy alone writes and there is no teacher. Raises as the constructor."""
         alone = spec.teacher.type == "none" and spec.rollout.sampler != "given"
         return None if alone else cls(spec, language_model, engine, teacher)
 
     def _teacher_prompts(self, problems: Sequence[Problem]) -> list[list[int]]:
-        """Raises EvalError where they show a solution that is not there."""
+        """The teacher's prompts as token ids; [] if they are the policy's. Raises EvalError for a missing solution."""
         if self._teacher_template is None:
             return []
         return [self._language_model.encode(teacher_prompt(self._teacher_template, problem)) for problem in problems]
@@ -76,9 +76,9 @@ class Writers:
         step: int,
         first_example: int,
     ) -> Written:
-        """prompts: token ids of the policy's prompt of each problem; keys [P, n]: see `Engine.generate`; first_example:
-        the number of the first prompt in its step. Raises as the engines, and EvalError for a problem without the
-        solution that is to be learned or shown."""
+        """Draw n completions of each of P problems. prompts: token ids of the policy's prompts; keys [P, n]: see
+        `Engine.generate`; first_example: the number of the first prompt in its step. Raises as the engines, and
+        EvalError for a problem that lacks a required solution."""
         samples = range(keys.shape[1])
         taught = [prompt for prompt in self._teacher_prompts(problems) for _ in samples]
         if self._other == "policy":
@@ -99,7 +99,7 @@ class Writers:
         return Written(Completions.joined(parts).rows(order.argsort()), origins, taught)
 
     def _by_policy(self, count: int, step: int, first_example: int) -> set[int]:
-        """The places, among so many, of the prompts that the policy answers."""
+        """Which of `count` prompts the policy answers, as indices."""
         share = round(self._spec.rollout.policy_frac * count)
         key = random_key(self._spec.seed, "select", step=step, example=f"writers/{first_example}")
         return set(permutation(count, key)[:share])
@@ -118,7 +118,7 @@ class Writers:
         return self._engines[origin].generate(own or prompts, keys, params)
 
     def _given(self, problems: Sequence[Problem], limit: int) -> Completions:
-        """The solutions that problems come with, cut at the limit. Nobody has drawn them: their log-probs are 0."""
+        """The problems' solutions as completions, truncated at the limit. They were not sampled, so log-probs are 0."""
         encoded = [self._language_model.encode_completion(problem.require_solution()) for problem in problems]
         tokens = pad_sequence(
             [torch.tensor(one[:limit]) for one in encoded],

@@ -155,7 +155,7 @@ def source_of_start(spec: RunSpec, home: Path) -> str:
 
 
 def source_of_teacher(spec: RunSpec, home: Path) -> str | None:
-    """The same of the teacher's weights; None where there is no teacher, or where the start itself teaches."""
+    """The `model.source` of the teacher's weights; None if there is no teacher, or if the starting weights teach."""
     if spec.teacher.type == "none" or spec.start_teaches:
         return None
     return _prepared("teacher", spec, home) or spec.teacher.source

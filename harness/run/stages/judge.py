@@ -1,9 +1,9 @@
 """The judge of `reward.parts.pairwise`: a copy of the starting weights that learns to compare two completions.
 
-It learns from pairs of completions of the starting weights that the grader labels: the very pairs that a Bradley-Terry
-model with equal options learns from, without those that are labelled both ways. First it is shown the scores that the
-labels stand for. Then it draws scores itself, and the training step of policy-gradient objectives rewards those in
-which the preferred completion has the higher one (Writing-Zero, 2506.00103). Pairs are shown in both orders.
+It learns from pairs of completions of the starting weights, labelled by the grader: the same pairs that a Bradley-Terry
+model with equal options learns from, without contradictory ones. First it is fine-tuned on scores that follow the
+labels. Then it draws scores itself, and GRPO rewards those that score the better completion higher (Writing-Zero,
+2506.00103). Pairs are shown in both orders.
 """
 
 from __future__ import annotations
@@ -36,39 +36,38 @@ if TYPE_CHECKING:
     from harness.sampling.judge import GenerativeJudge
 
 BETTER, WORSE = 8, 2
-"""The scores, of 0 to 10, that demonstrations give."""
+"""The scores, from 0 to 10, in demonstrations."""
 MICRO_BATCH_TOKENS = 4096
 
 
 class Question(NamedTuple):
-    """A pair in the order in which the judge sees it, and whether its first completion is labelled the better one."""
+    """A pair in the order in which the judge sees it, and whether the label prefers its first completion."""
 
     pair: Pair
     first_is_better: bool
 
     def is_answered_by(self, scores: Scores) -> bool:
-        """Whether the completion that is labelled better has the higher score."""
+        """Whether the completion with the better label has the higher score."""
         first, second = scores
         return first > second if self.first_is_better else second > first
 
 
 def without_contradictions(pairs: Sequence[Pair]) -> list[Pair]:
-    """Every pair, its better completion first, once; none that is also there with the other completion as the better
-    one."""
+    """Distinct pairs, the better completion first, without those that also occur with the opposite label."""
     labelled = dict.fromkeys(pairs)
     return [pair for pair in labelled if pair.swapped not in labelled]
 
 
 def _make(folder: Path, context: StageContext) -> None:
-    """Progress counts prompts whose completions are drawn, then optimiser steps of the cold start and of the policy
-    gradient.
+    """Draw the pairs, train the judge and write it with its report. Progress counts prompts whose completions are
+    drawn, then optimiser steps of both phases.
 
-    The report is as a reward model's (`read_report`), but for these: `pairs` counts different ones without
-    contradictions, and `contradictory_pairs` the labels that were left out; `cold_start_loss`, in nats a token, and
-    `train_reward` are means of the last tenth of the steps of either kind; `after_cold_start` and `held_out` are the
-    `_quality` on held-out pairs before the policy gradient and at the end.
+    The report is a reward model's (`read_report`) with these differences. `pairs` counts distinct pairs without
+    contradictions, `contradictory_pairs` the labels left out. `cold_start_loss`, in nats per token, and `train_reward`
+    are means over the last tenth of the steps of their phase. `after_cold_start` and `held_out` are the `_quality` on
+    held-out pairs before and after the policy gradient.
 
-    RefusedError if there is nothing to learn from, and if training diverges.
+    Raises RefusedError if there is nothing to learn from, or if training diverges.
     """
     from harness.sampling.judge import GenerativeJudge
     from harness.training.cold_start import fine_tune
@@ -128,7 +127,7 @@ def _make(folder: Path, context: StageContext) -> None:
 
 
 def _in_words(found: LabelledPairs, rows: Tensor, language_model: LanguageModel) -> list[Pair]:
-    """The pairs [P, 2] of rows as texts, the better completion first."""
+    """Pairs of texts, the better completion first, from pairs of rows [P, 2]."""
     drawn = found.drawn
     lengths = drawn.sequences.lengths.tolist()
     texts = [
@@ -153,8 +152,8 @@ def _cold_start(options: PairwiseJudge) -> SupervisedColdStart:
 def _demonstrations(
     judge: GenerativeJudge, questions: Sequence[Question], options: PairwiseJudge
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Endless: each question with the scores that its label stands for, as token ids. RefusedError for scores that are
-    longer than an answer may be."""
+    """Endless (question, scores that follow its label), as token ids. Raises RefusedError if the scores are longer than
+    the limit for an answer."""
     from harness.sampling.judge import written_scores
 
     answers = {
@@ -174,7 +173,7 @@ def _demonstrations(
 
 
 def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec: RunSpec) -> Iterator[float]:
-    """Train the judge in place; yields the mean reward of each step."""
+    """Train the judge in place by GRPO; yields the mean reward of each step."""
     import torch
 
     from harness.training.batch import Batch, filter_rows
@@ -209,7 +208,7 @@ def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec
 
 
 def _spec_of_training(spec: RunSpec) -> RunSpec:
-    """The spec that the judge's policy-gradient steps follow: GRPO, and nothing of the cell's own training."""
+    """The spec of the judge's policy-gradient steps: GRPO, independent of the cell's own training settings."""
     from algorithms import Objective, preset
 
     options = spec.reward.of(PairwiseJudge)
@@ -237,10 +236,10 @@ def _spec_of_training(spec: RunSpec) -> RunSpec:
 
 
 def _quality(judge: GenerativeJudge, pairs: Sequence[Pair]) -> dict[str, float | None]:
-    """How the judge does on pairs whose first completion is the better one.
+    """The judge's accuracy on pairs whose first completion is the better one.
 
-    accuracy: pairs in which both orders prefer it; one_order_accuracy: verdicts that do, of both orders, as a model of
-    scores would be measured; and `position_metrics`. None without pairs.
+    accuracy: share of pairs in which both orders prefer it. one_order_accuracy: share of single verdicts that prefer
+    it, which compares with the accuracy of a scalar reward model. Also `position_metrics`. None without pairs.
     """
     given = preferences(judge, pairs)
     verdicts = [verdict == 1 for one in given for verdict in one]
@@ -256,7 +255,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _mean_of_last(values: Sequence[float]) -> float | None:
-    """The mean of the last tenth."""
+    """Mean of the last tenth; None without values."""
     return _mean(values[-max(1, len(values) // 10) :])
 
 
@@ -267,14 +266,14 @@ def _remark(folder: Path) -> str:
     if quality["accuracy"] is None:
         return made + "no pairs were held out"
     return made + (
-        f"right about {quality['accuracy']:.0%} of held-out pairs in both orders, and in one order about "
-        f"{quality['one_order_accuracy']:.0%} ({before['one_order_accuracy']:.0%} after the cold start); "
-        f"{quality['flip_frac']:.0%} flip with the order"
+        f"right on {quality['accuracy']:.0%} of held-out pairs in both orders, and on "
+        f"{quality['one_order_accuracy']:.0%} in a single order ({before['one_order_accuracy']:.0%} after the cold "
+        f"start); {quality['flip_frac']:.0%} flip with the order"
     )
 
 
 def judge_hash(spec: RunSpec) -> str:
-    """Names a judge: the same for all seeds, and whatever is made of its verdicts."""
+    """Identifies a judge. It is the same for all seeds, and for all uses of its verdicts."""
     options = [f"reward.{PairwiseJudge.section}.{name}" for name in PairwiseJudge.model_fields if name != "tie"]
     return graded_hash("judge", spec, *options, template=template_version(spec.judge_template or ""))
 

@@ -49,8 +49,8 @@ def _load(path: Path, context: StageContext) -> None:
 
 
 def _require_teacher(context: StageContext, student: LanguageModel) -> None:
-    """Raise RefusedError for a teacher that cannot be loaded, that has other tokens than the student, or whose context
-    is too short, EvalError for one that is to be shown solutions that are not there."""
+    """Raise RefusedError for a teacher that cannot be loaded, has another vocabulary than the student, or has too short
+    a context, and EvalError if its prompt shows a solution that a problem lacks."""
     from harness.models.language_model import require_same_vocabulary
     from harness.training.token_scores import output_head
 

@@ -99,7 +99,7 @@ class LabelledPairs:
 
     @property
     def flipped(self) -> int:
-        """Labels that noise has turned round."""
+        """Number of labels flipped by noise."""
         return int((self.labels != self.right).any(1).sum())
 
 
@@ -144,7 +144,7 @@ def draw_labelled_pairs(
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """What was found out about the reward model, or the judge, in this folder as it was made.
+    """The training report of the reward model or judge in this folder.
 
     `prompts`, `correct_frac` of their completions; `pairs` of a right and a wrong completion, and `flipped_pairs` among
     them; `train_loss` of the last tenth of the steps, in nats a pair; `train_accuracy`, and `held_out_accuracy` on the

@@ -100,8 +100,8 @@ class ArmWords:
 
 @derived
 def read_reflection(analysis: Analysis) -> Reflection:
-    """Look for the analysis's words in what the finished cells drew in training, in up to MOST_FILES files. Of more
-    cells than half as many, some are looked at, spread over all arms and seeds.
+    """Look for the analysis's words in what the finished cells drew in training, in up to MOST_FILES files. If there
+    are more than MOST_FILES / 2 cells, it reads a sample of them, spread over all arms and seeds.
 
     A word that is given twice, in whatever case, counts once.
     """

@@ -200,7 +200,7 @@ class _Ragged:
         """A null list counts as empty."""
         import pyarrow.compute as pc
 
-        lengths = _numbers(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
+        lengths = np.nan_to_num(_numbers(pc.list_value_length(lists))).astype(np.int64)
         return cls(
             _numbers(pc.list_flatten(lists)),
             np.concatenate([[0], lengths.cumsum()]),

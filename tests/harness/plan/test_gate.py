@@ -154,7 +154,7 @@ def test_options_of_a_part_without_weight_are_inert() -> None:
     solutions = {"reward.vr_cli.gold": "solution"}
     (noop,) = find_noops({"one": spec(measured), "other": spec(measured, solutions)})
     assert noop.refused
-    assert noop.reasons == {"reward.vr_cli.gold": "the part vr_cli weighs 0: it is recorded, not trained on"}
+    assert noop.reasons == {"reward.vr_cli.gold": "the part vr_cli has weight 0: it is recorded but not trained on"}
     trained = {"reward.parts": {"vr_cli": 1.0}}
     assert not find_noops({"one": spec(trained), "other": spec(trained, solutions)})
     assert not find_noops({"one": spec(measured), "other": spec(trained, solutions)})

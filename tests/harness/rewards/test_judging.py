@@ -159,7 +159,7 @@ def test_brpo_and_no_baseline_make_the_verdict_the_advantage() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"rollout.samples_per_prompt": 1}, "a judge compares a completion with another one of its prompt"),
+        ({"rollout.samples_per_prompt": 1}, "the judge compares two completions of a prompt"),
         (
             {"algorithm": "brpo", "objective.overlong.type": "drop"},
             "objective.overlong.type=drop with objective.baseline=random_peer and reward.parts.pairwise",

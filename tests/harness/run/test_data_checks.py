@@ -116,13 +116,13 @@ def policy() -> LanguageModel:
         (
             {"answer": "four"},
             {},
-            "the tokenizer of model.source lacks characters of 'four', of the problem mine-train-00001",
+            "the tokenizer of model.source lacks characters of 'four' in the problem mine-train-00001",
         ),
         ({"problem": "two+2="}, {}, "lacks characters of 'two"),
         (
             {"solution": ""},
             {"reward.vr_cli.gold": "solution"},
-            "the problem mine-train-00001 of .* has no solution, and the",
+            "the problem mine-train-00001 of .* has no solution, whose likelihood",
         ),
     ],
 )
@@ -174,5 +174,5 @@ def test_a_question_to_a_judge_must_have_room_for_two_completions() -> None:
     judged = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}, "rollout.max_completion_tokens": 40}
     model = load_model("builtin:tiny")
     require_room_for_completions(small_spec({**judged, "reward.pairwise.max_completion_tokens": 32}), model)
-    with pytest.raises(RefusedError, match=r"question of 16 tokens shows two .*=40, and .*=33 that exceeds .* of 128"):
+    with pytest.raises(RefusedError, match=r"question of 16 tokens, two .*=40 and .*=33 can exceed .* of 128"):
         require_room_for_completions(small_spec({**judged, "reward.pairwise.max_completion_tokens": 33}), model)

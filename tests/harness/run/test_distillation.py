@@ -96,8 +96,8 @@ def test_a_teacher_sees_the_solution_and_the_student_does_not(tiny: LanguageMode
     [
         ({"algorithm": "gkd", "teacher.type": "none"}, r"objective\.distill\.where=loss without a teacher"),
         ({"algorithm": "sft", "rollout.sampler": "teacher"}, r"rollout\.sampler=teacher without a teacher"),
-        ({"teacher.type": "model"}, "nothing asks the teacher"),
-        ({"algorithm": "opd", "teacher.template": None}, "asked in the same words, and no reward is heard"),
+        ({"teacher.type": "model"}, "nothing uses the teacher"),
+        ({"algorithm": "opd", "teacher.template": None}, "under the same prompt, and the objective uses no rewards"),
         ({"budget.teacher_tokens": 7}, r"budget\.teacher_tokens=7 without a teacher"),
         ({"algorithm": "opd", "rollout.sampler": "initial"}, "a reward for the policy's own tokens"),
         (GIVEN | {"rollout.samples_per_prompt": 4}, "Set samples_per_prompt to 1"),

@@ -181,7 +181,7 @@ def test_a_missing_key_and_a_missing_model_are_told_before_anything_trains(tmp_p
     write_judge(tmp_path, "keyed.yaml", address="http://localhost:8000/v1", api_key_env="NO_SUCH_KEY")
     code, said = bench.run_here(sweep, tmp_path)
     assert code == 2
-    assert "The environment variable NO_SUCH_KEY with its key is not set here" in said
+    assert "The environment variable NO_SUCH_KEY for its key is not set here" in said
     assert "which holds the key for http://localhost:8000/v1, is not set" in said
     assert not any(cell.read_steps() for cell in bench.cells(tmp_path).values())
     absent = write_judge(tmp_path, "absent.yaml", address=None, model=None, source=f"path:{tmp_path}/absent")
