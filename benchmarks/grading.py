@@ -5,23 +5,30 @@ python benchmarks/grading.py [--json]
 The completions are made up: some lines of working, then an answer in one of the usual forms; a quarter of them wrong
 and some without an answer. Each has another number, so nothing is remembered from one to the next. They are graded one
 after another by one process, which is what an evaluation does. Beside it, without a bound: expressions, which
-math-verify has to compare in its own process, from one thread and from two.
+math-verify has to compare in its own process, from one thread and from two; and programs, each of which runs against
+its unit tests in a process of its own, one after another and as many at once as a cell runs.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from outcome import arguments, bounds, finish
 
 from evals.grading import grade
+from evals.grading.extract import extract_answer
+from evals.grading.sandbox import AT_ONCE, isolation
+from evals.grading.unit_tests import Trial, outcome_of
+from evals.tasks import get_task
 
 REQUIRED_PER_S = 2_000
-COMPLETIONS, EXPRESSIONS, ROUNDS = 8_000, 400, 3
+COMPLETIONS, EXPRESSIONS, PROGRAMS, ROUNDS = 8_000, 400, 60, 3
 FORMS = (
     "The answer is \\boxed{{{}}}.",
     "#### {:,}",
@@ -61,6 +68,22 @@ def expressions(seed: int, count: int) -> list[Pair]:
     return pairs
 
 
+def programs(seed: int, count: int) -> list[Pair]:
+    """(completion, reference) pairs of the task `programs`: its solutions, each text another one."""
+    problems = [problem for split in get_task("programs").splits.values() for problem in split.load()]
+    return [
+        (f"```python\n# {seed} {index}\n{problem.require_solution()}```", problem.answer)
+        for index, problem in zip(range(count), itertools.cycle(problems), strict=False)
+    ]
+
+
+def tested(pairs: Sequence[Pair], at_once: int) -> int:
+    """How many programs pass."""
+    trials = [Trial(extract_answer(text, "code") or "", reference) for text, reference in pairs]
+    with ThreadPoolExecutor(at_once) as threads:
+        return sum(outcome.reason == "match" for outcome in threads.map(outcome_of, trials))
+
+
 def per_second(grade_all: Callable[[Sequence[Pair]], int], rounds: Sequence[Sequence[Pair]]) -> float:
     """Median over the rounds of the verdicts in a second."""
     rates = []
@@ -93,6 +116,11 @@ def main() -> None:
         "expressions_per_s_two_threads": per_second(
             by_two_threads, [expressions(10 + r, EXPRESSIONS) for r in range(ROUNDS)]
         ),
+        "code": isolation().account,
+        "programs_per_s": per_second(partial(tested, at_once=1), [programs(r, PROGRAMS) for r in range(ROUNDS)]),
+        "programs_per_s_at_once": per_second(
+            partial(tested, at_once=AT_ONCE), [programs(10 + r, PROGRAMS) for r in range(ROUNDS)]
+        ),
         "faults": []
         if right["numeric"] == right["math"] and 0.7 < right["math"] / COMPLETIONS < 0.8
         else [f"of {COMPLETIONS} completions three quarters are right, but the graders accept {right}"],
@@ -103,6 +131,8 @@ def main() -> None:
         f"  math, word problems               {outcome['math_per_s']:8.0f}",
         f"  math, expressions                 {outcome['expressions_per_s']:8.0f}",
         f"  math, expressions, two threads    {outcome['expressions_per_s_two_threads']:8.0f}",
+        f"  unit_tests, programs              {outcome['programs_per_s']:8.0f}",
+        f"  unit_tests, programs, {AT_ONCE} at once   {outcome['programs_per_s_at_once']:8.0f}",
     ]
     finish("grading", outcome, lines, given)
 

@@ -17,10 +17,11 @@ from evals.errors import EvalError
 from evals.grading import (
     OWN,
     AsksModel,
+    GradesWhole,
     Submission,
     applicable_graders,
-    ask_ahead,
     get_grader,
+    grade_ahead,
     judge,
 )
 from evals.grading.extract import extract_answer
@@ -182,8 +183,8 @@ def regrade(
             )
 
     deciding = get_grader(grader or task.require_grader())
-    if isinstance(deciding, AsksModel):
-        ask_ahead([(by_id[row["problem_id"]], row["text"]) for row in rows], deciding, task.extract)
+    if isinstance(deciding, GradesWhole):
+        grade_ahead([(by_id[row["problem_id"]], row["text"]) for row in rows], deciding, task.extract)
 
     def again(row: SampleRow) -> SampleRow:
         request = Request(by_id[row["problem_id"]], row["sample"], "")

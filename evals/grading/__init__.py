@@ -38,7 +38,7 @@ class Verdict:
     reason: `unparsed`: there is no answer, or none that the grader can read. `timeout`, `crash`: the comparison did not
         end; `undecided`: a judge's reply states no verdict. Then `correct` is False for want of a proof; count these.
     reply: what a judge said; None of other graders.
-    score: of a judge that gives numbers, in [0, 1].
+    score: of a judge that gives numbers, and the share of unit tests passed; in [0, 1].
     """
 
     correct: bool
@@ -63,7 +63,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Submission:
-    """A completion as a judge sees it: with its problem, the reference answer and the answer that was extracted."""
+    """A completion with its problem, the reference answer and the answer that was extracted."""
 
     problem: str
     answer: str
@@ -96,12 +96,22 @@ class Grader:
 
 
 @dataclass(frozen=True)
-class AsksModel(Grader, ABC):
-    """A grader that asks a model, many questions at once where it can."""
+class GradesWhole(Grader, ABC):
+    """A grader that reads whole submissions: many of them at once, where it can."""
 
     @abstractmethod
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
-        """A verdict for each submission, in order. Raises EvalError if no model can be asked, or what asking raises."""
+        """A verdict for each submission, in order. Raises EvalError without what it needs, and what grading raises."""
+
+    @property
+    @abstractmethod
+    def at_once(self) -> int:
+        """How many it grades at a time."""
+
+
+@dataclass(frozen=True)
+class AsksModel(GradesWhole, ABC):
+    """A grader that asks a model."""
 
     @abstractmethod
     def requests_sent(self) -> int:
@@ -138,11 +148,15 @@ def grader_version(name: str) -> int | str:
 
 
 def applicable_graders(answer: str) -> list[str]:
-    """The graders that can compare with this reference without asking a model."""
+    """The graders that can compare an extracted answer with this reference, none of them with unit tests."""
+    from evals.grading.unit_tests import has_tests
+
+    if has_tests(answer):
+        return []
     return [
         name
         for name, grader in GRADERS.all().items()
-        if not isinstance(grader, AsksModel) and grader.can_compare_with(answer)
+        if not isinstance(grader, GradesWhole) and grader.can_compare_with(answer)
     ]
 
 
@@ -165,14 +179,14 @@ def judge(
     own: OwnComparison | None = None,
     submission: Submission | None = None,
 ) -> Verdict:
-    """The verdict on an answer that was extracted already. submission: the whole completion, which a judge needs.
+    """The verdict on an answer that was extracted already. submission: the whole completion, which some graders need.
     Raises as `grade`."""
     found = grader if isinstance(grader, Grader) else get_grader(grader)
-    if isinstance(found, AsksModel):
+    if isinstance(found, GradesWhole):
         if submission is None:
             raise EvalError(
-                f"the grader {found.name} asks a model about whole completions, but only an extracted answer is known "
-                "here. Name a grader that compares answers: exact, numeric or math."
+                f"the grader {found.name} reads whole completions, but only an extracted answer is known here. Name a "
+                "grader that compares answers: exact, numeric or math."
             )
         return found.verdicts([submission])[0]
     reason: Reason
@@ -203,14 +217,14 @@ def grade(
         and asks math-verify about the rest, in a process with limits on time and memory (see `math.compare_math`).
         `own` asks the problem itself. Plug-ins may add others. The grader itself instead of its name saves the search.
     extract: `boxed`, `answer_tag` (`<answer>`), `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, `choice`,
-        or None for `chain`: what follows `</think>`, there the last box, else `####`, else "answer is", else the last
-        number.
+        `code` (the last block between fences), or None for `chain`: what follows `</think>`, there the last box, else
+        `####`, else "answer is", else the last number.
     own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`. problem: its statement, for a
         judge.
 
     Raises UnknownNameError for an unknown grader, EvalError for an unknown extraction, and where the grader cannot
     compare with the reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own`
-    for a problem without a comparison. A judge raises as `AsksModel.verdicts`.
+    for a problem without a comparison. A grader of whole submissions raises as `GradesWhole.verdicts`.
     """
     from evals.grading.extract import extract_answer
 
@@ -226,9 +240,9 @@ def requests_sent(grader: Grader) -> int:
 
 def rule_beside(grader: Grader, own: str | None) -> Grader | None:
     """The rule that grades beside a judge: the task's own grader (named `own`). None if `grader` is no judge, or if the
-    task's own grader is a judge too."""
+    task's own grader reads whole submissions too."""
     rule = None if own is None or not isinstance(grader, AsksModel) else get_grader(own)
-    return None if isinstance(rule, AsksModel) else rule
+    return None if isinstance(rule, GradesWhole) else rule
 
 
 class Graded(NamedTuple):
@@ -241,13 +255,13 @@ class Graded(NamedTuple):
 def grade_together(
     problems: Sequence[Problem], texts: Sequence[str], grader: Grader, extract: str, rule: Grader | None = None
 ) -> Graded:
-    """The verdict on each text as a completion of its problem. A judge is asked about all at once.
+    """The verdict on each text as a completion of its problem. A grader of whole submissions gets all at once.
 
     rule: a second grader, for problems with an answer. Raises as `grade`.
     """
     completions = list(zip(problems, texts, strict=True))
-    if isinstance(grader, AsksModel):
-        ask_ahead(completions, grader, extract)
+    if isinstance(grader, GradesWhole):
+        grade_ahead(completions, grader, extract)
 
     def verdict(problem: Problem, text: str, grader: Grader) -> Verdict:
         return grade(text, problem.answer, grader, extract, problem.own_comparison, problem.problem)
@@ -258,12 +272,12 @@ def grade_together(
     )
 
 
-def ask_ahead(completions: Iterable[tuple[Problem, str]], judge: AsksModel, extract: str) -> None:
-    """Ask a judge about all completions at once, so that grading them one by one later finds cached replies. Raises as
-    `AsksModel.verdicts`."""
+def grade_ahead(completions: Iterable[tuple[Problem, str]], grader: GradesWhole, extract: str) -> None:
+    """Grade all completions at once, so that grading them one by one later finds cached replies and outcomes. Raises as
+    `GradesWhole.verdicts`."""
     from evals.grading.extract import extract_answer
 
-    judge.verdicts(
+    grader.verdicts(
         [
             Submission(problem.problem, problem.answer, text, extract_answer(text, extract))
             for problem, text in completions

@@ -11,6 +11,7 @@ from evals.grading import bare, normalise
 from evals.grading.choice import last_stated_choice
 from evals.grading.lm_eval_filters import LM_EVAL_FILTERS
 from evals.grading.numeric import parse_number
+from evals.grading.unit_tests import extract_code
 from harness.errors import few, nearest
 
 # Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
@@ -350,10 +351,11 @@ EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
     "hash": extract_hash,
     "last_number": extract_last_number,
     "choice": extract_choice,
+    "code": extract_code,
     **LM_EVAL_FILTERS,
 }
 # What these find is left as it is written, for comparisons that mind every character.
-_VERBATIM = ("answer_tag",)
+_VERBATIM = ("answer_tag", "code")
 
 
 def get_extraction(name: str) -> Callable[[str], str | None]:
@@ -364,7 +366,7 @@ def get_extraction(name: str) -> Callable[[str], str | None]:
 
 
 def extract_answer(text: str, name: str = "chain") -> str | None:
-    """The answer in a completion, or None; without mark-up, but by `answer_tag` as it is written.
+    """The answer in a completion, or None; without mark-up, but by `answer_tag` and `code` as it is written.
 
     Only what follows `</think>` counts; a thought that was never closed holds no answer. Raises EvalError for an
     unknown extraction.

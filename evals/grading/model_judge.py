@@ -148,6 +148,10 @@ class Judge(AsksModel):
             for one in submissions
         ]
 
+    @property
+    def at_once(self) -> int:
+        return self.file.concurrency
+
     def requests_sent(self) -> int:
         return _lent[-1].requests if _lent else 0
 

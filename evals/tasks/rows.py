@@ -14,6 +14,7 @@ from typing import Any, Literal, overload
 
 from evals.errors import DataMissingError, EvalError
 from evals.grading import get_grader
+from evals.grading.unit_tests import reference_of, runs_code
 from evals.hub import hub_rows
 from evals.tasks.base import Problem
 
@@ -46,6 +47,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
 @dataclass(frozen=True)
 class Fields:
     """Which columns hold what. Rows without the `id` column are numbered; `solution` and `difficulty` may be absent.
+    With the grader `unit_tests` the columns `entry_point` and `tests` are the answer.
 
     answer_after: a mark in the answer column, e.g. GSM8K's `####`, behind which the answer stands. The answer is then
         taken without thousands separators.
@@ -181,6 +183,8 @@ class Rows:
             rows, origin, fields, source = self._hub_rows(self.hub), str(self.hub), self.hub.fields, "hub"
         else:
             raise DataMissingError(self._missing())
+        if runs_code(self.grader):
+            rows = [(where, {**row, fields.answer: _tests_of(row, where)}) for where, row in rows]
         grader = None if self.grader is None else get_grader(self.grader)
         needs_answer = grader is not None and grader.needs_answer
         problems = tuple(
@@ -264,6 +268,14 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
         solution=_text(row, fields.solution, where) if fields.solution in row else None,
         difficulty=float(difficulty) if isinstance(difficulty, int | float) else fields.difficulty_if_absent,
     )
+
+
+def _tests_of(row: Row, where: str) -> str:
+    """The columns `entry_point` and `tests` as an answer."""
+    try:
+        return reference_of(row.get("entry_point"), row.get("tests"))
+    except EvalError as error:
+        raise EvalError(f"{where}: {error}") from None
 
 
 def _text(row: Row, name: str, where: str) -> str:

@@ -124,6 +124,9 @@ def eval_(
     regrade: Annotated[
         bool, typer.Option("--regrade", help="Grade stored text again; draws nothing and loads no model.")
     ] = False,
+    allow_code: Annotated[
+        bool, typer.Option("--allow-code", help="Let tasks with unit tests run programs that the model writes.")
+    ] = False,
     plugin: PluginOption = None,
     home: HomeOption = None,
     json: JsonOption = False,
@@ -139,6 +142,7 @@ def eval_(
     from harness.evaluate.suite import LmEvaluation, Suite
     from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
     from harness.plan.subject import find_subject
+    from harness.sampling.code_tester import code_allowed
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])
@@ -196,6 +200,7 @@ def eval_(
         thinking_budgets_tokens=whole_numbers("--thinking-budget", thinking_budget)
         if thinking_budget is not None
         else [None],
+        allow_code=allow_code,
     )
     foreign = LmEvaluation(
         words("--lm-eval", lm_eval) if lm_eval is not None else [],
@@ -214,7 +219,8 @@ def eval_(
         subjects.insert(0, find_subject(baseline, engine, device, dtype))
     suites = [Suite(one, asked.of(one), foreign if foreign.tasks else None, probe) for one in subjects]
     folder = home_folder(home)
-    results = [_run(suite, folder, seed, regrade) for suite in suites]
+    with code_allowed(folder, allow_code):
+        results = [_run(suite, folder, seed, regrade) for suite in suites]
     _write_samples(results, seed)
     for result in results:
         _log(result, folder)

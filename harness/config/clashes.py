@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from algorithms import Objective, PreferenceObjective
 from algorithms.kl import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
-from evals.grading import OWN
 from evals.grading.answer_form import ANSWER_FORMS
 from evals.grading.model_judge import judge_of
 from evals.prompts import get_template
-from evals.tasks import GYM_TASKS, get_task
+from evals.tasks import get_task
+from harness.config.grading import grading_problems
 from harness.config.model_source import parse_source
 from harness.config.reward import reward_problems
 from harness.errors import RefusedError
-from harness.rewards.parts.correct import JudgeScore
 from harness.rewards.parts.verifier_free import Jepo, VrCli
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ MOST_COMPLETIONS = 1_000_000
 
 def clashes(spec: RunSpec) -> Iterator[str]:
     """All problems of a spec whose sections are valid each by itself."""
-    yield from _grader_problems(spec)
-    yield from _model_grader_problems(spec)
+    yield from grading_problems(spec)
     yield from _rollout_problems(spec)
     yield from _teacher_problems(spec)
     if spec.train.processes > 1:
@@ -42,44 +40,6 @@ def clashes(spec: RunSpec) -> Iterator[str]:
         yield from _policy_gradient_problems(spec, spec.objective)
     else:
         yield from _preference_problems(spec)
-
-
-def _grader_problems(spec: RunSpec) -> Iterator[str]:
-    graders = {
-        "reward.grader": (spec.reward.grader, (spec.task.train,)),
-        "eval.grader": (spec.eval.grader, spec.eval.tasks),
-    }
-    for knob, (grader, tasks) in graders.items():
-        without = [task for task in tasks if get_task(task).grader != OWN]
-        if grader == OWN and without:
-            yield (
-                f"{knob}={OWN} with the task{'s' if len(without) > 1 else ''} {', '.join(without)}: only tasks "
-                f"{GYM_TASKS} have a comparison of their own. Set {knob} to math or numeric, which compare with the "
-                "reference answers of all tasks"
-            )
-
-
-def _model_grader_problems(spec: RunSpec) -> Iterator[str]:
-    scoring = judge_of(spec.reward.grader)
-    if JudgeScore.name in spec.reward.parts and (scoring is None or scoring.file.right_from is None):
-        yield (
-            f"reward.parts.{JudgeScore.name} with reward.grader={spec.reward.grader}: this grader gives no numbers. "
-            "Name a judge file with `right_from`, or leave the part out"
-        )
-    knobs = {"reward.grader": spec.reward.grader, "eval.grader": spec.eval.grader}
-    for knob, judge in ((knob, judge_of(grader)) for knob, grader in knobs.items()):
-        if judge is None:
-            continue
-        if judge.file.source is not None and spec.train.processes > 1:
-            yield (
-                f"{knob}={judge.name} with train.processes={spec.train.processes}: a judge with `source` runs in one "
-                "process while the others wait. Serve its model at an `address`, or set train.processes to 1"
-            )
-        if knob == "reward.grader" and judge.needs_answer and get_task(spec.task.train).grader is None:
-            yield (
-                f"{knob}={judge.name} with task.train={spec.task.train}: the judge's text shows {{answer}}, and this "
-                "task has none. Leave {answer} out of the text, or train on a task with answers"
-            )
 
 
 def _rollout_problems(spec: RunSpec) -> Iterator[str]:

@@ -47,11 +47,12 @@ _TEMPLATES = (
 
 _GRADERS = ("reward.grader", "eval.grader")
 
-# Another GPU needs another share of its memory for the same numbers, and what is only recorded changes none. How many
-# processes train a cell changes no more than rounding, as threads and processors do; each start records it.
+# Another GPU needs another share of its memory for the same numbers, and what is only recorded or allowed changes none.
+# How many processes train a cell changes no more than rounding, as threads and processors do; each start records it.
 _NOT_HASHED = (
     *("rollout.vllm_memory_frac", "train.token_records_max_tokens"),
     *("train.processes", "train.sharding"),
+    "reward.allow_code",
 )
 
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.

@@ -28,6 +28,10 @@ class RewardSpec(Section):
         description="reward parts and their weights, whose sum is the reward; `correct` weighs 1 unless it is set",
     )
     grader: Annotated[GraderName | None, OF_TASK] = Field(None, description="grader behind the part `correct`")
+    allow_code: bool = Field(
+        False,
+        description="let the grader unit_tests run programs that the policy writes, in training and in evaluation",
+    )
 
     def of(self, part: type[Part]) -> Part:
         """The part with its options."""

@@ -18,6 +18,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
 from evals.grading.model_judge import Judge, judge_of
+from evals.grading.unit_tests import runs_code
 from evals.tasks import LM_EVAL_PREFIX, get_task
 from harness.config.clashes import clashes
 from harness.config.engine import ENGINES, engine_on
@@ -241,8 +242,17 @@ class RunSpec(Section):
     @property
     def judges(self) -> list[Judge]:
         """The judges that a cell asks: graders that ask a model."""
-        graders = [self.eval.grader] if self.checkpoint else [self.reward.grader, self.eval.grader]
-        return [judge for judge in map(judge_of, dict.fromkeys(graders)) if judge is not None]
+        return [judge for judge in map(judge_of, self._graders) if judge is not None]
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether a cell runs programs that the policy writes."""
+        return any(map(runs_code, self._graders))
+
+    @property
+    def _graders(self) -> dict[str | None, None]:
+        """Those that a cell uses, each once."""
+        return dict.fromkeys([self.eval.grader] if self.checkpoint else [self.reward.grader, self.eval.grader])
 
     @property
     def optimizer_steps_per_rollout(self) -> int:

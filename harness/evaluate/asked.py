@@ -9,6 +9,7 @@ from typing import Any
 
 from evals.errors import EvalError
 from evals.grading import get_grader, require_gradable
+from evals.grading.unit_tests import runs_code
 from evals.prompts import get_template
 from evals.sampler import SamplingParams, get_preset, ks_of
 from evals.tasks import get_task
@@ -93,13 +94,15 @@ class Asked:
     grader: str | None = None
     seed: int | None = None
     thinking_budgets_tokens: Sequence[int | None] = (None,)
+    allow_code: bool = False
 
     def of(self, subject: Subject) -> list[TaskEvaluation]:
         """One evaluation for each task and thinking budget, each once.
 
         Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had and
-        for one whose answer the grader cannot read, RefusedError for k > samples, for more than one sample of greedy
-        decoding, which would all be alike, and for a thinking budget where problems give choices.
+        for one whose answer the grader cannot read, RefusedError for programs that nobody allowed to be run, for
+        k > samples, for more than one sample of greedy decoding, which would all be alike, and for a thinking budget
+        where problems give choices.
         """
         found = []
         seen: dict[str, str] = {}
@@ -142,6 +145,11 @@ class Asked:
             )
         grader = grader or task.require_grader()
         get_grader(grader)
+        if runs_code(grader) and not self.allow_code:
+            raise RefusedError(
+                f"{name}: the grader {grader} runs programs that the model writes, on this machine. Read in "
+                "docs/howto/code.md what contains them, then give --allow-code; or leave this task out."
+            )
         rows, wanted = task.split("test").load(), _first(self.problems, usual.problems)
         problems = list(itertools.islice(rows, wanted))
         _require_gradable(name, problems, grader)

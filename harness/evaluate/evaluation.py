@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.evaluate import SampleRow, disagreement, missing_requests, regrade, scores, standard_errors
+from evals.grading.unit_tests import runs_code
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from evals.tasks.base import Problem
@@ -25,6 +26,7 @@ from harness.records.files import write_json
 from harness.run.data_checks import record_source
 from harness.run.evaluation import EarlierEvaluations
 from harness.run.provenance import append_start
+from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions, fitted
 from harness.sampling.judge_replies import judges_in
 from harness.sampling.sampler import BudgetedSampler, EngineSampler, forced_tokens
@@ -139,7 +141,9 @@ class TaskEvaluation:
         store.begin(conditions, there)
         sampler = make_sampler()
         rows = record_source(cache, conditions.task, "test")
-        account = {"model": sampler.language_model.account(), "problems": rows}
+        account = {"model": sampler.language_model.account(), "problems": rows} | code_account(
+            runs_code(conditions.grader)
+        )
         append_start(store.path.with_name(STARTS_FILE), account)
         budget = conditions.thinking_budget_tokens
         params = self._params(sampler)

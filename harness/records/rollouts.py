@@ -131,7 +131,8 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
     import pyarrow.compute as pc
 
     def lengths(lists: pyarrow.ChunkedArray) -> NDArray[np.int64]:
-        return np.nan_to_num(as_array(pc.list_value_length(lists))).astype(np.int64)
+        counts: NDArray[np.int64] = np.nan_to_num(as_array(pc.list_value_length(lists))).astype(np.int64)
+        return counts
 
     def valid(values: pyarrow.ChunkedArray) -> NDArray[np.bool_]:
         return as_array(pc.is_valid(values))

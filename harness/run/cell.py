@@ -38,6 +38,7 @@ from harness.run.learning import Trained
 from harness.run.learning.base import Examples
 from harness.run.provenance import append_start
 from harness.sampling.chat_client import ServerAwayError
+from harness.sampling.code_tester import code_account
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
     Checkpoint,
@@ -172,7 +173,7 @@ class CellRun:
         """What this start's provenance says of the model, the examples and the processes."""
         size, sharding = Processes.here().size, self._spec.train.sharding
         together = {"processes": size} | ({"sharding": sharding} if size > 1 else {})
-        return {"model": self._start.account()} | self._examples.account | together
+        return {"model": self._start.account()} | self._examples.account | together | code_account(self._spec.runs_code)
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
         """Why an intact checkpoint cannot be resumed from; None if it can."""

@@ -29,6 +29,7 @@ from harness.records.files import append_jsonl, read_json, read_object
 from harness.records.registration import registration_found
 from harness.run.evaluation import EarlierEvaluations, begin_own_evaluation
 from harness.run.provenance import append_start
+from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import EVALS, SAMPLES_FILE, SampleStore, store_name
@@ -85,7 +86,9 @@ class CheckpointCell:
 
     def _append_start(self, account: Row) -> None:
         registered = registration_found(self.cell.path.parents[1])
-        append_start(self.cell.evaluation_folder / STARTS_FILE, registered | account)
+        append_start(
+            self.cell.evaluation_folder / STARTS_FILE, registered | account | code_account(self.spec.runs_code)
+        )
 
     def _drawn_elsewhere(self, conditions: Conditions) -> list[SampleRow]:
         """Each sample once."""

@@ -67,10 +67,11 @@ def run_job(
 
     Raises Interrupted. Unexpected exceptions, our own bugs, pass through.
     """
+    from harness.sampling.code_tester import code_allowed
     from harness.sampling.judge_replies import judges_in
 
     telling = _Telling(job, tell)
-    with judges_in(home, telling.of_waiting):
+    with judges_in(home, telling.of_waiting), code_allowed(home, job.spec.reward.allow_code):
         return _run_job(job, home, start, telling.of_progress, stopping)
 
 
@@ -101,9 +102,7 @@ def _run_job(
         return "taken", str(error)
     except ServerAwayError as error:
         return "away", str(error)
-    except CodeChangedError as error:
-        return "invalid", str(error)
-    except EngineMismatchError as error:
+    except (CodeChangedError, EngineMismatchError) as error:
         return "invalid", str(error)
     except DamagedRecordError as error:
         return "damaged", str(error)

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from evals.evaluate import Request, SampleRow, grade_sample
-from evals.grading import GRADERS, ask_ahead, grader_version
+from evals.grading import GRADERS, GradesWhole, get_grader, grade_ahead, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
-from evals.grading.model_judge import judge_of
 from evals.prompts import Template, get_template, template_version
 from evals.sampler import Drawn, SamplingParams
 from evals.tasks import get_task
@@ -86,17 +85,17 @@ class Conditions:
             ask_others=self.split == "test",
         )
 
-    def ask_ahead(self, requests: Sequence[Request], drawn: Sequence[Drawn]) -> None:
-        """Before samples are graded by a judge: see `evals.grading.ask_ahead`."""
-        if (judge := judge_of(self.grader)) is not None:
+    def grade_ahead(self, requests: Sequence[Request], drawn: Sequence[Drawn]) -> None:
+        """Before samples are graded by a grader of whole submissions: see `evals.grading.grade_ahead`."""
+        if isinstance(grader := get_grader(self.grader), GradesWhole):
             asked = [(request.problem, one.text) for request, one in zip(requests, drawn, strict=True)]
-            ask_ahead(asked, judge, self.task.extract)
+            grade_ahead(asked, grader, self.task.extract)
 
     @property
     def graded_together(self) -> int:
-        """How many samples are graded at once, where they come one by one: as many as a judge is asked at once."""
-        judge = judge_of(self.grader)
-        return 1 if judge is None else judge.file.concurrency
+        """How many samples are graded at once, where they come one by one."""
+        grader = get_grader(self.grader)
+        return grader.at_once if isinstance(grader, GradesWhole) else 1
 
     @property
     def deciding(self) -> dict[str, Any]:
@@ -109,8 +108,15 @@ class Conditions:
         """What stored verdicts depend on."""
         return {
             "grader": self.grader,
-            "graders": {name: grader_version(name) for name in sorted(GRADERS.names())},
+            "graders": {name: grader_version(name) for name in sorted(self._asked_graders)},
             "extraction": {"name": self.task.extract, "version": EXTRACTION_VERSION},
+        }
+
+    @property
+    def _asked_graders(self) -> set[str]:
+        """The graders that have a name: all that compare answers, and the one that decides."""
+        return {
+            name for name, grader in GRADERS.all().items() if name == self.grader or not isinstance(grader, GradesWhole)
         }
 
     def as_json(self, problems: Sequence[Problem]) -> dict[str, Any]:

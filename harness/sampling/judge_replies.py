@@ -1,19 +1,13 @@
 """The cache of judges' replies in a home: a question that was answered once is never asked again.
 
-`<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked.
-Each process appends to a file of its own, so two processes never write to the same file, even on a shared disk. A kill
-can only tear the last line, which readers skip. Before a process asks a question, it looks for a reply in what the
-others have written since. Each reply is on disk before it is used, so a cell that repeats steps from its checkpoint
-gets the same verdicts, even from a server whose replies vary.
+`<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked
+(see `remembered`). Each reply is on disk before it is used, so a cell that repeats steps from its checkpoint gets the
+same verdicts, even from a server whose replies vary.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,80 +19,28 @@ from evals.grading.model_judge import Judge, Question, lent
 from harness.config.hashing import digest
 from harness.config.references import model_fingerprint
 from harness.errors import RefusedError
-from harness.records.files import append_jsonl
 from harness.sampling.chat_client import ChatClient, ChatReply, OnWaiting, missing_key
+from harness.sampling.remembered import Remembered, Row
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 FOLDER = "judges"
-MOST_BYTES = 2 * 2**30
-"""Limit for the replies of one model; above it the oldest files are deleted."""
-_IN_USE_S = 24 * 3600.0
-"""A file written more recently than this may belong to a live process, so it is kept."""
 
 
-class Replies:
+class Replies(Remembered[Reply]):
     """The replies in one folder, by the names of their questions."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[str, Reply] = {}
-        self._read_bytes: dict[str, int] = {}
-        self._own: Path | None = None
-
-    def missing(self, names: Sequence[str]) -> list[str]:
-        """The questions that no process has a reply to, without duplicates."""
-        if any(name not in self._known for name in names):
-            self._read_news()
-        return [name for name in dict.fromkeys(names) if name not in self._known]
-
-    def __getitem__(self, name: str) -> Reply:
-        return self._known[name]
-
     def add(self, reply: Reply) -> None:
-        if self._own is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._drop_oldest()
-            self._own = self._folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
-        row = {"question": reply.question, "text": reply.text}
-        append_jsonl(self._own, [row | {"tokens": [reply.prompt_tokens, reply.completion_tokens]}])
-        self._known[reply.question] = reply
+        self.keep(reply.question, reply)
 
-    def _read_news(self) -> None:
-        """Read the lines that others appended since the last call, except torn ones. A question's first reply stays."""
-        for path in sorted(self._folder.glob("*.jsonl")):
-            if path == self._own:
-                continue
-            try:
-                with path.open("rb") as handle:
-                    handle.seek(self._read_bytes.get(path.name, 0))
-                    whole, newline, _ = handle.read().rpartition(b"\n")
-            except FileNotFoundError:  # another process has dropped it
-                continue
-            self._read_bytes[path.name] = self._read_bytes.get(path.name, 0) + len(whole) + len(newline)
-            for line in whole.splitlines():
-                if (reply := _reply_in(line)) is not None:
-                    self._known.setdefault(reply.question, reply)
+    def _row_of(self, name: str, item: Reply) -> Row:
+        return {"question": name, "text": item.text, "tokens": [item.prompt_tokens, item.completion_tokens]}
 
-    def _drop_oldest(self) -> None:
-        sizes = {path: path.stat() for path in self._folder.glob("*.jsonl")}
-        total = sum(stat.st_size for stat in sizes.values())
-        for path, stat in sorted(sizes.items(), key=lambda item: item[1].st_mtime):
-            if total <= MOST_BYTES or time.time() - stat.st_mtime < _IN_USE_S:
-                return
-            path.unlink(missing_ok=True)
-            total -= stat.st_size
-
-
-def _reply_in(line: bytes) -> Reply | None:
-    """None for a damaged line, whose question is then asked again."""
-    try:
-        row = json.loads(line)
+    def _item_in(self, row: Row) -> tuple[str, Reply]:
         prompt_tokens, completion_tokens = row["tokens"]
-        return Reply(str(row["question"]), str(row["text"]), int(prompt_tokens), int(completion_tokens))
-    except (ValueError, TypeError, KeyError):
-        return None
+        name = str(row["question"])
+        return name, Reply(name, str(row["text"]), int(prompt_tokens), int(completion_tokens))
 
 
 @dataclass

@@ -155,7 +155,7 @@ class SampleStore:
                     drawn = choose(requests, sampler)
                 else:
                     drawn = sampler.draw(_draws(requests), conditions.params)
-                    conditions.ask_ahead(requests, drawn)
+                    conditions.grade_ahead(requests, drawn)
                 fresh = [self._row(*one, conditions) for one in zip(requests, drawn, strict=True)]
                 self.append(fresh)
                 rows |= {_key(row): row for row in fresh}
@@ -171,8 +171,8 @@ class SampleStore:
         params: SamplingParams,
         on_row: Callable[[SampleRow], None],
     ) -> None:
-        """Draw these samples in one go; each is graded and recorded as it finishes, and then told. Those that a judge
-        grades wait for each other, so that it is asked about several at once."""
+        """Draw these samples in one go; each is graded and recorded as it finishes, and then told. Those whose
+        grader reads several at once wait for each other."""
         ended: list[tuple[Request, Drawn]] = []
 
         def record(index: int, drawn: Drawn) -> None:
@@ -181,7 +181,7 @@ class SampleStore:
                 grade()
 
         def grade() -> None:
-            conditions.ask_ahead([request for request, _ in ended], [drawn for _, drawn in ended])
+            conditions.grade_ahead([request for request, _ in ended], [drawn for _, drawn in ended])
             for request, drawn in ended:
                 row = self._row(request, drawn, conditions)
                 self.append([row])

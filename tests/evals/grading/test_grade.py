@@ -12,7 +12,7 @@ from evals.grading import GRADERS, OWN, Verdict, judge
 from harness.errors import UnknownNameError
 
 # Those that compare with a reference answer.
-COMPARING = sorted(set(GRADERS.names()) - {OWN, "choice"})
+COMPARING = sorted(set(GRADERS.names()) - {OWN, "choice", "unit_tests"})
 
 TABLE = [
     # (text, answer, grader, correct)

@@ -13,8 +13,9 @@ import pytest
 
 import harness.tracking as tracking
 from harness.records import CellRecord, cell_directory_name
-from harness.records.files import append_jsonl, read_problems
+from harness.records.files import append_jsonl, read_jsonl, read_problems
 from tests.harness.cli.conftest import Bench
+from tests.harness.run.sums_with_tests import write_sums
 
 pytestmark = pytest.mark.slow
 
@@ -368,3 +369,18 @@ def test_mlflow_shows_the_scores_once(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert bench("sync", "--home", "home").code == 0
     (same,) = client.search_runs([experiment.experiment_id])
     assert same.info.run_id == again.info.run_id
+
+
+def test_programs_are_run_only_if_that_is_allowed(
+    bench: Bench, logged: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, by_number = write_sums(tmp_path, monkeypatch)
+    command = ("eval", "builtin:tiny", "--max-completion-tokens", "40", "--home", "home", "--json", "--tasks")
+    refused = bench(*command, task)
+    assert refused.code == 2 and "then give --allow-code" in refused.err and "loading" not in refused.err
+    (by_tests,) = bench(*command, task, "--allow-code").document["evaluations"]
+    (known,) = bench(*command, by_number, "--home", "other").document["evaluations"]
+    assert by_tests["metrics"]["pass@1"] == known["metrics"]["pass@1"]
+    assert by_tests["disagreement"] == [], "no other grader reads programs"
+    (start,) = read_jsonl(Path(by_tests["path"]) / "starts.jsonl")
+    assert start["code"]["namespaces"] in ("own", "those of bench")

@@ -142,7 +142,7 @@ OTHER: dict[str, Any] = {
 # Have one allowed value so far, refuse others, or are excluded on purpose.
 FIXED = {
     *("model.cold_start.data", "rollout.vllm_memory_frac", "rollout.top_p", "rollout.top_k"),
-    *("train.token_records_max_tokens", "train.processes", "train.sharding"),
+    *("train.token_records_max_tokens", "train.processes", "train.sharding", "reward.allow_code"),
 }
 
 FILTER = {"task.filter": {"type": "pass_rate"}}

@@ -15,7 +15,7 @@ from harness.config.hashing import evaluation_hash, training_hash
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.records.files import read_jsonl
-from harness.sampling import chat_client, judge_replies
+from harness.sampling import chat_client, remembered
 from harness.sampling.judge_replies import Replies, judges_in, require_askable
 from tests.harness.run import bench
 from tests.harness.run.small import run_cell, small_spec
@@ -155,8 +155,8 @@ def test_replies_of_other_processes_count_and_torn_lines_do_not(
     assert other.missing(["b"]) == [], "a line counts once it is whole"
     other.add(Reply("c", "", 0, 0))
     assert one.missing(["c"]) == [], "each process writes a file of its own"
-    monkeypatch.setattr(judge_replies, "MOST_BYTES", 10)
-    monkeypatch.setattr(judge_replies, "_IN_USE_S", -1.0)
+    monkeypatch.setattr(remembered, "MOST_BYTES", 10)
+    monkeypatch.setattr(remembered, "_IN_USE_S", -1.0)
     Replies(tmp_path / "r").add(Reply("d", "", 0, 0))
     assert Replies(tmp_path / "r").missing(["a", "d"]) == ["a"], "the oldest files go"
 

@@ -1,0 +1,203 @@
+"""The program that runs one program which a model wrote, contained. It is started by its path, so that it imports
+nothing of ours:
+
+    _sandbox.py <replies> <status>      two file descriptors to write to; the request is on stdin (see sandbox.py)
+
+It enters namespaces of its own, where that is asked, and starts a child. The child gives up what it may do, then runs
+the program and writes a line of JSON to `replies` for each call: {"value": ...} with what was returned, {} for an
+exception; or, in their place, {"unreadable": true} for text that is no Python. This process watches over the wall-clock
+and writes one line to `status`: {"timed_out": ...}, or {"refused": ...} where the child cannot be contained as asked.
+
+What a call should return is never in the request. So whatever the program does to this process or writes to `replies`,
+it earns nothing that it could not return.
+"""
+
+# Without pathlib, which is slow to import.
+# ruff: noqa: PTH101, PTH102, PTH103, PTH109, PTH112, PTH120, PTH123, PTH208
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False  # the module typing is slow to import
+if TYPE_CHECKING:
+    from typing import Any
+
+NOBODY = 65534
+"""The user that a program runs as where bench is run by root."""
+
+# Constants of sched.h, sys/mount.h and sys/prctl.h.
+_NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS, _NEW_NETWORK = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+_NO_SUID, _NO_DEVICES, _BIND, _RECURSIVE, _PRIVATE, _DETACH = 2, 4, 4096, 16384, 1 << 18, 2
+_DIES_WITH_PARENT, _DUMPABLE, _NO_NEW_PRIVILEGES = 1, 4, 38
+_MOUNT_SETATTR, _HERE, _WITH_SUBMOUNTS, _READ_ONLY = 442, -100, 0x8000, 1
+_CAPABILITIES_V3 = 0x20080522
+
+
+def main() -> None:
+    replies, status = map(int, sys.argv[1:])
+    request = json.load(sys.stdin)
+    folder, limits = os.getcwd(), request["limits"]
+    try:
+        if sys.platform == "linux":
+            _prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+        if request["namespaces"]:
+            enter_namespaces()
+        elif os.geteuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+    except OSError as error:
+        _say(status, {"refused": str(error)})
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            contain(folder, limits, request["namespaces"], replies)
+        except OSError as error:
+            _say(status, {"refused": str(error)})
+            os._exit(1)
+        os.close(status)
+        answer(request, replies)
+        os._exit(0)
+    os.close(replies)
+    _say(status, {"timed_out": not ends_within(child, limits["wall_s"])})
+
+
+def enter_namespaces() -> None:
+    """Leave the network, the mounts, the processes and the shared memory of everybody else. The next child is the first
+    process of its namespace, with which all others there die."""
+    if sys.platform != "linux":
+        raise OSError("only Linux has namespaces")
+    user, group = os.geteuid(), os.getegid()
+    ordinary = _NEW_MOUNTS | _NEW_IPC | _NEW_PIDS | _NEW_NETWORK
+    if user == 0:
+        _call("unshare", ordinary)
+        return
+    _call("unshare", ordinary | _NEW_USER)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+            file.write(text)
+
+
+def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int) -> None:
+    """Give up everything but one pipe. Raises OSError where that is not possible."""
+    os.setsid()  # a signal to its process group reaches nobody else
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    os.close(null)
+    if namespaces:
+        enter_own_root(folder, limits["disk_bytes"])
+    for what, limit in (
+        (resource.RLIMIT_CPU, limits["cpu_s"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(what, (limit, limit))
+    if os.geteuid() == 0:  # whom the limit on processes would not bind
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    os.listdir(os.path.dirname(os.__file__))  # else nothing could be imported
+    if sys.platform == "linux":  # macOS refuses to set this limit
+        resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], limits["memory_bytes"]))
+        _call("capset", _words(_CAPABILITIES_V3, 0), _words(*[0] * 6))
+        _prctl(_NO_NEW_PRIVILEGES, 1)
+        _prctl(_DUMPABLE, 0)
+        _prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+
+
+def enter_own_root(root: str, disk_bytes: int) -> None:
+    """Leave of the disk only what Python needs, read only, without packages; beside it an empty folder in memory, which
+    becomes the current one and ends with the process."""
+    _mount("none", "/", None, _RECURSIVE | _PRIVATE)
+    _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={disk_bytes},nr_inodes=4096,mode=755")
+    libraries = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
+    for source in dict.fromkeys((f"{sys.base_prefix}/lib", *libraries)):
+        if os.path.isdir(source):
+            os.makedirs(root + source)
+            _mount(source, root + source, None, _BIND | _RECURSIVE)
+            _make_read_only(root + source)
+    packages = f"{root}{os.path.dirname(os.__file__)}/site-packages"
+    if os.path.isdir(packages):
+        _mount("tmpfs", packages, "tmpfs", _NO_SUID | _NO_DEVICES | _READ_ONLY, "size=4k")
+    os.mkdir(f"{root}/own")
+    os.chmod(f"{root}/own", 0o777)
+    os.chdir(root)
+    _call("pivot_root", b".", b".")  # the old root now lies over the new one
+    _call("umount2", b".", _DETACH)
+    os.chdir("/own")
+
+
+def answer(request: dict[str, Any], replies: int) -> None:
+    with os.fdopen(replies, "w", encoding="ascii") as file:
+        try:
+            code = compile(request["code"], "<solution>", "exec")
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+            print('{"unreadable": true}', file=file, flush=True)
+            return
+        names: dict[str, Any] = {"__name__": "solution"}
+        try:
+            exec(code, names)
+            function = names[request["entry_point"]]
+        except BaseException:  # noqa: BLE001  # a model's program: whatever it raises is its answer
+            return
+        for arguments in request["calls"]:
+            try:
+                reply = json.dumps({"value": function(*arguments)})
+            except BaseException:  # noqa: BLE001
+                reply = "{}"
+            print(reply, file=file, flush=True)
+
+
+def ends_within(child: int, wall_s: float) -> bool:
+    """Whether it ended by itself; else it is killed, and with it all of its namespace."""
+    started_s = time.monotonic()
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        elapsed_s = time.monotonic() - started_s
+        if elapsed_s > wall_s:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return False
+        time.sleep(min(0.01, 0.0005 + elapsed_s / 8))
+    return True
+
+
+def _say(status: int, what: dict[str, Any]) -> None:
+    os.write(status, json.dumps(what).encode() + b"\n")
+
+
+def _words(*values: int) -> ctypes.Array[ctypes.c_uint32]:
+    return (ctypes.c_uint32 * len(values))(*values)
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    _call("mount", source.encode(), target.encode(), kind and kind.encode(), flags, options.encode())
+
+
+def _make_read_only(path: str) -> None:
+    """With all that is mounted below; for the mount system call that would be one by one."""
+    attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NO_SUID | _NO_DEVICES, 0, 0, 0)
+    place = (_HERE, path.encode(), _WITH_SUBMOUNTS)
+    _call("syscall", _MOUNT_SETATTR, *place, attributes, ctypes.sizeof(attributes))
+
+
+def _prctl(option: int, value: int) -> None:
+    _call("prctl", option, value, 0, 0, 0)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    """A function of the C library. Raises OSError where it fails."""
+    whole = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*whole) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Running a program that a model wrote, contained as well as the machine allows, and saying how well that is.
+
+Each program runs in a process of its own (see _sandbox.py), with limits on processor time, wall-clock, memory, open
+files and the size of files. It cannot start processes or threads, has no stdin, and nobody reads what it prints. Where
+Linux permits namespaces, it has no network, and sees only Python's own files and an empty folder in memory. Elsewhere
+it reads and writes what its user may. `isolation` measures which of both it is.
+
+What it does not stop: a program that breaks out through a fault of the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from evals.errors import EvalError
+
+_PROGRAM = Path(__file__).with_name("_sandbox.py")
+# Sets of strings have one order in all runs.
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+# For starting and ending the process, beyond the program's own time.
+_BESIDES_S = 30.0
+
+AT_ONCE = min(8, os.cpu_count() or 1)
+"""How many programs one process of bench runs at a time."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """cpu_s: after so much processor time a program is killed, whatever else the machine does. wall_s: long enough that
+    only a program that waits, or a machine that stands still, reaches it. disk_bytes: of its folder, in namespaces.
+    reply_bytes: of what its calls return together."""
+
+    cpu_s: int = 2
+    wall_s: float = 30.0
+    memory_bytes: int = 512 << 20
+    file_bytes: int = 8 << 20
+    disk_bytes: int = 16 << 20
+    open_files: int = 64
+    reply_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class Program:
+    """A text in Python, the function in it that is called, and the arguments of each call."""
+
+    code: str
+    entry_point: str
+    calls: Sequence[Sequence[Any]]
+
+
+class Ran(NamedTuple):
+    """replies: of the calls in their order, as JSON ({"value": ...}, or {} for an exception); fewer where the program
+    ended before. end: `unreadable`: the text is no Python; `timeout`: it waited beyond `wall_s`; `lost`: nobody knows,
+    because the process that watches over it was killed."""
+
+    replies: list[bytes]
+    end: Literal["ended", "unreadable", "timeout", "lost"]
+
+
+class _RefusedError(Exception):
+    """Programs cannot be contained in this way here."""
+
+
+def run_program(program: Program, limits: Limits | None = None, namespaces: bool | None = None) -> Ran:
+    """Call the program's function. Callable from any thread.
+
+    namespaces: whether the program gets some of its own; None: where they are permitted. Raises EvalError where
+    programs cannot be contained.
+    """
+    try:
+        return _run(program, limits or Limits(), isolation().namespaces if namespaces is None else namespaces)
+    except _RefusedError as error:
+        raise EvalError(f"a program of the model cannot be contained any more: {error}. {_REMEDY}") from None
+
+
+_REMEDY = (
+    "Run bench as an ordinary user, who may have namespaces (see docs/howto/code.md), or with a Python that all users "
+    "may read"
+)
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """What a program was found to be able to do here.
+
+    user: as whom it runs. network: whether it can reach any. files: whether it can list the folder of bench.
+    processes: whether it can start any.
+    """
+
+    namespaces: bool
+    user: int
+    network: bool
+    files: bool
+    processes: bool
+
+    @property
+    def account(self) -> dict[str, str]:
+        """In words, for records."""
+        return {
+            "namespaces": "own" if self.namespaces else "those of bench",
+            "user": str(self.user),
+            "network": "reachable" if self.network else "none",
+            "files": "all that its user may read" if self.files else "Python and a folder of its own",
+            "processes": "may be started" if self.processes else "none but its own",
+        }
+
+
+_PROBE = """
+import os, socket
+
+def probe(folder):
+    def works(attempt):
+        try:
+            attempt()
+        except OSError:
+            return False
+        return True
+
+    def connect():
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
+            datagrams.connect(("192.0.2.1", 9))  # sends nothing
+
+    def start():
+        if os.fork() == 0:
+            os._exit(0)
+
+    return [os.getuid(), works(connect), works(lambda: os.listdir(folder)), works(start)]
+"""
+
+
+@lru_cache(maxsize=1)
+def isolation() -> Isolation:
+    """Found out once in a process, by a program that tries. Raises EvalError where programs cannot be contained."""
+    refusals = []
+    for namespaces in (True, False):
+        try:
+            ran = _run(Program(_PROBE, "probe", [[str(Path(__file__).parent)]]), Limits(), namespaces)
+        except _RefusedError as error:
+            refusals.append(str(error))
+            continue
+        if ran.replies and (found := json.loads(ran.replies[0]).get("value")):
+            return Isolation(namespaces, *found)
+        refusals.append(f"a first program did not run ({ran.end})")
+    raise EvalError(f"programs of the model cannot be contained here: {'; '.join(refusals)}. {_REMEDY}.")
+
+
+def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:
+    request = asdict(program) | {"limits": asdict(limits), "namespaces": namespaces}
+    with _folder() as folder, _pipe() as replies, _pipe() as status:
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-s", "-P", "-B", str(_PROGRAM), str(replies.write), str(status.write)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env=_ENVIRONMENT,
+            pass_fds=(replies.write, status.write),
+            start_new_session=True,
+        )
+        try:
+            replies.close_write()
+            status.close_write()
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(json.dumps(request).encode())
+            written, said = _listen(replies.read, status.read, limits)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if "refused" in said:
+        raise _RefusedError(said["refused"])
+    lines = written.split(b"\n")[:-1]  # behind the last line end there is nothing, or a torn reply
+    if lines[:1] == [b'{"unreadable": true}']:
+        return Ran([], "unreadable")
+    return Ran(lines, "lost" if "timed_out" not in said else "timeout" if said["timed_out"] else "ended")
+
+
+def _listen(replies: int, status: int, limits: Limits) -> tuple[bytes, dict[str, Any]]:
+    """What the program wrote, and what the process that watches over it says: {} if it says nothing.
+
+    The program may hold its pipe open for ever, or fill it: what it wrote by its end counts, up to `reply_bytes`.
+    """
+    written, said, end_s = b"", b"", time.monotonic() + limits.wall_s + _BESIDES_S
+    with selectors.DefaultSelector() as selector:
+        selector.register(replies, selectors.EVENT_READ)
+        selector.register(status, selectors.EVENT_READ)
+        while (left_s := end_s - time.monotonic()) > 0:
+            ready = {key.fd for key, _ in selector.select(left_s)}
+            if replies in ready:
+                written += (chunk := os.read(replies, 1 << 16))
+                if not chunk:
+                    selector.unregister(replies)
+                if len(written) > limits.reply_bytes:
+                    return written[: limits.reply_bytes], {"timed_out": False}
+            elif status in ready:  # after all that was written before
+                said += (chunk := os.read(status, 1 << 12))
+                if not chunk or said.endswith(b"\n"):
+                    break
+    return written, json.loads(said) if said.endswith(b"\n") else {}
+
+
+class _Pipe:
+    def __init__(self) -> None:
+        self.read, self.write = os.pipe()
+        self._is_writable = True
+
+    def close_write(self) -> None:
+        if self._is_writable:
+            self._is_writable = False
+            os.close(self.write)
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[_Pipe]:
+    pipe = _Pipe()
+    try:
+        yield pipe
+    finally:
+        pipe.close_write()
+        os.close(pipe.read)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+    """An empty folder, removed with whatever a program left in it: without namespaces perhaps folders that nobody may
+    enter, or deeper ones than Python's own removal can follow."""
+    folder = tempfile.mkdtemp(prefix="bench-code-")
+    try:
+        yield folder
+    finally:
+        try:
+            os.rmdir(folder)  # noqa: PTH106
+        except OSError:
+            subprocess.run(["chmod", "-R", "u+rwX", folder], check=False, stderr=subprocess.DEVNULL)
+            subprocess.run(["rm", "-rf", folder], check=True)

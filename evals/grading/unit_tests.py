@@ -1,0 +1,218 @@
+"""The grader `unit_tests`: a completion is a program, which is right if its function returns what each test expects.
+
+The reference answer of such a problem is its tests, as one line of JSON. A program is run by the `sandbox`, and only if
+somebody allows it (`lent`): whoever asks for grades lends a `Tester`, which also remembers outcomes
+(`harness.sampling.code_tester`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from pydantic import Field, ValidationError
+
+from evals.errors import EvalError
+from evals.grading import NO_VERDICT, GradesWhole, Reason, Submission, Verdict, get_grader
+from evals.grading.sandbox import AT_ONCE, Program, run_program
+from evals.yaml_file import Declared
+
+NAME = "unit_tests"
+MOST_CHARACTERS = 100_000
+"""Longer texts are no programs."""
+_FENCE = re.compile(r"^[ \t]*```[^`\n]*(?:\n|\Z)", re.MULTILINE)
+
+
+class UnitTest(Declared):
+    """A call and its result, both as JSON: a tuple that is returned counts as a list."""
+
+    args: list[Any]
+    returns: Any
+
+
+class FunctionTests(Declared):
+    """The tests of a problem, as its reference answer holds them."""
+
+    entry_point: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    tests: list[UnitTest] = Field(min_length=1)
+
+
+def reference_of(entry_point: object, tests: object) -> str:
+    """The reference answer with these tests. Raises EvalError for what cannot be tests."""
+    try:
+        function = FunctionTests.model_validate({"entry_point": entry_point, "tests": tests})
+    except ValidationError as error:
+        raise EvalError(_fault_in(error)) from None
+    try:
+        return json.dumps(function.model_dump(), allow_nan=False)
+    except ValueError:
+        raise EvalError("tests: NaN and infinity equal no result; leave such tests out") from None
+
+
+def _fault_in(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"])) or "the answer"
+    return (
+        f"{place}: {first['msg']}. A problem whose answer is a program has an `entry_point`, the name of a function, "
+        'and `tests`, a list of calls with their results: [{"args": [1, 2], "returns": 3}]'
+    )
+
+
+def has_tests(reference: str) -> bool:
+    """Whether a reference answer is tests."""
+    return _fault(reference) is None
+
+
+def _fault(reference: str) -> str | None:
+    try:
+        FunctionTests.model_validate_json(reference)
+    except ValidationError as error:
+        return _fault_in(error)
+    return None
+
+
+def extract_code(text: str) -> str | None:
+    """The last block between fences (```), else all that stands before a first fence, which is all of a completion
+    whose prompt has opened the block."""
+    outside, *parts = _FENCE.split(text)
+    code = parts[(len(parts) - 2) // 2 * 2] if len(parts) > 1 else outside
+    return code if code.strip() else None
+
+
+class Trial(NamedTuple):
+    """A program, and the reference answer with its tests."""
+
+    code: str
+    reference: str
+
+
+class Outcome(NamedTuple):
+    """reason: as in `Verdict`. passed: how many of the tests."""
+
+    reason: Reason
+    passed: int
+
+
+class Tester(Protocol):
+    """Puts programs to their tests."""
+
+    def outcomes(self, asked: Sequence[Trial]) -> list[Outcome]:
+        """One for each, in their order. Raises EvalError where programs cannot be contained."""
+
+
+def outcome_of(asked: Trial) -> Outcome:
+    """Run the program. It passes if each call returns, within the limits on the whole, what is expected.
+
+    A program that uses up its time or memory fails the tests that are left. Only one that waits until the limit on
+    wall-clock gets no verdict (`timeout`): a machine that stands still looks the same. Raises EvalError where programs
+    cannot be contained.
+    """
+    if len(asked.code) > MOST_CHARACTERS:
+        return Outcome("unparsed", 0)
+    function = FunctionTests.model_validate_json(asked.reference)
+    calls = [test.args for test in function.tests]
+    ran = run_program(Program(asked.code, function.entry_point, calls))
+    # A program can write replies of its own, but no more of them than there are calls are looked at.
+    passed = sum(_returns(reply, test.returns) for reply, test in zip(ran.replies, function.tests, strict=False))
+    reason: Reason
+    match ran.end:
+        case "unreadable":
+            reason = "unparsed"
+        case "timeout":
+            reason = "timeout"
+        case "lost":
+            reason = "crash"
+        case "ended":
+            reason = "match" if passed == len(function.tests) else "mismatch"
+    return Outcome(reason, passed)
+
+
+def _returns(reply: bytes, expected: object) -> bool:
+    try:
+        said = json.loads(reply)
+    except (ValueError, RecursionError):  # not by our program's hand
+        return False
+    return isinstance(said, dict) and "value" in said and same_value(said["value"], expected)
+
+
+def same_value(value: object, expected: object) -> bool:
+    """Equality of JSON values as in Python, but True is not 1, and floats may differ by rounding (1e-9, relative)."""
+    if isinstance(value, bool) or isinstance(expected, bool):
+        return value is expected
+    if isinstance(value, float) and isinstance(expected, float):
+        return math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(map(same_value, value, expected))
+    if isinstance(value, dict) and isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(same_value(value[key], expected[key]) for key in expected)
+    return value == expected
+
+
+@dataclass(frozen=True)
+class RunsTests(GradesWhole):
+    """The score of a verdict is the share of tests that a program passes; None without a verdict."""
+
+    @property
+    def at_once(self) -> int:
+        return AT_ONCE
+
+    def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
+        found = [(one, one.extracted) for one in submissions]
+        asked = [Trial(code, one.answer) for one, code in found if code is not None]
+        outcomes = iter(_tester().outcomes(asked) if asked else ())
+        return [
+            Verdict(False, None, "unparsed", score=0.0)
+            if code is None
+            else _verdict(code, next(outcomes), len(FunctionTests.model_validate_json(one.answer).tests))
+            for one, code in found
+        ]
+
+
+def _verdict(code: str, outcome: Outcome, tests: int) -> Verdict:
+    score = None if outcome.reason in NO_VERDICT else outcome.passed / tests
+    return Verdict(outcome.reason == "match", code, outcome.reason, score=score)
+
+
+def _never(candidate: str, answer: str) -> Reason:
+    raise AssertionError("programs are graded by `verdicts`")
+
+
+unit_tests = RunsTests(
+    NAME,
+    version=1,
+    meaning="its function returns what each unit test expects; runs the model's program (reward.allow_code)",
+    compare=_never,
+    fault=_fault,
+)
+
+
+def runs_code(grader: str | None) -> bool:
+    """Whether a grader of that name runs programs. Raises as `get_grader`."""
+    return grader is not None and isinstance(get_grader(grader), RunsTests)
+
+
+_lent: list[Tester] = []
+
+
+@contextmanager
+def lent(tester: Tester) -> Iterator[None]:
+    """Allow programs to be run by this tester, in all threads of the process, until the block ends."""
+    _lent.append(tester)
+    try:
+        yield
+    finally:
+        _lent.remove(tester)
+
+
+def _tester() -> Tester:
+    if not _lent:
+        raise EvalError(
+            f"the grader {NAME} runs programs that a model wrote, and nobody has allowed that here. Read "
+            "docs/howto/code.md, then set reward.allow_code: true, or give --allow-code to `bench eval`."
+        )
+    return _lent[-1]
