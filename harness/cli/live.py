@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Off a terminal a line is written at most this often, for the sweep as a whole.
 PLAIN_EVERY_S = 10.0
-BUDGET_ENDED_IT = "the token budget ended it"
+BUDGET_ENDED_IT = "the budget ended it"
 
 
 def duration(seconds: float) -> str:
@@ -188,14 +188,14 @@ def _remark(event: dict[str, Any]) -> str:
 
 
 def how_far(step: int, steps: int, done_frac: float) -> str:
-    """Where a run is, by what will end it: its steps, or its token budget where more of that is used.
+    """Where a run is, by what will end it: its steps, or its budget where more of that is used.
 
     done_frac: the larger of the two shares.
     """
     if done_frac <= step / steps:
         return f"step {step}/{steps} ({step / steps:.0%})"
     if done_frac < 1:
-        return f"step {step}, {done_frac:.0%} of the token budget"
+        return f"step {step}, {done_frac:.0%} of the budget"
     return f"{step} of at most {steps} steps: {BUDGET_ENDED_IT}"
 
 

@@ -76,6 +76,8 @@ class EngineBackend:
     """Whether it computes with a copy of the weights and code of its own. Then the copy must be synced before
     completions are drawn, log-probs must be compared with the model's after each sync (`harness.engines.parity`), and
     rounding differs from the trainer's."""
+    head_dtypes: tuple[str, ...] = ("model",)
+    """The values of `model.head_dtype` that it can draw with."""
     knobs: tuple[str, ...] = ()
     """Fields of `rollout` that this engine alone reads."""
     refusal: Callable[[RolloutSpec, str], str | None] = _refuses_nothing

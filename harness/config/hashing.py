@@ -67,6 +67,14 @@ _HASHED_UNLESS: dict[str, Any] = {
     "objective.pass_k": 1,
     "rollout.staleness_steps": 0,
     "rollout.partial.type": "none",
+    "budget.trained_tokens": None,
+    "budget.flops": None,
+    "model.head_dtype": "model",
+    "rollout.dtype": "trainer",
+    "train.optimizer.type": "adamw",
+    "train.optimizer.beta1": 0.9,
+    "train.optimizer.beta2": 0.999,
+    "train.optimizer.eps": 1e-8,
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.
@@ -78,6 +86,7 @@ _OF_GRADED_ROLLOUTS = (
     "task.template",
     "reward.grader",
     "rollout.engine",
+    "rollout.dtype",
     "rollout.max_completion_tokens",
     "rollout.temperature",
     "rollout.top_",
@@ -134,6 +143,7 @@ def conditions_of_model(spec: RunSpec) -> dict[str, Any]:
             "weights": weights_fingerprint(spec),
             "dtype": spec.model.dtype,
             "chat_template": spec.model.chat_template,
+            **_chosen(spec, "model.head_dtype", "rollout.dtype"),
         },
         "seed": spec.seed,
         "engine": spec.rollout.engine,
@@ -258,7 +268,7 @@ def data_digests(spec: RunSpec) -> dict[str, str]:
 
 def base_evaluation_hash(spec: RunSpec) -> str:
     """Names the evaluation of the model before training, with the noise of this spec's seed; whatever is trained on."""
-    knobs = _chosen(spec, "model.", "eval.", "rollout.engine", "train.device", "seed")
+    knobs = _chosen(spec, "model.", "eval.", "rollout.engine", "rollout.dtype", "train.device", "seed")
     refers_to = {"start": references.start_of(spec), **references.evaluated(spec)}
     return digest({"base": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 

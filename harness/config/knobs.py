@@ -36,14 +36,17 @@ def active(spec: RunSpec) -> dict[str, Any]:
 def is_of_drawing(knob: str) -> bool:
     """Whether a knob says which completions are drawn in training, and what they earn. Log-probs are at the temperature
     of rollouts, and evaluations drawn by their engine, whatever is learned from."""
-    of_all = ("rollout.temperature", "rollout.engine", "rollout.vllm_memory_frac")
+    of_all = (
+        *("rollout.temperature", "rollout.engine", "rollout.vllm_memory_frac", "rollout.dtype"),
+        *("budget.trained_tokens", "budget.flops"),
+    )
     return knob.startswith(("rollout.", "reward.", "task.", "budget.")) and knob not in of_all
 
 
 _OF_EVALUATION = (
     *("checkpoint", "seed", "train.device"),
-    *("model.dtype", "model.chat_template", "model.trust_remote_code"),
-    *("rollout.engine", "rollout.vllm_memory_frac"),
+    *("model.dtype", "model.head_dtype", "model.chat_template", "model.trust_remote_code"),
+    *("rollout.engine", "rollout.vllm_memory_frac", "rollout.dtype"),
 )
 _OF_CURVES = ("eval.every", "eval.curve_samples")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from evals.prompts import get_template
 from harness.config.section import LARGEST_NUMBER, Listed, Section, TemplateName
@@ -113,6 +113,11 @@ class ModelSpec(Section):
         "auto",
         description="dtype of computation; the optimiser keeps float32. auto = bfloat16 on CUDA, float32 on a CPU",
     )
+    head_dtype: Literal["model", "float32"] = Field(
+        "model",
+        description="dtype in which the output head multiplies, of the policy, its copies and its teacher, in training "
+        "and sampling; model: model.dtype; float32: also where the other layers are bfloat16",
+    )
     chat_template: Literal["auto", "tokenizer", "plain"] = Field(
         "auto",
         description="what frames a chat prompt; tokenizer: its own template; plain: the messages, joined "
@@ -121,6 +126,16 @@ class ModelSpec(Section):
     trust_remote_code: bool = Field(False, description="run code that comes with the model; read it first")
     lora: LoraChoice = NoLora()
     cold_start: ColdStart = NoColdStart()
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _trains_without_loss_scaling(cls, dtype: object) -> object:
+        if dtype == "float16":
+            raise ValueError(
+                "float16: small gradients are 0 in it unless the loss is scaled, which this trainer does not do. Set "
+                "dtype to bfloat16 or float32; rollout.dtype may be float16"
+            )
+        return dtype
 
 
 class NoTeacher(Section):

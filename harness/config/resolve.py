@@ -106,6 +106,8 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
     pairs = nested.get("pairs", {} if isinstance(objective, PreferenceObjective) else None)
     if pairs is not None:
         nested["pairs"] = {"type": "dataset" if "data" in pairs else "policy"} | pairs
+    if isinstance(optimizer := nested.get("train", {}).get("optimizer"), dict):
+        nested["train"]["optimizer"] = {"type": "adamw"} | optimizer
     _fill_from_task(nested)
     spec = None
     try:

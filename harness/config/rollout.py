@@ -73,6 +73,11 @@ class RolloutSpec(Section):
     vllm_memory_frac: float = Field(
         0.3, gt=0, le=1, description="share of the GPU's memory for vLLM: its weights and KV cache; read with vllm only"
     )
+    dtype: Literal["trainer", "float32", "bfloat16", "float16"] = Field(
+        "trainer",
+        description="dtype in which completions are drawn, in training and evaluation; trainer: model.dtype; in "
+        "another one the engine draws from a copy of the weights, rounded before it draws",
+    )
     sampler: Literal["policy", "initial", "round", "teacher", "given"] = Field(
         "policy",
         description="whose completions are trained on: policy: those of the policy as it is (online); initial: of the "

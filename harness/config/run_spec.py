@@ -21,8 +21,9 @@ from evals.grading.model_judge import Judge, judge_of
 from evals.grading.unit_tests import runs_code
 from evals.tasks import LM_EVAL_PREFIX, get_task, without_mode
 from harness.config.clashes import clashes
-from harness.config.engine import engine_on
+from harness.config.engine import ENGINES, engine_on
 from harness.config.model import ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
+from harness.config.optimizer import AdamW, Optimizer
 from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
 from harness.config.section import InWords, Section
@@ -47,12 +48,15 @@ class TrainSpec(Section):
         1, ge=1, le=10_000, description="mini-batches per pass, of whole groups, one optimiser step each"
     )
     epochs: int = Field(1, ge=1, le=10_000, description="passes over each rollout batch")
-    learning_rate: float = Field(gt=0, description="learning rate of AdamW after the warm-up")
+    learning_rate: float = Field(gt=0, description="learning rate after the warm-up")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="after the warm-up; linear and cosine fall to 0 at train.steps"
     )
     warmup_steps: int = Field(0, ge=0, le=10_000_000, description="rollout batches of linear warm-up")
-    weight_decay: float = Field(0.0, ge=0, description="weight decay of AdamW")
+    weight_decay: float = Field(
+        0.0, ge=0, description="weight decay: beside the gradient's step with adamw and muon, within it with sgd"
+    )
+    optimizer: Optimizer = AdamW()
     max_grad_norm: float = Field(1.0, gt=0, description="gradients of a larger norm are scaled down to it")
     micro_batch_tokens: int = Field(16384, ge=1, description="tokens per forward pass, padding included; bounds memory")
     logits_chunk_tokens: int = Field(
@@ -86,6 +90,15 @@ class TrainSpec(Section):
     def absent_fields(self) -> list[str]:
         return ["sharding"] if self.processes == 1 else []
 
+    @model_validator(mode="after")
+    def _muon_has_whole_matrices(self) -> TrainSpec:
+        if self.optimizer.type == "muon" and self.sharding == "fully" and self.processes > 1:
+            raise ValueError(
+                f"optimizer.type=muon with processes={self.processes} and sharding=fully: Muon orthogonalises whole "
+                "matrices, and each process would hold a part of them. Set sharding to rows, or optimizer.type to adamw"
+            )
+        return self
+
 
 class BudgetSpec(Section):
     tokens: int | None = Field(
@@ -93,6 +106,17 @@ class BudgetSpec(Section):
     )
     teacher_tokens: int | None = Field(
         default=None, ge=1, description="limit on completion tokens scored by the teacher; none = no limit"
+    )
+    trained_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="completion tokens that gradients are taken of, in each epoch, at which a cell ends; none = no end",
+    )
+    flops: float | None = Field(
+        default=None,
+        gt=0,
+        description="floating-point operations of sampling and training, estimated from tokens and parameters, at "
+        "which a cell ends; none = no end",
     )
 
 
@@ -255,14 +279,26 @@ def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
 
 
 def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
-    """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device."""
+    """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device, and
+    with precision that is the model's anyway left out, so that two hashes never mean the same numbers.
+
+    Raises RefusedError for a precision that the engine of the machine does not have.
+    """
     device = device_kind(spec.train.device, on_gpu)
-    engine = engine_on(device, spec.rollout.engine)
+    engine, dtype = engine_on(device, spec.rollout.engine), dtype_on(device, spec.model.dtype)
+    head: Literal["model", "float32"] = "model" if dtype == "float32" else spec.model.head_dtype
+    if head not in ENGINES.find(engine).head_dtypes:
+        raise RefusedError(
+            f"model.head_dtype={head} with rollout.engine={engine}: this engine computes the output head in the dtype "
+            "of the model alone. Set rollout.engine to torch, or head_dtype to model."
+        )
     return spec.model_copy(
         update={
             "train": spec.train.model_copy(update={"device": device}),
-            "model": spec.model.model_copy(update={"dtype": dtype_on(device, spec.model.dtype)}),
-            "rollout": spec.rollout.model_copy(update={"engine": engine}),
+            "model": spec.model.model_copy(update={"dtype": dtype, "head_dtype": head}),
+            "rollout": spec.rollout.model_copy(
+                update={"engine": engine, "dtype": "trainer" if spec.rollout.dtype == dtype else spec.rollout.dtype}
+            ),
         }
     )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from harness.models.language_model import LanguageModel
     from harness.models.lora import MergedWeights
+    from harness.models.precision import RoundedWeights
 
 
 __all__ = [
@@ -169,10 +170,20 @@ def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: Pr
     model = language_model.model if sampler is None else sampler
     if has_adapters(model):
         merged = merged_copy(model)
-        engine: Engine = MergedEngine(merged, _engine_of(rollout, language_model, merged.model))
+        engine: Engine = RefreshedEngine(merged, _in_its_dtype(rollout, language_model, merged.model))
     else:
-        engine = _engine_of(rollout, language_model, model)
+        engine = _in_its_dtype(rollout, language_model, model)
     return engine if Processes.here().size == 1 else SharedEngine(engine)
+
+
+def _in_its_dtype(rollout: RolloutSpec, language_model: LanguageModel, model: PreTrainedModel) -> Engine:
+    """The engine over the model, or over a copy of it in `rollout.dtype`."""
+    from harness.models.precision import DTYPES, RoundedWeights
+
+    if rollout.dtype == "trainer" or DTYPES[rollout.dtype] == model.dtype:
+        return _engine_of(rollout, language_model, model)
+    rounded = RoundedWeights(model, DTYPES[rollout.dtype])
+    return RefreshedEngine(rounded, _engine_of(rollout, language_model, rounded.model))
 
 
 def _engine_of(rollout: RolloutSpec, language_model: LanguageModel, model: PreTrainedModel) -> Engine:
@@ -226,11 +237,11 @@ class SharedEngine:
         return Completions.joined([part for part in processes.interruptible(own) if part is not None])
 
 
-class MergedEngine:
-    """Engine (see `harness.engines.base`) over the merged copy of a model with adapters, which it refreshes before it
-    draws."""
+class RefreshedEngine:
+    """Engine (see `harness.engines.base`) over a copy of a model, with adapters merged or in another dtype, which it
+    refreshes before it draws."""
 
-    def __init__(self, weights: MergedWeights, engine: Engine) -> None:
+    def __init__(self, weights: MergedWeights | RoundedWeights, engine: Engine) -> None:
         """engine: over weights.model."""
         self._weights, self._engine = weights, engine
 
@@ -247,6 +258,6 @@ class MergedEngine:
         self._weights.refresh()
         if self._weights.model.device.type == "cuda":
             torch.cuda.synchronize(self._weights.model.device)
-        merge = GenerationCost(sync_s=time.perf_counter() - started_s)
+        refreshed = GenerationCost(sync_s=time.perf_counter() - started_s)
         drawn = self._engine.generate(prompts, keys, params, on_finished)
-        return replace(drawn, cost=merge + drawn.cost)
+        return replace(drawn, cost=refreshed + drawn.cost)

@@ -20,11 +20,11 @@ from harness.errors import RefusedError
 from harness.executors.slots import gpu_share, show_only
 from harness.models.language_model import ChatTemplate, LanguageModel, load_model
 from harness.models.lora import add_adapters, reset_adapters
+from harness.models.precision import DTYPES, set_head_dtype
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _Loaded = tuple[str, str, torch.dtype, ChatTemplate, bool]
 
 
@@ -39,7 +39,7 @@ class StartingPoint:
         self._loaded: _Loaded | None = None
         self._language_model: LanguageModel | None = None
         self._weights: dict[str, Tensor] = {}
-        self._adapted: tuple[Lora, PreTrainedModel] | None = None
+        self._adapted: tuple[tuple[Lora, str], PreTrainedModel] | None = None
         self._generator: tuple[_Loaded, LanguageModel] | None = None
         self._teacher: tuple[_Loaded, LanguageModel] | None = None
 
@@ -50,7 +50,7 @@ class StartingPoint:
         Raises RefusedError for a source that cannot be loaded or a device that is not there.
         """
         device = _device(spec.train.device)
-        dtype = torch.float32 if float32 else _DTYPES[dtype_on(device, spec.model.dtype)]
+        dtype = torch.float32 if float32 else DTYPES[dtype_on(device, spec.model.dtype)]
         loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
         if self._language_model is None or self._loaded != loaded:
             self._adapted = None
@@ -65,6 +65,7 @@ class StartingPoint:
         model.zero_grad(set_to_none=True)
         model.requires_grad_(True)
         set_activation_checkpointing(model, on=False)
+        set_head_dtype(model, spec.model.head_dtype)
         return self._language_model
 
     def generator(self, spec: RunSpec) -> LanguageModel | None:
@@ -74,13 +75,14 @@ class StartingPoint:
         if source is None:
             return None
         device = _device(spec.train.device)
-        dtype = _DTYPES[dtype_on(device, spec.model.dtype)]
+        dtype = DTYPES[dtype_on(device, spec.model.dtype)]
         loaded: _Loaded = (source, device, dtype, "auto", spec.model.trust_remote_code)
         if self._generator is None or self._generator[0] != loaded:
             self._generator = None  # free it first: memory may not hold both
             language_model = load_model(*loaded)
             language_model.model.requires_grad_(False)
             self._generator = loaded, language_model
+        set_head_dtype(self._generator[1].model, spec.model.head_dtype)
         return self._generator[1]
 
     def for_training(self, spec: RunSpec, source: str) -> LanguageModel:
@@ -92,8 +94,9 @@ class StartingPoint:
         language_model = self.get(spec, source)
         lora = spec.model.lora
         if isinstance(lora, Lora):
-            if self._adapted is None or self._adapted[0] != lora:
-                self._adapted = (lora, add_adapters(language_model.model, lora))
+            made_for = (lora, spec.model.head_dtype)
+            if self._adapted is None or self._adapted[0] != made_for:
+                self._adapted = (made_for, add_adapters(language_model.model, lora))
             language_model.model.requires_grad_(False)
             model = self._adapted[1]
             reset_adapters(model, spec.seed)
@@ -105,13 +108,14 @@ class StartingPoint:
         """The frozen teacher of this source, on the device and in the dtype of the trained model. The last teacher is
         kept for the next cell. Raises RefusedError as `get`."""
         device = _device(spec.train.device)
-        dtype = _DTYPES[dtype_on(device, spec.model.dtype)]
+        dtype = DTYPES[dtype_on(device, spec.model.dtype)]
         loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
         if self._teacher is None or self._teacher[0] != loaded:
             self._teacher = None  # free it first: memory may not hold both
             language_model = load_model(*loaded)
             language_model.model.requires_grad_(False)
             self._teacher = (loaded, language_model)
+        set_head_dtype(self._teacher[1].model, spec.model.head_dtype)
         return self._teacher[1]
 
 

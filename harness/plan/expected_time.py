@@ -98,15 +98,16 @@ def batch_tokens(spec: RunSpec) -> int:
 
 
 def _kind_of_evaluation(spec: RunSpec) -> tuple[object, ...]:
-    return spec.model.source, spec.model.dtype, spec.train.device, spec.rollout.engine
+    return spec.model.source, spec.model.dtype, spec.train.device, spec.rollout.engine, spec.rollout.dtype
 
 
 def _kind_of_work(spec: RunSpec) -> tuple[object, ...]:
     train, model = spec.train, spec.model
     trained = (model.source, model.dtype, model.lora.type, train.device, train.activation_checkpointing)
+    computed = (model.head_dtype, spec.rollout.dtype, train.optimizer.type)
     helped = (spec.teacher, spec.distils, tuple(sorted(spec.reward.gold_parts)), spec.reward.generator)
     learning = (type(spec.objective), spec.pairs.type, spec.rollout.engine, spec.optimizer_steps_per_rollout)
-    return (*trained, *helped, *learning)
+    return (*trained, *computed, *helped, *learning)
 
 
 def pace_of(cell: CellRecord) -> Pace | None:

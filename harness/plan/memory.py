@@ -21,12 +21,19 @@ from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
 from harness.executors.slots import Slot
 from harness.plan.model_shape import ModelShape, find_shape
+from harness.plan.training_memory import (
+    FLOAT32_BYTES,
+    activation_bytes,
+    gathered_bytes,
+    logits_bytes,
+    matrices_of,
+    optimizer_bytes,
+)
 from harness.rewards.parts.learned import PairwiseJudge
 
 GIB = 2**30
 PROMPT_TOKENS = 256
 PROMPT_CONTEXT_FRAC = 0.25
-FLOAT32_BYTES = 4
 
 # What the process itself takes, whatever the model: on a CPU Python, torch, transformers and pyarrow; on CUDA the
 # context and the libraries' kernels (not measured).
@@ -126,14 +133,20 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     teacher = _teacher_shape(spec)
     if teacher is None and _has_teacher(spec):
         return None
+    drawn_width = _drawn_width(spec, width)
+    if spec.rollout.dtype != "trainer":
+        held["rollout_copy"] = shape.parameters * drawn_width
     if teacher is not None:
         held["teacher"] = teacher.parameters * width / (split if spec.distils != "none" else 1)
     writers = [shape, *([teacher or shape] if trains and spec.rollout.sampler == "teacher" else [])]
     backend = ENGINES.find(engine_on(device, spec.rollout.engine))
-    engine = _together([backend.memory(drawing_load(spec, writer, width, device)) for writer in writers])
-    phases: dict[str, Mapping[str, float]] = {"drawing": engine.drawing_bytes}
+    engine = _together([backend.memory(drawing_load(spec, writer, drawn_width, device)) for writer in writers])
+    head = (
+        {"float32_head": FLOAT32_BYTES * shape.vocabulary * shape.hidden} if spec.model.head_dtype == "float32" else {}
+    )
+    phases: dict[str, Mapping[str, float]] = {"drawing": {**engine.drawing_bytes, **head}}
     if trains:
-        optimizer = optimizer_bytes(trunks * trained, width)
+        optimizer = trunks * optimizer_bytes(spec.train.optimizer, trained, width, matrices_of(spec, shape))
         held |= {"gradients": FLOAT32_BYTES * trunks * trained / split, "optimizer": optimizer / split}
         if split > 1:
             held |= weights_when_split(spec, shape, trained, width, device)
@@ -147,6 +160,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
             phases["judging"] = judging.drawing_bytes
         tokens = micro_batch_tokens(spec, shape)
         phases["training"] = {
+            **head,
             "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
             "logits": logits_bytes(shape, spec.train.logits_chunk_tokens, width),
             "attention_mask": tokens * row_tokens(shape, longest_completion_tokens(spec)) * width,
@@ -203,13 +217,6 @@ def in_words(memory: dict[str, Any] | None) -> str:
     return f"about {memory['gb']:.1f} GB {each} on {memory['device']}{share}, {most}"
 
 
-def optimizer_bytes(trained: int, width: int) -> int:
-    """AdamW's two moments in float32, and float32 master weights where the weights themselves are narrower
-    (Rajbhandari et al., arXiv:1910.02054, section 3.1)."""
-    masters = FLOAT32_BYTES if width < FLOAT32_BYTES else 0
-    return trained * (2 * FLOAT32_BYTES + masters)
-
-
 def weights_when_split(spec: RunSpec, shape: ModelShape, trained: int, width: int, device: Device) -> dict[str, float]:
     """What each process holds of weights under `train.sharding: fully`: whole the policy to draw from, on a CPU the
     starting weights, and merged adapters; a part of the rest. Trained weights of less than float32 are there as the
@@ -225,43 +232,6 @@ def weights_when_split(spec: RunSpec, shape: ModelShape, trained: int, width: in
         "copies": whole * shape.parameters * width,
         "split_weights": (trunks * own + references) * width / spec.train.processes,
     }
-
-
-def gathered_bytes(shape: ModelShape, width: int) -> float:
-    """Where weights are split, a pass gathers two layers, of which one comes while the other is computed, and what is
-    in no layer; and it has their gradients, in float32 while they are added up."""
-    outside = shape.parameters - shape.layers * shape.layer_parameters
-    return (2 * shape.layer_parameters + outside) * width + (shape.layer_parameters + outside) * FLOAT32_BYTES
-
-
-def activation_bytes(shape: ModelShape, tokens: int, width: int, checkpointing: bool) -> float:
-    """What a forward pass over so many tokens keeps for its backward pass.
-
-    A layer keeps, for each token: of each norm its input in float32, what it normalised and what it put out; queries,
-    keys and values twice, as they are made and as attention takes them; the attention's output twice, as it is made and
-    as the next product takes it; and of the gated MLP both branches, the activated one and their product. Attention
-    itself keeps nothing of the size tokens x tokens (Dao et al., arXiv:2205.14135). The account is that of Korthikanti
-    et al. (arXiv:2205.05198, section 4.1), for layers of this kind.
-
-    checkpointing: then a layer keeps its input alone, and one layer at a time is computed again.
-
-    Within a fifth of what autograd keeps in this project's training pass, measured on a CPU for small models of the
-    architectures llama, qwen2, qwen3 and gemma3, in float32 and bfloat16. Layers that are computed in blocks
-    (`harness.models.blocks`, on a CPU only) keep about half of it.
-    """
-    normalised = shape.layer_norms * shape.hidden + (shape.attention + shape.key_value if shape.qk_norm else 0)
-    norms = normalised * (FLOAT32_BYTES + 2 * width)
-    products = width * (4 * shape.attention + 4 * shape.key_value + 4 * shape.intermediate)
-    layer = norms + products
-    kept = shape.layers * width * shape.hidden + layer if checkpointing else shape.layers * layer
-    # Embeddings, the last norm, and the states that tokens are predicted from.
-    ends = shape.hidden * (FLOAT32_BYTES + 4 * width)
-    return tokens * (kept + ends)
-
-
-def logits_bytes(shape: ModelShape, chunk_tokens: int, width: int) -> int:
-    """One chunk of logits in the backward pass: as the product, in float32, as log-probs and as their gradient."""
-    return chunk_tokens * shape.vocabulary * (3 * FLOAT32_BYTES + width)
 
 
 def teacher_pass_bytes(shape: ModelShape, spec: RunSpec, tokens: int, width: int) -> float:
@@ -375,6 +345,17 @@ def _together(engines: Sequence[EngineMemory]) -> EngineMemory:
 def _critic_has_own_trunk(spec: RunSpec) -> bool:
     objective = spec.objective
     return isinstance(objective, Objective) and objective.baseline == "critic" and objective.critic.trunk == "own"
+
+
+def _drawn_width(spec: RunSpec, width: int) -> int:
+    """Bytes of one element of the weights that completions are drawn from."""
+    match spec.rollout.dtype:
+        case "trainer":
+            return width
+        case "float32":
+            return FLOAT32_BYTES
+        case "bfloat16" | "float16":
+            return 2
 
 
 def _element_bytes(spec: RunSpec, device: Device) -> int:

@@ -111,14 +111,19 @@ class ModelShape:
         return embeddings + self.layers * self.layer_parameters + self.hidden
 
     @property
+    def layer_matrices(self) -> int:
+        """Weights in the matrices of one layer."""
+        d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
+        return 2 * d * a + 2 * d * kv + 3 * d * i
+
+    @property
     def layer_parameters(self) -> int:
         """Those of one layer."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
-        attention = 2 * d * a + 2 * d * kv
-        attention += (a + 2 * kv if self.qkv_bias else 0) + (d if self.output_bias else 0)
-        mlp = 3 * d * i + (2 * i + d if self.mlp_bias else 0)
+        attention = (a + 2 * kv if self.qkv_bias else 0) + (d if self.output_bias else 0)
+        mlp = 2 * i + d if self.mlp_bias else 0
         norms = self.layer_norms * d + (2 * self.head_size if self.qk_norm else 0)
-        return attention + mlp + norms
+        return self.layer_matrices + attention + mlp + norms
 
     @property
     def saved_parameters(self) -> int:

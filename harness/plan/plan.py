@@ -283,6 +283,13 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             "rounds small ones away, and trained with them apart. mismatch/* measures the difference; "
             "objective.sampler_correction.type=token_truncate corrects it, model.dtype=float32 avoids it."
         )
+    in_another_dtype = [arm for arm, spec in specs.items() if _samples_in_another_dtype(spec)]
+    if in_another_dtype:
+        warnings.append(
+            f"arms {', '.join(in_another_dtype)}: completions are drawn in another dtype (rollout.dtype) than they are "
+            "trained on. mismatch/* measures the difference; objective.sampler_correction.type=token_truncate corrects "
+            "it."
+        )
     sources: dict[str, set[str | None]] = {
         "model.source": {spec.model.source for spec in specs.values() if spec.checkpoint_folder is None},
         "teacher.source": {spec.teacher.source for spec in specs.values() if spec.teacher.type == "model"},
@@ -337,6 +344,10 @@ def _draws_in_training(spec: RunSpec) -> bool:
 def _merges_into_bfloat16(spec: RunSpec) -> bool:
     adapted = isinstance(spec.model.lora, Lora) and spec.model.dtype == "bfloat16"
     return adapted and _draws_in_training(spec) and not _corrects_sampler(spec)
+
+
+def _samples_in_another_dtype(spec: RunSpec) -> bool:
+    return spec.rollout.dtype != "trainer" and _draws_in_training(spec) and not _corrects_sampler(spec)
 
 
 def _corrects_sampler(spec: RunSpec) -> bool:

@@ -30,7 +30,14 @@ from harness.records import read_sweep
 from harness.records.scores import METRIC_PREFIX
 from harness.records.sweep import TunedArm, first_seeds
 
-ASKED_OF_A_CHECKPOINT = ("eval", "rollout.engine", "model.dtype", "model.chat_template")
+ASKED_OF_A_CHECKPOINT = (
+    "eval",
+    "rollout.engine",
+    "rollout.dtype",
+    "model.dtype",
+    "model.head_dtype",
+    "model.chat_template",
+)
 """What arms over one checkpoint may differ in, as dotted prefixes: decoding, prompts, grader, engine, precision."""
 
 

@@ -115,7 +115,7 @@ def find_subject(
     return Subject("_".join(name.split("/")), spec)
 
 
-_OF_LOADING = ("chat_template", "trust_remote_code")
+_OF_LOADING = ("head_dtype", "chat_template", "trust_remote_code")
 
 
 def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
@@ -127,7 +127,7 @@ def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     subject = find_subject(spec.checkpoint, *machine, on_gpu=on_gpu)
     said = {name: getattr(spec.model, name) for name in _OF_LOADING if name in spec.model.model_fields_set}
     found = subject.spec
-    return spec.model_copy(
+    changed = spec.model_copy(
         update={
             "checkpoint": found.checkpoint,
             "model": found.model.model_copy(update=said),
@@ -135,6 +135,7 @@ def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
             "train": spec.train.model_copy(update={"device": found.train.device}),
         }
     )
+    return resolved_for_machine(changed, on_gpu)
 
 
 def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bool]) -> Subject:

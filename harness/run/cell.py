@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,7 @@ from harness.records.lease import Lease
 from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
+from harness.run.flops import FlopsRule, Spent
 from harness.run.health import health_flags
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples
@@ -39,13 +40,7 @@ from harness.run.provenance import append_start
 from harness.sampling.chat_client import ServerAwayError
 from harness.sampling.code_tester import code_account
 from harness.sampling.store import SAMPLES_FILE, SampleStore
-from harness.training.checkpoint import (
-    Checkpoint,
-    all_finite,
-    checkpoint_path,
-    load_latest,
-    save_checkpoint,
-)
+from harness.training.checkpoint import Checkpoint, all_finite, checkpoint_path, load_latest, save_checkpoint
 from harness.training.optimizer import DivergedError
 from harness.training.past_weights import drop_past_weights, missing_past_weights
 
@@ -95,8 +90,8 @@ class CellRun:
         self._evaluator = Evaluator(spec.eval, spec.seed, self._trained.sampler)
         self._step = 0
         self._saved_step = -1
-        self._generated_tokens = 0
-        self._teacher_tokens = 0
+        self._spent = Spent()
+        self._flops_rule = FlopsRule.of(self._model, spec)
         self._last_reward: float | None = None
         self._tokens_per_s: float | None = None
         self._diverged = False
@@ -121,11 +116,11 @@ class CellRun:
             "records": self._cell.count_finished(),
         }
         self._require_lease()
-        steps, n_tokens = self._spec.train.steps, self._generated_tokens
-        self._cell.write_status("done", step=self._step, steps=steps, generated_tokens=n_tokens, **outcome)
+        amounts = {"steps": self._spec.train.steps, "generated_tokens": self._spent.generated_tokens}
+        self._cell.write_status("done", step=self._step, **amounts, **outcome)
         self._log.drop_samples()
         drop_past_weights(self._cell.checkpoints)
-        self._log.note(f"done at step {self._step} after {self._generated_tokens} generated tokens")
+        self._log.note(f"done at step {self._step} after {self._spent.generated_tokens} generated tokens")
 
     def _train(self) -> None:
         """Train until the budget is used. An interruption leaves a checkpoint of the last complete step."""
@@ -191,8 +186,10 @@ class CellRun:
                 f"{self._cell.checkpoints}: the checkpoint of step {checkpoint.step} is not this cell's ({error}). "
                 "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
-        self._step, self._generated_tokens = checkpoint.step, checkpoint.generated_tokens
-        self._teacher_tokens = checkpoint.progress.get("teacher_tokens", 0)
+        self._step = checkpoint.step
+        # Earlier versions did not count what no budget of theirs could name.
+        counted = {name: checkpoint.progress.get(name, 0) for name in ("teacher_tokens", "trained_tokens")}
+        self._spent = Spent(checkpoint.generated_tokens, **counted)
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:
@@ -206,10 +203,10 @@ class CellRun:
             self._cell.checkpoints,
             Checkpoint(
                 self._step,
-                self._generated_tokens,
+                self._spent.generated_tokens,
                 {} if is_start else weights,
                 {} if is_start else trainer,
-                self._learner.progress() | self._taught(),
+                self._learner.progress() | asdict(self._spent),
                 self._cell.count(SAMPLES_FILE),
                 self._log.epoch,
             ),
@@ -239,8 +236,9 @@ class CellRun:
             self._trained.take_over()
         total_s = time.perf_counter() - started_s
         self._step = step
-        self._generated_tokens += outcome.generated_tokens
-        self._teacher_tokens += outcome.teacher_tokens
+        self._spent.generated_tokens += outcome.generated_tokens
+        self._spent.teacher_tokens += outcome.teacher_tokens
+        self._spent.trained_tokens += outcome.trained_tokens
         self._tokens_per_s = outcome.generated_tokens / total_s if outcome.generated_tokens else None
         self._last_reward = outcome.reward
         timing = {
@@ -254,8 +252,7 @@ class CellRun:
         self._log.problems.add(self._task.name, "train", outcome.problems, self._template.ask)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
-        tokens = {"generated_tokens": self._generated_tokens, **self._taught()}
-        self._log.step({"step": step, **tokens, **outcome.metrics}, outcome.rollouts)
+        self._log.step({"step": step, **self._spent_so_far(), **outcome.metrics}, outcome.rollouts)
 
     def _evaluate_on_the_way(self) -> None:
         every = self._spec.eval.every
@@ -273,7 +270,7 @@ class CellRun:
         drawn_before = partial(earlier.samples, self._step)
         for scores, _ in self._evaluator.run(samples, self._log.samples(about), drawn_before):
             if scores["task"] not in scored:
-                self._log.scored({**about, **scores, "generated_tokens": self._generated_tokens})
+                self._log.scored({**about, **scores, "generated_tokens": self._spent.generated_tokens})
         now_s = time.perf_counter()
         self._log.timing(
             {
@@ -293,14 +290,23 @@ class CellRun:
         return min(1.0, max(self._step / self._spec.train.steps, self._budget_frac()))
 
     def _budget_frac(self) -> float:
-        """The used share of the budget, the larger one if there are two; 0 without a budget."""
-        budget = self._spec.budget
-        used = ((self._generated_tokens, budget.tokens), (self._teacher_tokens, budget.teacher_tokens))
-        return max((tokens / most for tokens, most in used if most is not None), default=0.0)
+        """The share that is used of the budget that is used most; 0 without one."""
+        return max((amount / most for amount, most in self._amounts().values() if most is not None), default=0.0)
 
-    def _taught(self) -> dict[str, int]:
-        """The tokens that the teacher has scored so far, as a column; {} without a teacher."""
-        return {} if self._spec.teacher.type == "none" else {"teacher_tokens": self._teacher_tokens}
+    def _spent_so_far(self) -> dict[str, float]:
+        """Columns of steps.jsonl: what is always counted, and what a budget or a teacher makes interesting."""
+        always = ("generated_tokens", *(() if self._spec.teacher.type == "none" else ("teacher_tokens",)))
+        return {name: amount for name, (amount, most) in self._amounts().items() if name in always or most is not None}
+
+    def _amounts(self) -> dict[str, tuple[float, float | None]]:
+        """What is spent so far, each with its budget."""
+        budget, spent = self._spec.budget, self._spent
+        return {
+            "generated_tokens": (spent.generated_tokens, budget.tokens),
+            "teacher_tokens": (spent.teacher_tokens, budget.teacher_tokens),
+            "trained_tokens": (spent.trained_tokens, budget.trained_tokens),
+            **({} if budget.flops is None else {"flops": (self._flops_rule.flops(spent), budget.flops)}),
+        }
 
 
 Row = dict[str, Any]

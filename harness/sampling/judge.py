@@ -48,7 +48,7 @@ class GenerativeJudge:
     def of(cls, spec: RunSpec, language_model: LanguageModel) -> GenerativeJudge:
         """The judge that a spec asks for, with these weights. It always uses the torch engine, so that no second vLLM
         needs a share of the GPU."""
-        rollout = spec.rollout.model_copy(update={"engine": "torch"})
+        rollout = spec.rollout.model_copy(update={"engine": "torch", "dtype": "trainer"})
         template = get_template(spec.judge_template or "")
         limit = spec.reward.of(PairwiseJudge).max_completion_tokens
         return cls(language_model, make_engine(rollout, language_model), template, limit)

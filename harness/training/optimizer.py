@@ -1,9 +1,9 @@
 """How a batch becomes optimiser steps: mini-batches, passes that fit the memory and reach the device in one copy,
-and AdamW.
+and the optimiser.
 
-AdamW moves named groups of weights, each clipped by itself, at the run's learning rate. Weights of less than float32
-have float32 masters, which are what is optimised: most steps of a weight are smaller than half the distance to the next
-bfloat16, and would be lost. Their gradients are summed over micro-batches in float32 too.
+The optimiser moves named groups of weights, each clipped by itself, at the run's learning rate. Weights of less than
+float32 have float32 masters, which are what is optimised: most steps of a weight are smaller than half the distance to
+the next bfloat16, and would be lost. Their gradients are summed over micro-batches in float32 too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from harness.errors import RefusedError
 from harness.processes import Processes
 from harness.random_keys import permutation, random_key
 from harness.training.split import is_master, part_like
-
-ADAM_BETAS = (0.9, 0.999)
+from harness.training.torch_optimizers import torch_optimizers
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -43,45 +42,58 @@ class OptimizerStep(NamedTuple):
     """The norm of each group's gradient, before clipping."""
 
 
-class ClippedAdamW:
-    """Optimises groups of weights (name -> weights); weights that take no gradient are left out.
+class ClippedOptimizer:
+    """Optimises groups of weights (name -> weights) as `train.optimizer` says; weights that take no gradient are left
+    out.
 
     A weight of less than float32 is its master, rounded. The master starts as the weight is when this is made. The
     weight's `grad` is float32.
     """
 
-    def __init__(self, train: TrainSpec, groups: Mapping[str, Iterable[nn.Parameter]]) -> None:
+    def __init__(
+        self,
+        train: TrainSpec,
+        groups: Mapping[str, Iterable[nn.Parameter]],
+        matrices: Iterable[nn.Parameter] = (),
+    ) -> None:
+        """matrices: those of the weights that Muon moves, see `layer_matrices`; AdamW moves the others."""
         self._train = train
         self._rounded: list[Tensor] = []
         self._masters: list[Tensor] = []
-        self._groups = {
-            name: [self._optimised(weight) for weight in weights if weight.requires_grad]
-            for name, weights in groups.items()
-        }
-        self._adamw = self._new()
-        # Never None: AdamW passes over weights without a gradient, so a step whose groups are all skipped would differ
-        # between a process that has trained before and one that has just resumed.
+        of_layers = {id(weight) for weight in matrices}
+        self._matrices: set[int] = set()
+        self._groups: dict[str, list[nn.Parameter]] = {}
+        for name, weights in groups.items():
+            trained = [weight for weight in weights if weight.requires_grad]
+            self._groups[name] = [self._optimised(weight) for weight in trained]
+            chosen = (own for weight, own in zip(trained, self._groups[name], strict=True) if id(weight) in of_layers)
+            self._matrices.update(map(id, chosen))
+        self._optimizers = torch_optimizers(self._train, [*self._groups.values()], self._matrices)
+        # Never None: optimisers pass over weights without a gradient, so a step whose groups are all skipped would
+        # differ between a process that has trained before and one that has just resumed.
         for weights in self._groups.values():
             for weight in weights:
                 weight.grad = torch.zeros_like(weight)
         for rounded, master in zip(self._rounded, self._masters, strict=True):
             rounded.grad = None
             rounded.grad_dtype = torch.float32
-            rounded.grad = master.grad  # the same tensor: what a backward pass adds to, and what AdamW reads
+            rounded.grad = master.grad  # the same tensor: what a backward pass adds to, and what the optimiser reads
 
     def begin(self, step: int, **factors: float) -> dict[str, float]:
         """Get ready for batch `step` (from 1). Returns each group's learning rate: the scheduled one times the group's
         factor, which is 1 unless it is given."""
         if self._train.optimizer_reset == "per_rollout":
-            self._adamw = self._new()
+            self._optimizers = torch_optimizers(self._train, [*self._groups.values()], self._matrices)
         scheduled = self._train.learning_rate * schedule(step, self._train)
         rates = {name: scheduled * factors.get(name, 1.0) for name in self._groups}
-        for group, rate in zip(self._adamw.param_groups, rates.values(), strict=True):
-            group["lr"] = rate
+        for optimizer in self._optimizers:
+            for group, rate in zip(optimizer.param_groups, rates.values(), strict=True):
+                group["lr"] = rate
         return rates
 
     def zero_grad(self) -> None:
-        self._adamw.zero_grad(set_to_none=False)
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=False)
 
     def step(self, loss: float) -> OptimizerStep:
         """Clip each group's gradient, which is that of this loss, to train.max_grad_norm, and move the weights.
@@ -97,8 +109,9 @@ class ClippedAdamW:
         for name, norm in norms.items():
             if not math.isfinite(norm):
                 raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
-        self._adamw.step()
-        # It writes behind autograd's back, and engines go by the count of writes: see `weight_version`.
+        for optimizer in self._optimizers:
+            optimizer.step()
+        # A fused one writes behind autograd's back, and engines go by the count of writes: see `weight_version`.
         increment_version(weight for weights in self._groups.values() for weight in weights)
         if self._masters:
             with torch.no_grad():
@@ -106,16 +119,21 @@ class ClippedAdamW:
         return OptimizerStep(loss, norms)
 
     def state_dict(self) -> dict[str, Any]:
-        """AdamW's state, and the masters in the order of the weights that have one."""
-        return self._adamw.state_dict() | {"masters": [master.detach() for master in self._every_master()]}
+        """The optimiser's state, under `matrices` that of Muon, and the masters in the order of the weights that have
+        one."""
+        states = [optimizer.state_dict() for optimizer in self._optimizers]
+        masters = {"masters": [master.detach() for master in self._every_master()]}
+        return states[0] | masters | ({"matrices": states[1]} if len(states) > 1 else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there. The weights themselves, which are the masters rounded, are loaded elsewhere."""
-        self._adamw.load_state_dict({name: state[name] for name in ("state", "param_groups")})
-        for weight, moments in self._adamw.state.items():
-            moments |= {
-                name: part_like(weight, value) for name, value in moments.items() if value.shape == weight.shape
-            }
+        states = [state, *([state["matrices"]] if "matrices" in state else [])]
+        for optimizer, own in zip(self._optimizers, states, strict=True):
+            optimizer.load_state_dict({name: own[name] for name in ("state", "param_groups")})
+            for weight, moments in optimizer.state.items():
+                moments |= {
+                    name: part_like(weight, value) for name, value in moments.items() if value.shape == weight.shape
+                }
         with torch.no_grad():
             for master, saved in zip(self._every_master(), state["masters"], strict=True):
                 master.copy_(part_like(master, saved))
@@ -126,24 +144,13 @@ class ClippedAdamW:
         return self._masters or [weight for weight in weights if is_master(weight)]
 
     def _optimised(self, weight: nn.Parameter) -> nn.Parameter:
-        """What AdamW moves for this weight: the weight itself, or its master."""
+        """What the optimiser moves for this weight: the weight itself, or its master."""
         if torch.finfo(weight.dtype).bits >= 32:
             return weight
         master = nn.Parameter(weight.detach().float())
         self._rounded.append(weight)
         self._masters.append(master)
         return master
-
-    def _new(self) -> torch.optim.AdamW:
-        train = self._train
-        groups = [{"params": weights} for weights in self._groups.values()]
-        return torch.optim.AdamW(
-            groups,
-            lr=train.learning_rate,
-            betas=ADAM_BETAS,
-            weight_decay=train.weight_decay,
-            fused=True,
-        )
 
 
 def summed(losses: Sequence[Tensor]) -> float:

@@ -32,11 +32,12 @@ from harness.config.run_spec import RunSpec
 from harness.processes import Processes, Share, by_all
 from harness.random_keys import random_key
 from harness.training.batch import Batch, ControlledCoefficients, pass_advantages, prepare
-from harness.training.optimizer import ClippedAdamW, OptimizerStep, TokenBudget, mini_batches, summed
+from harness.training.optimizer import ClippedOptimizer, OptimizerStep, TokenBudget, mini_batches, summed
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, Teacher, measure_start, start_metrics
 from harness.training.sequences import Part, Scorer, Scores, score_hidden
 from harness.training.split import parts_of, split_for_training
+from harness.training.torch_optimizers import layer_matrices
 from harness.training.update_report import (
     GradientPasses,
     MicroLoss,
@@ -101,7 +102,7 @@ class PolicyUpdate:
     initial: PreTrainedModel | None = None
     teacher: PreTrainedModel | None = None
     critic: Critic | None = field(init=False, default=None)
-    optimizer: ClippedAdamW = field(init=False)
+    optimizer: ClippedOptimizer = field(init=False)
 
     def __post_init__(self) -> None:
         objective = self._objective = self.spec.policy_gradient
@@ -120,7 +121,7 @@ class PolicyUpdate:
         groups = {"policy": self.model.parameters()}
         if self.critic is not None:
             groups["critic"] = self.critic.parameters()
-        self.optimizer = ClippedAdamW(self.spec.train, groups)
+        self.optimizer = ClippedOptimizer(self.spec.train, groups, layer_matrices(self.model, trunk))
         Processes.here().share(self)
 
     def _asked_teacher(self) -> Teacher | None:
@@ -187,6 +188,8 @@ class PolicyUpdate:
             steps = mini_batches(batch.groups, spec, step, epoch)
             passes.append((steps, pass_advantages(batch, objective, steps, spec.seed, step)))
         advantage = passes[0][1]
+        lengths = batch.sequences.lengths
+        report.trained_tokens = sum(int(lengths[self._acting(batch, one)].sum()) for _, one in passes)
         acting = self._acting(batch, advantage)
         weights = torch.ones(len(batch))
         records_tokens = 0 < int(batch.sequences.lengths.sum()) <= spec.train.token_records_max_tokens

@@ -26,7 +26,7 @@ from algorithms.preference import (
 from harness.config.run_spec import RunSpec
 from harness.processes import Processes, Share, by_all
 from harness.training.optimizer import (
-    ClippedAdamW,
+    ClippedOptimizer,
     OptimizerStep,
     TokenBudget,
     grouped_micro_batches,
@@ -38,6 +38,7 @@ from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, start_metrics
 from harness.training.sequences import Part, Scorer, Scores, Sequences, rows_to_measure, score_hidden
 from harness.training.split import split_for_training
+from harness.training.torch_optimizers import layer_matrices
 from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, everyones, step_metrics
 
 
@@ -150,13 +151,15 @@ class PreferenceUpdate:
     pad_token_id: int
     initial: PreTrainedModel | None = None
     reference: PreTrainedModel | None = None
-    optimizer: ClippedAdamW = field(init=False)
+    optimizer: ClippedOptimizer = field(init=False)
 
     def __post_init__(self) -> None:
         self._budget = TokenBudget.of(self.spec)
         self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id, self._budget)
         split_for_training(self.spec.train, self.model, self.initial, self.reference)
-        self.optimizer = ClippedAdamW(self.spec.train, {"policy": self.model.parameters()})
+        self.optimizer = ClippedOptimizer(
+            self.spec.train, {"policy": self.model.parameters()}, layer_matrices(self.model)
+        )
         Processes.here().share(self)
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,6 +205,7 @@ class PreferenceUpdate:
                 losses += everyones(parts)
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
+        report.trained_tokens = spec.train.epochs * int(sequences.lengths.sum())
         report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
 
         report.metrics = {

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from algorithms.distillation import DistillInLoss, divergence, divergence_gradient
 from harness.errors import RefusedError
+from harness.models.precision import Float32Head, float32_linear
 
 LOGITS_CHUNK_TOKENS = 512
 
@@ -169,7 +170,8 @@ class _TokenDivergence(torch.autograd.Function):
             logits, logps, teacher_logps = _both_logps(ctx, hidden[chunk], teacher_hidden[chunk])
             grad_logits, by_logits = torch.zeros_like(logits), divergence_gradient(ctx.distill, logps, teacher_logps)
             grad_logits[:, : logps.shape[1]] = grad[chunk, None] * by_logits
-            found: Tensor = ctx.head.product_gradient(grad_logits, logits, ctx.distill.temperature).to(hidden.dtype)
+            by_product = ctx.head.product_gradient(grad_logits, logits, ctx.distill.temperature)
+            found: Tensor = by_product.to(ctx.head.product_dtype(hidden.dtype))
             return found
 
         return *_through_head(ctx, hidden, weight, bias, grad_product), None, None, None, None, None
@@ -187,7 +189,7 @@ def _through_head(
     ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, grad_product: Callable[[slice], Tensor]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of hidden states, weight and bias (the first three inputs) from the gradients of the head's matrix
-    product [C, V] in the model's dtype, one chunk of tokens at a time."""
+    product [C, V] in the dtype of its factors, one chunk of tokens at a time."""
     grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
     # Half-precision products are added up in float32; autograd rounds the sums if the weights want it.
     grad_dtype = torch.promote_types(weight.dtype, torch.float32)
@@ -195,12 +197,16 @@ def _through_head(
     grad_bias = None
     if bias is not None and ctx.needs_input_grad[2]:
         grad_bias = torch.zeros_like(bias, dtype=grad_dtype)
+    factor_dtype = ctx.head.product_dtype(weight.dtype)
+    factor = weight.to(factor_dtype)
     for chunk in _chunks(len(hidden), ctx.chunk_tokens):
         of_product = grad_product(chunk)
-        if grad_hidden is not None:
-            torch.mm(of_product, weight, out=grad_hidden[chunk])
-        if grad_weight is not None and grad_dtype == weight.dtype:
-            grad_weight.addmm_(of_product.T, hidden[chunk])
+        if grad_hidden is not None and factor_dtype == hidden.dtype:
+            torch.mm(of_product, factor, out=grad_hidden[chunk])
+        elif grad_hidden is not None:
+            grad_hidden[chunk] = of_product @ factor
+        if grad_weight is not None and grad_dtype == factor_dtype:
+            grad_weight.addmm_(of_product.T, hidden[chunk].to(factor_dtype))
         elif grad_weight is not None:
             grad_weight += unrounded_product(of_product.T, hidden[chunk])
         if grad_bias is not None:
@@ -218,7 +224,7 @@ def _grad_product(
     grad_logps: Tensor,
     grad_entropy: Tensor | None,
 ) -> Tensor:
-    """Gradient [C, V] of the head's matrix product, in the model's dtype. hidden [C, D]; the other tensors [C, 1].
+    """Gradient [C, V] of the head's matrix product, in its factors' dtype. hidden [C, D]; the other tensors [C, 1].
 
     With p the distribution over the logits z, y the target and H the entropy: d log p_y / dz_v = 1[v = y] - p_v, and
     dH / dz_v = -p_v (log p_v + H).
@@ -231,7 +237,7 @@ def _grad_product(
         probabilities = logps.exp()
         grad_logits = logps.add_(entropy).mul_(grad_entropy).add_(grad_logps).mul_(probabilities).neg_()
     grad_logits.scatter_add_(1, targets, grad_logps)
-    return head.product_gradient(grad_logits, logits, temperature).to(hidden.dtype)
+    return head.product_gradient(grad_logits, logits, temperature).to(head.product_dtype(hidden.dtype))
 
 
 PROBE_TOKENS = 4
@@ -251,15 +257,20 @@ class OutputHead:
     bias: Tensor | None = None
     multiplier: float = 1.0
     softcap: float | None = None
+    in_float32: bool = False
+    """Whether the factors of the matrix product are float32, and so is its gradient; see `Float32Head`."""
 
     def logits(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
         """Logits / temperature [..., V] of hidden states [..., D]: float32, or float64 where the hidden states are.
 
-        The factors of the matrix product are in the model's dtype, as in its own forward pass; see `unrounded_product`.
+        The factors of the matrix product are in the model's dtype, as in its own forward pass, unless the head is in
+        float32. On CUDA the product is unrounded either way; see `unrounded_product`.
         """
         if takes_unrounded(hidden):
             logits = unrounded_product(hidden.flatten(0, -2), self.weight.T).view(*hidden.shape[:-1], -1)
             logits = logits if self.bias is None else logits.add_(self.bias)
+        elif self.in_float32:
+            logits = float32_linear(hidden, self.weight, self.bias)
         else:
             logits = functional.linear(hidden, self.weight, self.bias)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -267,6 +278,10 @@ class OutputHead:
             return logits.mul_(self.multiplier / self.softcap).tanh_().mul_(self.softcap / temperature)
         scale = self.multiplier / temperature
         return logits if scale == 1.0 else logits.mul_(scale)
+
+    def product_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Dtype of the factors of the matrix product, for hidden states of this dtype."""
+        return torch.promote_types(dtype, torch.float32) if self.in_float32 else dtype
 
     def product_gradient(self, gradient: Tensor, logits: Tensor, temperature: float) -> Tensor:
         """Turn the gradient of `logits(hidden, temperature)` into that of the matrix product within, in place."""
@@ -301,7 +316,7 @@ def output_head(model: PreTrainedModel) -> OutputHead:
 def _configured(model: PreTrainedModel) -> OutputHead:
     linear = model.get_output_embeddings()
     # A subclass (quantised, adapted) multiplies by something else than its `weight`.
-    if type(linear) is not torch.nn.Linear:
+    if type(linear) not in (torch.nn.Linear, Float32Head):
         raise RefusedError(
             f"{type(model).__name__}: its output head is {type(linear).__name__}, and log-probs are computed from a "
             "plain linear layer. Use a causal language model whose head is neither quantised nor adapted."
@@ -311,7 +326,8 @@ def _configured(model: PreTrainedModel) -> OutputHead:
     for name in ("logit_scale", "lm_head_multiplier"):  # Cohere; Falcon-H1
         multiplier *= getattr(config, name, None) or 1.0
     multiplier /= getattr(config, "logits_scaling", None) or 1.0  # Granite
-    return OutputHead(linear.weight, linear.bias, multiplier, getattr(config, "final_logit_softcapping", None))
+    softcap = getattr(config, "final_logit_softcapping", None)
+    return OutputHead(linear.weight, linear.bias, multiplier, softcap, type(linear) is Float32Head)
 
 
 @torch.no_grad()

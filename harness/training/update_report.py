@@ -65,6 +65,8 @@ class UpdateReport:
     """Lines for the log: what did not go as asked."""
     teacher_tokens: int = 0
     """Completion tokens that a teacher scored."""
+    trained_tokens: int = 0
+    """Tokens of the completions that could change a weight, in each pass over them."""
     tokens: list[dict[str, Any]] | None = None
     """What is recorded of each row's tokens; None if they are not recorded."""
 

@@ -150,7 +150,8 @@ def _by_problem(measurements: Sequence[Measurement]) -> Sequence[float] | FloatA
 def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
     """A warning of shares of clipped steps so different that `train.max_grad_norm` acts as a second knob.
 
-    The gradient's size alone is no reason to warn: AdamW divides by it, so that a constant factor moves no weight.
+    The gradient's size alone is no reason to warn: AdamW and Muon divide by it, so that a constant factor moves no
+    weight.
     """
     clipped, reference = arm.grad_clipped_frac, baseline.grad_clipped_frac
     if (
@@ -161,7 +162,7 @@ def hidden_knob_warnings(arm: ArmSummary, baseline: ArmSummary) -> list[str]:
     ):
         return [
             f"{arm.arm} clips the gradient in {clipped:.0%} of its steps, {baseline.arm} in {reference:.0%}. A clipped "
-            "step counts for less in AdamW's running means, so some of the difference may come from "
+            "step counts for less in the optimiser's running means, so some of the difference may come from "
             "train.max_grad_norm. To tell, repeat both arms with a bound that neither reaches"
         ]
     return []

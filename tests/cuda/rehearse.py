@@ -18,7 +18,7 @@ from harness.records import CellRecord
 from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
-from harness.training.optimizer import ClippedAdamW
+from harness.training.optimizer import ClippedOptimizer
 from harness.training.sequences import PassTokens
 from harness.training.update_report import GradientPasses
 from tests.cuda import device
@@ -90,7 +90,7 @@ def cell(variant: dict[str, Any], on: str) -> dict[str, Any]:
 def watch_passes(most: dict[str, int]) -> None:
     """Keep in `most` how often the host waited, and copied, in one pass with gradient: since the backward pass before
     it, or since the optimiser step began."""
-    backward, zero_grad = GradientPasses.backward, ClippedAdamW.zero_grad
+    backward, zero_grad = GradientPasses.backward, ClippedOptimizer.zero_grad
     before: dict[str, int] = {}
 
     def now() -> dict[str, int]:
@@ -102,12 +102,12 @@ def watch_passes(most: dict[str, int]) -> None:
             most[name] = max(most[name], count - before[name])
         before.update(now())
 
-    def begun(optimizer: ClippedAdamW) -> None:
+    def begun(optimizer: ClippedOptimizer) -> None:
         zero_grad(optimizer)
         before.update(now())
 
     GradientPasses.backward = watched  # type: ignore[method-assign,assignment]
-    ClippedAdamW.zero_grad = begun  # type: ignore[method-assign,assignment]
+    ClippedOptimizer.zero_grad = begun  # type: ignore[method-assign,assignment]
 
 
 def main(steps: int, names: list[str], real: bool) -> Iterator[dict[str, Any]]:

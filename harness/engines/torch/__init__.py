@@ -62,5 +62,6 @@ TORCH = EngineBackend(
     description="samples from the trainer's own modules: no copy of the weights, and the trainer's rounding",
     make=_make,
     default_on=("cpu",),
+    head_dtypes=("model", "float32"),
     memory=_memory,
 )

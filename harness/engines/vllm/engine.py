@@ -45,6 +45,7 @@ from harness.engines.parity import probe_sequences, require_parity
 from harness.engines.vllm import CPU_CACHE_BYTES, sleeps_between_calls, temperature_refusal
 from harness.errors import RefusedError
 from harness.models.language_model import require_answerable, weight_version
+from harness.models.precision import Float32Head
 from harness.processes import Processes
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class _Resident:
         with _process_state_restored(self._devices), tempfile.TemporaryDirectory(prefix="bench-vllm-") as folder:
             config = copy.deepcopy(model.config)
             config.architectures = [type(model).__name__]
+            if isinstance(model.get_output_embeddings(), Float32Head):
+                config.head_dtype = "float32"  # vLLM's name for it
             config.save_pretrained(folder)
             self._engine = self._vllm.LLM(
                 folder,
@@ -283,7 +286,8 @@ def resident_engine(model: PreTrainedModel, memory_frac: float) -> _Resident:
     """This process's vLLM for models of this architecture, dtype and device; one for others is shut down first."""
     global _resident
     config = {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
-    key = json.dumps([type(model).__name__, str(model.dtype), str(model.device), memory_frac, config], default=str)
+    computed = [str(model.dtype), type(model.get_output_embeddings()).__name__, str(model.device)]
+    key = json.dumps([type(model).__name__, *computed, memory_frac, config], default=str)
     if _resident is not None and _resident.key != key:
         _drop(_resident)
     if _resident is None:

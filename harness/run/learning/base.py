@@ -55,6 +55,8 @@ class StepOutcome:
     """Lines of log.txt."""
     teacher_tokens: int = 0
     """Completion tokens that a teacher scored in this step."""
+    trained_tokens: int = 0
+    """Completion tokens that gradients were taken of in this step, in each pass."""
     problems: Sequence[Problem] = ()
     """Those of the training task that the step drew, each once."""
     rollouts: list[Row] = field(default_factory=list)

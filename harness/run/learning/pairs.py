@@ -156,6 +156,7 @@ class DatasetPairsLearner:
         return StepOutcome(
             metrics={"pairs/count": len(batch), "pairs/epochs": epochs, **update.metrics},
             generated_tokens=0,
+            trained_tokens=update.trained_tokens,
             reward=update.metrics["rewards/accuracy"],
             timing=update.timing,
             notes=update.notes,

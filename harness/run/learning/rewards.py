@@ -280,6 +280,7 @@ class RolloutLearner(ABC):
             metrics={**measured, **drawn, **waiting, **chosen, **update.metrics},
             generated_tokens=batch.generated_tokens,
             teacher_tokens=update.teacher_tokens,
+            trained_tokens=update.trained_tokens,
             reward=reward,
             timing={
                 "rollout_s": batch.rollout_s,

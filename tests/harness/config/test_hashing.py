@@ -68,6 +68,7 @@ OTHER: dict[str, Any] = {
     "model.cold_start.max_completion_tokens": 7,
     "model.cold_start.seed": 7,
     "model.dtype": "bfloat16",
+    "model.head_dtype": "float32",
     "model.chat_template": "plain",
     "model.trust_remote_code": True,
     "model.lora.type": "lora",
@@ -83,6 +84,7 @@ OTHER: dict[str, Any] = {
     "reward.noise.false_negative_rate": 0.7,
     "reward.grader": "exact",
     "rollout.engine": "vllm",
+    "rollout.dtype": "float16",
     "rollout.prompts_per_step": 7,
     "rollout.samples_per_prompt": 7,
     "rollout.max_completion_tokens": 7,
@@ -122,6 +124,10 @@ OTHER: dict[str, Any] = {
     "train.activation_checkpointing": True,
     "train.reference_rows": 7,
     "train.optimizer_reset": "per_rollout",
+    "train.optimizer.type": "sgd",
+    "train.optimizer.beta1": 0.7,
+    "train.optimizer.beta2": 0.7,
+    "train.optimizer.eps": 0.7,
     "eval.tasks": ["gsm8k"],
     "eval.problems": 7,
     "eval.template": "boxed",
@@ -136,6 +142,8 @@ OTHER: dict[str, Any] = {
     "eval.stop": ["7"],
     "eval.grader": "exact",
     "budget.tokens": 700,
+    "budget.trained_tokens": 700,
+    "budget.flops": 700.0,
 }
 # Have one allowed value so far, refuse others, or are excluded on purpose.
 FIXED = {
@@ -173,6 +181,7 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "rollout.staleness_steps": ({}, {"rollout.staleness_steps": 1}),
     "rollout.partial.type": ({}, SLICED),
     "rollout.partial.slice_tokens": (SLICED, {"rollout.partial.slice_tokens": 20}),
+    "train.optimizer.momentum": ({"train.optimizer.type": "sgd"}, {"train.optimizer.momentum": 0.7}),
     "rollout.staged.type": ({}, AT_STEP),
     "rollout.staged.first_tokens": (AT_STEP, {"rollout.staged.first_tokens": 7}),
     "rollout.staged.step": (AT_STEP, {"rollout.staged.step": 4}),
@@ -220,6 +229,8 @@ def test_what_is_made_of_the_start_knows_the_engine_but_no_adapters() -> None:
     plain, adapted, other_engine = spec(FILTER), spec(FILTER, LORA), spec(FILTER, {"rollout.engine": "vllm"})
     for hash_of in (base_evaluation_hash, pass_rates_hash):
         assert hash_of(adapted) == hash_of(plain) != hash_of(other_engine)
+        assert hash_of(spec(FILTER, {"rollout.dtype": "bfloat16"})) != hash_of(plain)
+        assert hash_of(spec(FILTER, {"train.optimizer.type": "muon"})) == hash_of(plain)
 
 
 def test_the_seed_changes_the_hash_of_what_draws_noise() -> None:

@@ -67,7 +67,9 @@ def test_every_knob_says_what_it_does_and_what_it_takes() -> None:
 
 def test_facts_are_those_of_the_declarations() -> None:
     facts = knob_facts()
-    assert facts["train.weight_decay"] == KnobFacts("float", "0.0", ">= 0", "weight decay of AdamW")
+    assert facts["train.weight_decay"] == KnobFacts(
+        "float", "0.0", ">= 0", "weight decay: beside the gradient's step with adamw and muon, within it with sgd"
+    )
     assert facts["eval.samples"].range == ">= 1, <= 100,000"
     assert facts["eval.top_p"].range == "> 0, <= 1"
     assert (facts["budget.tokens"].type, facts["budget.tokens"].default) == ("int | null", "null")

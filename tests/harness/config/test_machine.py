@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from harness.config.engine import engine_on
+from harness.config.engine import ENGINES, engine_on
 from harness.config.hashing import semantic_hash
 from harness.config.run_spec import device_kind, dtype_on, resolved_for_machine
+from harness.errors import RefusedError
 from tests.harness.config.cases import spec
 
 LEFT_OPEN: dict[str, Any] = {"train.device": "auto", "model.dtype": "auto", "rollout.engine": "auto"}
@@ -44,3 +46,30 @@ def test_two_kinds_of_machine_have_two_hashes_and_auto_that_of_what_it_means() -
     assert semantic_hash(on_gpu) != semantic_hash(on_cpu)
     written_out = {"train.device": "cpu", "model.dtype": "float32", "rollout.engine": "torch"}
     assert semantic_hash(on_cpu) == semantic_hash(spec(written_out))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"rollout.dtype": "float32"}, ("trainer", "model")),
+        ({"rollout.dtype": "bfloat16"}, ("bfloat16", "model")),
+        ({"model.head_dtype": "float32"}, ("trainer", "model")),
+        ({"model.dtype": "bfloat16", "model.head_dtype": "float32"}, ("trainer", "float32")),
+        ({"model.dtype": "bfloat16", "rollout.dtype": "bfloat16"}, ("trainer", "model")),
+        ({"model.dtype": "bfloat16", "rollout.dtype": "float32"}, ("float32", "model")),
+    ],
+)
+def test_a_precision_that_is_the_models_anyway_has_no_name_of_its_own(
+    settings: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    done = resolved_for_machine(spec({"train.device": "cpu"}, settings), lambda: False)
+    assert (done.rollout.dtype, done.model.head_dtype) == expected
+
+
+def test_an_engine_without_a_float32_head_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = spec({"model.dtype": "bfloat16", "model.head_dtype": "float32", "rollout.engine": "torch"})
+    assert resolved_for_machine(wide, lambda: False).model.head_dtype == "float32"
+    narrow = replace(ENGINES.find("torch"), head_dtypes=("model",))
+    monkeypatch.setattr(type(ENGINES), "find", lambda self, name: narrow)
+    with pytest.raises(RefusedError, match=r"model\.head_dtype=float32 with rollout\.engine=torch: .* head_dtype to"):
+        resolved_for_machine(wide, lambda: False)

@@ -29,6 +29,16 @@ from tests.harness.run.small import small_spec
         ),
         ({"objective.credit": "steps"}, "reward.parts.process"),
         ({"train.updates_per_rollout": 3}, "divisors of 4"),
+        (
+            {"train.optimizer.type": "muon", "train.processes": 2, "train.sharding": "fully"},
+            r"train: optimizer\.type=muon with processes=2 and sharding=fully: .* Set sharding to rows",
+        ),
+        ({"train.optimizer": "muon"}, r"train\.optimizer is a section: set its keys, e\.g\. train\.optimizer\.type"),
+        ({"train.optimizer.type": "lion"}, r"train\.optimizer\.type is .lion.: choose among .adamw., .sgd., .muon."),
+        ({"train.optimizer.momentum": 0.9}, r"train\.optimizer\.momentum is not a key here"),
+        ({"train.optimizer.beta2": 1.0}, r"train\.optimizer\.beta2 is 1\.0: input should be less than 1"),
+        ({"model.dtype": "float16"}, r"model\.dtype: float16: small gradients .* rollout\.dtype may be float16"),
+        ({"budget.flops": 0}, r"budget\.flops is 0: input should be greater than 0"),
     ],
 )
 def test_a_clash_of_sections_is_refused(settings: dict[str, Any], said: str) -> None:
@@ -39,6 +49,8 @@ def test_a_clash_of_sections_is_refused(settings: dict[str, Any], said: str) -> 
 @pytest.mark.parametrize(
     "settings",
     [
+        {"train.optimizer.type": "muon", "train.sharding": "fully"},  # one process splits nothing
+        {"train.optimizer.type": "sgd", "train.processes": 2, "train.sharding": "fully"},
         {"algorithm": "reinforce", "rollout.samples_per_prompt": 1},
         {"algorithm": "reinforce", "rollout.sampler": "initial"},
         {"rollout.staged": {"type": "at_step", "first_tokens": 8, "step": 4}},

@@ -15,11 +15,13 @@ from harness.engines.torch import CACHE_BYTES_CPU, TORCH
 from harness.engines.vllm import CPU_CACHE_BYTES
 from harness.models.language_model import load_model
 from harness.plan import memory
-from harness.plan.memory import FLOAT32_BYTES, MemoryEstimate, activation_bytes, estimate_memory, in_words
+from harness.plan.memory import MemoryEstimate, estimate_memory, in_words
 from harness.plan.model_shape import ModelShape, find_shape
+from harness.plan.training_memory import FLOAT32_BYTES, activation_bytes
 from harness.sampling.store import CHUNK_SAMPLES
-from harness.training.optimizer import ClippedAdamW
+from harness.training.optimizer import ClippedOptimizer
 from harness.training.sequences import Part, Sequences
+from harness.training.torch_optimizers import layer_matrices
 from tests.harness.run.small import small_spec
 
 
@@ -33,19 +35,30 @@ def estimated(cuda: bool = False, **settings: Any) -> MemoryEstimate:
     return estimate
 
 
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"type": "adamw"},
+    {"type": "sgd"},
+    {"type": "sgd", "momentum": 0.0},
+    {"type": "muon"},
+]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_gradients_and_optimizer_are_what_torch_holds(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def test_weights_gradients_and_optimizer_are_what_torch_holds(optimizer: dict[str, Any], dtype: torch.dtype) -> None:
     model = load_model("builtin:tiny").model.to(dtype)
-    optimizer = ClippedAdamW(TrainSpec(steps=1, learning_rate=1e-3), {"policy": model.parameters()})
-    optimizer.begin(1)
-    optimizer.step(0.0)
-    state = optimizer.state_dict()
-    moments = [value for of_weight in state["state"].values() for name, value in of_weight.items() if name != "step"]
+    train = TrainSpec.model_validate({"steps": 1, "learning_rate": 1e-3, "optimizer": optimizer})
+    made = ClippedOptimizer(train, {"policy": model.parameters()}, layer_matrices(model))
+    made.begin(1)
+    made.step(0.0)
+    state = made.state_dict()
+    of_weights = [*state["state"].values(), *state.get("matrices", {"state": {}})["state"].values()]
+    moments = [value for of_weight in of_weights for name, value in of_weight.items() if name != "step"]
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
-    expected = parts(model__dtype="float32" if dtype == torch.float32 else "bfloat16")
+    expected = parts(model__dtype="float32" if dtype == torch.float32 else "bfloat16", train__optimizer=optimizer)
     assert held(model.parameters()) == expected["weights"]
     assert held(gradients) == expected["gradients"]
-    assert held(moments) + held(state["masters"]) == expected["optimizer"]
+    assert held(moments) + held(state["masters"]) == expected.get("optimizer", 0)
 
 
 def held(tensors: Any) -> int:
@@ -123,6 +136,21 @@ def test_copies_are_those_that_the_spec_asks_for() -> None:
     assert parts(train__reference_rows=4, **asks_start)["copies"] == 2 * weights, "one frozen copy serves both"
     asks_other = parts(train__reference_rows=0, reward__vr_cli__generator="scratch:tiny", **asks_start)
     assert (asks_other["copies"], asks_other["generator"]) == (weights, weights)
+
+
+def test_a_rollout_in_another_dtype_draws_from_a_copy() -> None:
+    own, rounded = estimated(), estimated(rollout__dtype="bfloat16")
+    assert "rollout_copy" not in own.held_bytes
+    assert 2 * rounded.held_bytes["rollout_copy"] == own.held_bytes["weights"] == rounded.held_bytes["weights"]
+    # Keys and values halve; logits are also there as float32, which tokens are drawn from.
+    caches = [one.phases_bytes["drawing"]["kv_cache"] for one in (rounded, own)]
+    assert caches[0] < 0.75 * caches[1]
+
+
+def test_a_float32_head_widens_its_weights() -> None:
+    plain, wide = (estimated(model__dtype="bfloat16", model__head_dtype=head) for head in ("model", "float32"))
+    assert wide.phases_bytes["training"]["float32_head"] == 4 * 21 * 96
+    assert wide.held_bytes == plain.held_bytes
 
 
 def test_adapters_train_little_and_need_a_merged_copy() -> None:

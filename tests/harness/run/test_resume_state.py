@@ -67,6 +67,13 @@ STATEFUL: dict[str, dict[str, Any]] = {
         "objective.sampler_correction.type": "in_ratio",
     },
     "pairs of old weights": {"algorithm": "dpo", "pairs.pairing": "all", "rollout.staleness_steps": 1},
+    "muon": {"train.optimizer.type": "muon", "train.weight_decay": 0.1, "budget.flops": 1e15},
+    "momentum alone": {"train.optimizer.type": "sgd", "train.learning_rate": 1.0},
+    "narrow layers and rollouts": {
+        "model.dtype": "bfloat16",
+        "model.head_dtype": "float32",
+        "rollout.dtype": "float16",
+    },
     "expert iteration": {"algorithm": "rft", "rollout.sampler": "round", "rollout.round_steps": 3},
 }
 

@@ -1,4 +1,4 @@
-"""AdamW with masters, the learning rate, and how a batch is split into optimiser steps."""
+"""Optimisers with masters, the learning rate, and how a batch is split into optimiser steps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from harness.config.model import Lora
 from harness.config.run_spec import TrainSpec
-from harness.training.optimizer import ClippedAdamW, DivergedError, mini_batches, schedule, warm_up_and_decay
+from harness.models.language_model import load_model
+from harness.models.lora import add_adapters, reset_adapters
+from harness.training.optimizer import (
+    ClippedOptimizer,
+    DivergedError,
+    mini_batches,
+    schedule,
+    warm_up_and_decay,
+)
+from harness.training.torch_optimizers import layer_matrices
 from tests.harness.run.small import small_spec
 
 
@@ -26,7 +36,7 @@ def train(**settings: object) -> TrainSpec:
 def test_groups_have_their_own_learning_rates_and_norms() -> None:
     """Adam's first step is the learning rate, in the direction of the gradient's sign."""
     policy, critic = weights(0.0, 0.0), weights(0.0)
-    optimizer = ClippedAdamW(train(warmup_steps=2), {"policy": [policy], "critic": [critic]})
+    optimizer = ClippedOptimizer(train(warmup_steps=2), {"policy": [policy], "critic": [critic]})
     assert optimizer.begin(1, critic=10.0) == {"policy": 0.05, "critic": 0.5}
     assert policy.grad is not None and critic.grad is not None
     policy.grad.copy_(torch.tensor([3.0, -4.0]))
@@ -42,7 +52,7 @@ def test_groups_have_their_own_learning_rates_and_norms() -> None:
 def test_frozen_weights_are_left_out() -> None:
     trained, frozen = weights(1.0), weights(1.0)
     frozen.requires_grad_(False)
-    optimizer = ClippedAdamW(train(weight_decay=0.5), {"policy": [frozen, trained]})
+    optimizer = ClippedOptimizer(train(weight_decay=0.5), {"policy": [frozen, trained]})
     optimizer.step(0.0)
     assert float(frozen) == 1.0
     assert frozen.grad is None
@@ -53,7 +63,7 @@ def test_frozen_weights_are_left_out() -> None:
 @pytest.mark.parametrize("broken", ["policy", "critic"])
 def test_nothing_moves_once_something_is_not_finite(broken: str, loss: float, gradient: float) -> None:
     groups = {"policy": [weights(1.0)], "critic": [weights(1.0)]}
-    optimizer = ClippedAdamW(train(), groups)
+    optimizer = ClippedOptimizer(train(), groups)
     groups[broken][0].grad = torch.tensor([gradient])
     with pytest.raises(DivergedError, match="the loss is" if loss != 1 else f"norm of the {broken}'s gradient"):
         optimizer.step(loss)
@@ -62,7 +72,7 @@ def test_nothing_moves_once_something_is_not_finite(broken: str, loss: float, gr
 
 @pytest.mark.parametrize(("reset", "steps"), [("never", 2), ("per_rollout", 1)])
 def test_momentum_lives_as_long_as_asked(reset: str, steps: int) -> None:
-    optimizer = ClippedAdamW(train(optimizer_reset=reset), {"policy": [weights(1.0)]})
+    optimizer = ClippedOptimizer(train(optimizer_reset=reset), {"policy": [weights(1.0)]})
     for step in (1, 2):
         optimizer.begin(step)
         optimizer.step(0.0)
@@ -72,7 +82,7 @@ def test_momentum_lives_as_long_as_asked(reset: str, steps: int) -> None:
 def test_momentum_moves_weights_without_a_new_gradient() -> None:
     """They would stay if their gradient were None instead of 0."""
     policy = weights(1.0)
-    optimizer = ClippedAdamW(train(), {"policy": [policy]})
+    optimizer = ClippedOptimizer(train(), {"policy": [policy]})
     policy.grad = torch.tensor([1.0])
     optimizer.step(0.0)
     before = float(policy.detach())
@@ -90,14 +100,14 @@ class TestMasters:
 
     def test_float32_weights_have_none(self) -> None:
         policy = weights(1.0, 2.0)
-        optimizer = ClippedAdamW(train(), {"policy": [policy]})
+        optimizer = ClippedOptimizer(train(), {"policy": [policy]})
         assert optimizer.state_dict()["masters"] == []
         assert optimizer._groups["policy"][0] is policy
 
     def test_updates_below_the_rounding_add_up(self) -> None:
         """A step of 1e-4 is lost on a bfloat16 weight of 1: the next ones are 0.0039 below and 0.0078 above."""
         policy, plain = rounded(1.0), rounded(1.0)
-        optimizer = ClippedAdamW(train(learning_rate=1e-4), {"policy": [policy]})
+        optimizer = ClippedOptimizer(train(learning_rate=1e-4), {"policy": [policy]})
         lossy = torch.optim.AdamW([plain], lr=1e-4, weight_decay=0.0)
         for _ in range(100):
             optimizer.zero_grad()
@@ -111,7 +121,7 @@ class TestMasters:
 
     def test_are_optimised_as_float32_weights_are(self) -> None:
         policy, expected = rounded(1.0, -2.0, 0.5), weights(1.0, -2.0, 0.5)
-        optimizers = [ClippedAdamW(train(weight_decay=0.3), {"policy": [weight]}) for weight in (policy, expected)]
+        optimizers = [ClippedOptimizer(train(weight_decay=0.3), {"policy": [weight]}) for weight in (policy, expected)]
         for step in range(1, 4):
             seen = []
             for optimizer, weight in zip(optimizers, (policy, expected), strict=True):
@@ -126,7 +136,7 @@ class TestMasters:
     def test_gradients_add_up_over_micro_batches_in_float32(self) -> None:
         """In bfloat16 256 + 1 is 256."""
         policy = rounded(1.0)
-        optimizer = ClippedAdamW(train(), {"policy": [policy]})
+        optimizer = ClippedOptimizer(train(), {"policy": [policy]})
         for factor in [256.0] + [1.0] * 8:
             (factor * policy).sum().backward()  # type: ignore[no-untyped-call]
         assert policy.grad is not None and policy.grad.dtype == torch.float32
@@ -138,7 +148,7 @@ class TestMasters:
 
     def test_nothing_moves_once_something_is_not_finite(self) -> None:
         policy = rounded(1.0)
-        optimizer = ClippedAdamW(train(), {"policy": [policy]})
+        optimizer = ClippedOptimizer(train(), {"policy": [policy]})
         (policy * math.inf).sum().backward()  # type: ignore[no-untyped-call]
         with pytest.raises(DivergedError):
             optimizer.step(1.0)
@@ -147,7 +157,7 @@ class TestMasters:
     def test_of_some_weights_only(self) -> None:
         """A value head stays in float32 beside a policy in bfloat16."""
         policy, head = rounded(1.0), weights(1.0)
-        optimizer = ClippedAdamW(train(), {"policy": [policy], "critic": [head]})
+        optimizer = ClippedOptimizer(train(), {"policy": [policy], "critic": [head]})
         (policy.float() + head).sum().backward()  # type: ignore[no-untyped-call]
         assert optimizer.step(1.0).grad_norms == {"policy": 1.0, "critic": 1.0}
         assert len(optimizer.state_dict()["masters"]) == 1
@@ -157,13 +167,13 @@ class TestMasters:
 
     def test_a_second_optimiser_starts_from_the_weights_as_they_are(self) -> None:
         policy = rounded(1.0)
-        first = ClippedAdamW(train(), {"policy": [policy]})
+        first = ClippedOptimizer(train(), {"policy": [policy]})
         policy.sum().backward()  # type: ignore[no-untyped-call]
         first.step(0.0)
         with torch.no_grad():
             policy.fill_(5.0)
         policy.grad = None  # as the starting point does between cells
-        second = ClippedAdamW(train(), {"policy": [policy]})
+        second = ClippedOptimizer(train(), {"policy": [policy]})
         policy.sum().backward()  # type: ignore[no-untyped-call]
         assert second.step(0.0).grad_norms == {"policy": 1.0}
         assert float(policy.detach()) == float(torch.tensor(4.9).bfloat16())
@@ -172,7 +182,7 @@ class TestMasters:
     def test_resume_is_exact(self, reset: str) -> None:
         """Through a file, as a checkpoint holds it."""
 
-        def updates(optimizer: ClippedAdamW, weight: nn.Parameter, steps: range) -> None:
+        def updates(optimizer: ClippedOptimizer, weight: nn.Parameter, steps: range) -> None:
             for step in steps:
                 optimizer.begin(step)
                 optimizer.zero_grad()
@@ -181,7 +191,7 @@ class TestMasters:
 
         settings = train(learning_rate=1e-3, optimizer_reset=reset)
         unbroken = rounded(1.0, 2.0, 3.0)
-        optimizer = ClippedAdamW(settings, {"policy": [unbroken]})
+        optimizer = ClippedOptimizer(settings, {"policy": [unbroken]})
         updates(optimizer, unbroken, range(1, 3))
         file = io.BytesIO()
         torch.save({"optimizer": optimizer.state_dict(), "weight": unbroken.detach()}, file)
@@ -190,7 +200,7 @@ class TestMasters:
         resumed = rounded(0.0, 0.0, 0.0)
         with torch.no_grad():
             resumed.copy_(saved["weight"])
-        again = ClippedAdamW(settings, {"policy": [resumed]})
+        again = ClippedOptimizer(settings, {"policy": [resumed]})
         again.load_state_dict(saved["optimizer"])
         assert not torch.equal(saved["optimizer"]["masters"][0], saved["weight"].float())
         updates(again, resumed, range(3, 6))
@@ -201,13 +211,130 @@ class TestMasters:
 def test_a_fused_optimiser_counts_its_writes() -> None:
     """torch's does not, and engines look for new weights by the count."""
     policy = weights(1.0)
-    optimizer = ClippedAdamW(train(), {"policy": [policy]})
+    optimizer = ClippedOptimizer(train(), {"policy": [policy]})
     assert policy.grad is not None
     policy.grad.fill_(1.0)
     before = policy._version
     optimizer.step(0.0)
     assert policy._version > before
     assert float(policy.detach()) == pytest.approx(0.9)
+
+
+GRADIENTS = [torch.tensor([0.3, -0.2]), torch.tensor([-0.1, 0.4]), torch.tensor([0.5, 0.1])]
+
+
+def moved(policy: nn.Parameter, gradients: list[Tensor] = GRADIENTS, **settings: object) -> Tensor:
+    """The weight after a step for each gradient, none of which is clipped."""
+    optimizer = ClippedOptimizer(train(**settings), {"policy": [policy]}, [policy])
+    for step, gradient in enumerate(gradients, start=1):
+        optimizer.begin(step)
+        optimizer.zero_grad()
+        assert policy.grad is not None
+        policy.grad += gradient
+        optimizer.step(0.0)
+    return policy.detach()
+
+
+def test_betas_and_eps_are_those_of_adam() -> None:
+    """1412.6980, algorithm 1, written out; weight decay as in 1711.05101, algorithm 2."""
+    beta1, beta2, eps, decay, rate = 0.8, 0.5, 0.03, 0.2, 0.1
+    expected, mean, square = torch.tensor([1.0, -2.0]), torch.zeros(2), torch.zeros(2)
+    for step, gradient in enumerate(GRADIENTS, start=1):
+        mean = beta1 * mean + (1 - beta1) * gradient
+        square = beta2 * square + (1 - beta2) * gradient**2
+        unbiased = mean / (1 - beta1**step), square / (1 - beta2**step)
+        expected = expected * (1 - rate * decay) - rate * unbiased[0] / (unbiased[1].sqrt() + eps)
+    chosen = {"type": "adamw", "beta1": beta1, "beta2": beta2, "eps": eps}
+    torch.testing.assert_close(moved(weights(1.0, -2.0), optimizer=chosen, weight_decay=decay), expected)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.7])
+def test_sgd_adds_up_gradients_and_decay(momentum: float) -> None:
+    expected, running = torch.tensor([1.0, -2.0]), torch.zeros(2)
+    for gradient in GRADIENTS:
+        running = momentum * running + gradient + 0.2 * expected
+        expected = expected - 0.1 * running
+    chosen = {"type": "sgd", "momentum": momentum}
+    torch.testing.assert_close(moved(weights(1.0, -2.0), optimizer=chosen, weight_decay=0.2), expected)
+
+
+class TestMuon:
+    def test_turns_a_gradient_into_the_nearest_rotation(self) -> None:
+        """Jordan (2024): of U S V' the iteration leaves U S' V' with S' between about 0.7 and 1.2. Each entry then has
+        the size 0.2 x the learning rate on average (2502.16982, equation 4)."""
+        generator = torch.Generator().manual_seed(0)
+        gradient = torch.randn(24, 40, generator=generator) * torch.logspace(-1, 0, 24)[:, None] / 40
+        start = torch.randn(24, 40, generator=generator)
+        policy = nn.Parameter(start.clone())
+        step = start - moved(policy, [gradient], optimizer={"type": "muon"}, learning_rate=0.01)
+        left, _, right = torch.linalg.svd(gradient, full_matrices=False)
+        size = 0.01 * 0.2 * math.sqrt(40)
+        along = torch.linalg.multi_dot([left.T, step, right.T]) / size
+        assert float(along.diagonal().min()) > 0.6 and float(along.diagonal().max()) < 1.3
+        assert float((along - along.diagonal().diag()).abs().max()) < 0.1
+
+    def test_moves_the_matrices_of_layers_and_adamw_the_rest(self) -> None:
+        found = {}
+        for kind in ("adamw", "muon"):
+            model = load_model("builtin:tiny").model
+            start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+            optimizer = ClippedOptimizer(
+                train(optimizer={"type": kind}), {"policy": model.parameters()}, layer_matrices(model)
+            )
+            optimizer.begin(1)
+            for index, weight in enumerate(model.parameters()):
+                assert weight.grad is not None
+                weight.grad.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(index)) / 100)
+            optimizer.step(0.0)
+            found[kind] = {name: weight.detach() - start[name] for name, weight in model.named_parameters()}
+        alike = {name for name, step in found["adamw"].items() if torch.equal(step, found["muon"][name])}
+        matrices = {name for name in found["adamw"] if ".layers." in name and name.endswith("proj.weight")}
+        assert len(matrices) == 14 and alike == found["adamw"].keys() - matrices
+
+    def test_matrices_of_adapters_are_matrices(self) -> None:
+        model = add_adapters(load_model("builtin:tiny").model, Lora(rank=2))
+        reset_adapters(model, seed=0)
+        names = {id(weight): name for name, weight in model.named_parameters()}
+        trained = [names[id(weight)] for weight in layer_matrices(model) if weight.requires_grad]
+        assert len(trained) == 28 and all("lora_" in name for name in trained)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_optimiser_resumes_exactly(kind: str, dtype: torch.dtype) -> None:
+    """Through a file, as a checkpoint holds it."""
+    generator = torch.Generator().manual_seed(0)
+    start = {"matrix": torch.randn(4, 6, generator=generator), "vector": torch.randn(6, generator=generator)}
+    gradients = [torch.randn(4, 6, generator=generator) for _ in range(4)]
+    settings = train(optimizer={"type": kind}, learning_rate=1e-2)
+
+    def made() -> tuple[dict[str, nn.Parameter], ClippedOptimizer]:
+        own = {name: nn.Parameter(value.to(dtype)) for name, value in start.items()}
+        return own, ClippedOptimizer(settings, {"policy": own.values()}, [own["matrix"]])
+
+    def train_on(own: dict[str, nn.Parameter], optimizer: ClippedOptimizer, steps: range) -> None:
+        for step in steps:
+            optimizer.begin(step + 1)
+            optimizer.zero_grad()
+            for weight in own.values():
+                assert weight.grad is not None
+                weight.grad += gradients[step] if weight.ndim == 2 else gradients[step][0]
+            optimizer.step(0.0)
+
+    unbroken, optimizer = made()
+    train_on(unbroken, optimizer, range(2))
+    file = io.BytesIO()
+    torch.save({"optimizer": optimizer.state_dict(), "weights": {n: w.detach() for n, w in unbroken.items()}}, file)
+    train_on(unbroken, optimizer, range(2, 4))
+    saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+    resumed, again = made()
+    with torch.no_grad():
+        for name, weight in resumed.items():
+            weight.copy_(saved["weights"][name])
+    again.load_state_dict(saved["optimizer"])
+    train_on(resumed, again, range(2, 4))
+    for name, weight in resumed.items():
+        assert torch.equal(weight, unbroken[name]), name
 
 
 def train_spec(**settings: Any) -> TrainSpec:

@@ -16,13 +16,14 @@ from harness.engines.base import SharedEngine
 from harness.processes import Interrupted, Processes, Share, by_all
 from harness.training import update_report
 from harness.training.optimizer import DivergedError, TokenBudget
-from tests.harness.training.together import VARIANTS, Trained, free_port, in_two, run_here, spec_of
+from tests.harness.training.together import ROWS_ONLY, VARIANTS, Trained, free_port, in_two, run_here, spec_of
 
 STEPS = range(1, 4)
 """Batches; of two optimiser steps each, but for one update."""
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
-SMALL_GRADIENTS = {"a teacher in the loss"}
-"""Variants where many gradients are no larger than rounding, which Adam turns into steps: the wider tolerance holds."""
+SMALL_GRADIENTS = {"a teacher in the loss": 5e-5, "muon": 2e-4}
+"""Variants where many gradients are no larger than rounding, with the tolerance of both shardings. Adam turns these
+into steps, and Muon multiplies what is small in a matrix by up to 500; all its steps together are about 1e-3."""
 
 IDLE_ROWS = 2
 """Fewer than the batch has, so that a sample of them is measured."""
@@ -31,7 +32,7 @@ IDLE_ROWS = 2
 def all_variants(folder: Path) -> None:
     update_report.IDLE_ROWS = IDLE_ROWS
     for sharding in TOLERANCE:
-        for variant in VARIANTS:
+        for variant in (one for one in VARIANTS if sharding == "rows" or one not in ROWS_ONLY):
             trained = Trained(spec_of(variant, processes=2, sharding=sharding))
             result = run_here(trained, STEPS)
             if result:
@@ -45,12 +46,13 @@ def test_two_processes_train_like_one(tmp_path: Path, monkeypatch: pytest.Monkey
     for variant in VARIANTS:
         alone = run_here(Trained(spec_of(variant)), STEPS)
         for sharding, tolerance in TOLERANCE.items():
+            if sharding == "fully" and variant in ROWS_ONLY:
+                continue
             together: dict[str, Any] = torch.load(tmp_path / f"{sharding} {variant}.pt")
             worst = max(
                 float((together["weights"][name] - weight).abs().max()) for name, weight in alone["weights"].items()
             )
-            allowed = max(TOLERANCE.values()) if variant in SMALL_GRADIENTS else tolerance
-            assert worst <= allowed, (variant, sharding)
+            assert worst <= SMALL_GRADIENTS.get(variant, tolerance), (variant, sharding)
             for name, value in alone["metrics"].items():
                 expected = None if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)
                 assert together["metrics"][name] == expected, (variant, sharding, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -336,3 +337,27 @@ def test_a_diverged_model_is_not_refused() -> None:
     with torch.no_grad():
         model.lm_head.weight.fill_(float("nan"))
     assert output_head(model).weight.isnan().all()
+
+
+def widened(tensor: Tensor) -> Tensor:
+    return tensor.detach().float().requires_grad_()
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_a_head_in_float32_rounds_nothing_between_bfloat16_ends(softcap: float | None) -> None:
+    """Values and gradients are those of the same numbers in float32; only what leaves for the layers is rounded."""
+    hidden, head, targets = problem(9, torch.bfloat16, bias=True, multiplier=0.8, softcap=softcap)
+    assert head.bias is not None
+    wide_hidden, wide_head = widened(hidden), replace(head, weight=widened(head.weight), bias=widened(head.bias))
+    expected = naive(wide_hidden, wide_head, targets, 0.7)
+    for weight in (head.weight, head.bias):
+        weight.grad_dtype = torch.float32
+    found = token_scores(hidden, replace(head, in_float32=True), targets, 0.7, chunk_tokens=4, entropy_grad=True)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    of_hidden, *of_head = gradients(found, hidden, head)
+    expected_of_hidden, *expected_of_head = gradients(expected, wide_hidden, wide_head)
+    torch.testing.assert_close(of_head, expected_of_head, rtol=1e-5, atol=1e-6)
+    assert of_hidden.dtype == torch.bfloat16
+    torch.testing.assert_close(of_hidden.float(), expected_of_hidden, rtol=2**-8, atol=1e-6)
+    rounded = token_scores(hidden, head, targets, 0.7)[0]
+    assert float((rounded - expected[0]).detach().abs().max()) > 1e-3, "else there is nothing to see"

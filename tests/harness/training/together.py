@@ -15,6 +15,7 @@ from torch import Tensor
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
 from harness.models.lora import add_adapters, reset_adapters
+from harness.models.precision import set_head_dtype
 from harness.processes import Processes, by_all
 from harness.training.optimizer import DivergedError, with_tensors
 from harness.training.policy_update import PolicyUpdate
@@ -42,7 +43,12 @@ VARIANTS: dict[str, Settings] = {
     "a teacher in the loss": {"algorithm": "gkd"},
     "a teacher in the reward": {"algorithm": "opd"},
     "lora": {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 1e-3},
+    "sgd": {"train.optimizer.type": "sgd", "train.learning_rate": 0.1},
+    "muon": {"train.optimizer.type": "muon"},
+    "a float32 head": {"model.head_dtype": "float32"},
 }
+ROWS_ONLY = {"muon"}
+"""Variants that take no split weights."""
 
 
 @dataclass
@@ -53,6 +59,7 @@ class Trained:
 
     def __post_init__(self) -> None:
         self.model = rollouts.model()
+        set_head_dtype(self.model, self.spec.model.head_dtype)
         if isinstance(self.spec.model.lora, Lora):
             self.model = add_adapters(self.model, self.spec.model.lora)
             reset_adapters(self.model, seed=0)

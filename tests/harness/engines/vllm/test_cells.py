@@ -63,6 +63,25 @@ def test_a_cell_trains_on_what_its_weights_give(tmp_path: Path, source: str, kin
     assert all(row["sync_s"] > 0 and row["decode_s"] > 0 and row["prefill_s"] == 0 for row in rollouts)
 
 
+def test_it_draws_in_the_precision_that_is_asked_for(tmp_path: Path, source: str) -> None:
+    """Rounded weights are further off than rounding in float32, and a head in float32 takes a part of the difference
+    away."""
+    narrow = {"model.dtype": "bfloat16"}
+    k2 = {}
+    for name, settings in {
+        "rounded": {"rollout.dtype": "bfloat16"},
+        "narrow": narrow,
+        "narrow-headed": narrow | {"model.head_dtype": "float32"},
+    }.items():
+        state, reason, cell = run(tmp_path / f"{name}-s0-0123456789", source, settings)
+        assert (state, reason) == ("done", None)
+        steps = lines(cell.path / "steps.jsonl")
+        assert all(step["mismatch/ratio_mean"] == pytest.approx(1, abs=0.02) for step in steps)
+        k2[name] = sum(step["mismatch/k2"] for step in steps)
+    assert k2["rounded"] > 1e-6
+    assert 0 < k2["narrow-headed"] < 0.8 * k2["narrow"]
+
+
 def test_two_cells_are_the_same_bits(tmp_path: Path, source: str) -> None:
     digests = [run(tmp_path / f"{arm}-s0-0123456789", source, {})[2].digest for arm in ("one", "other")]
     assert digests[0] is not None

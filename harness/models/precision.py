@@ -1,0 +1,70 @@
+"""Precisions beside the model's own: an output head that multiplies in float32, and a copy of the weights in another
+dtype.
+
+Shapes: D hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.models.language_model import weight_version
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Float32Head(nn.Linear):
+    """An output head whose weights have the model's dtype and whose product has float32's, as in MiniMax-M1
+    (2506.13585, section 3.2) and ScaleRL (2510.13786): rounding logits to bfloat16 is most of what makes sampler and
+    trainer disagree."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """float32 [..., V] of hidden states [..., D]."""
+        return float32_linear(hidden, self.weight, self.bias)
+
+
+def set_head_dtype(model: PreTrainedModel, head_dtype: Literal["model", "float32"]) -> None:
+    """Let the output head multiply as `model.head_dtype` says, in place; it keeps its weights. A head that is no plain
+    linear layer is left alone: `harness.training.token_scores` refuses it."""
+    head, wanted = model.get_output_embeddings(), Float32Head if head_dtype == "float32" else nn.Linear
+    if type(head) not in (nn.Linear, Float32Head) or type(head) is wanted:
+        return
+    other = wanted(head.in_features, head.out_features, bias=head.bias is not None, device="meta")
+    other.weight, other.bias = head.weight, head.bias
+    model.set_output_embeddings(other.train(head.training))
+
+
+def float32_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """hidden @ weight.T + bias [..., V] of the same numbers in float32; weight [V, D]."""
+    return functional.linear(hidden.float(), weight.float(), None if bias is None else bias.float())
+
+
+class RoundedWeights:
+    """A copy of a model in another dtype, which takes over the model's weights when they have been written.
+
+    Buffers keep their dtype: angles of rotary embeddings are computed in float32 whatever the weights are.
+    """
+
+    def __init__(self, source: PreTrainedModel, dtype: torch.dtype) -> None:
+        self._source = nn.ParameterList(source.parameters())
+        rounded = {id(weight): nn.Parameter(weight.detach().to(dtype), requires_grad=False) for weight in self._source}
+        self.model: PreTrainedModel = copy.deepcopy(source, dict(rounded))
+        self._copies: list[Tensor] = [rounded[id(weight)] for weight in self._source]
+        self._version = weight_version(self._source)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Round the weights again if one has been written since the last time."""
+        version = weight_version(self._source)
+        if version == self._version:
+            return
+        torch._foreach_copy_(self._copies, [weight.detach() for weight in self._source])
+        self._version = version

@@ -1,0 +1,66 @@
+"""The optimisers of torch that `train.optimizer` stands for, and which weights each of them moves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from harness.config.optimizer import AdamW, Muon, Sgd
+from harness.config.run_spec import TrainSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Groups = Sequence[Sequence[Tensor]]
+
+
+def torch_optimizers(train: TrainSpec, groups: Groups, matrices: Collection[int]) -> list[torch.optim.Optimizer]:
+    """New ones for groups of weights; each has as many groups, in this order. matrices: ids of the weights that Muon
+    moves, beside AdamW."""
+    rate, decay = train.learning_rate, train.weight_decay
+    match train.optimizer:
+        case Sgd(momentum=momentum):
+            return [torch.optim.SGD(_parameters(groups), lr=rate, momentum=momentum, weight_decay=decay)]
+        case AdamW() as chosen:
+            return [_adamw(train, chosen, groups)]
+        case Muon() as chosen:
+            muon = torch.optim.Muon(
+                _parameters([[one for one in weights if id(one) in matrices] for weights in groups]),
+                lr=rate,
+                weight_decay=decay,
+                momentum=chosen.momentum,
+                # The size of AdamW's steps, so that one learning rate and weight decay serve both (2502.16982).
+                adjust_lr_fn="match_rms_adamw",
+            )
+            others = [[one for one in weights if id(one) not in matrices] for weights in groups]
+            return [_adamw(train, chosen, others), muon]
+
+
+def _adamw(train: TrainSpec, chosen: AdamW | Muon, groups: Groups) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        _parameters(groups),
+        lr=train.learning_rate,
+        betas=(chosen.beta1, chosen.beta2),
+        eps=chosen.eps,
+        weight_decay=train.weight_decay,
+        fused=True,
+    )
+
+
+def _parameters(groups: Groups) -> list[dict[str, Sequence[Tensor]]]:
+    return [{"params": weights} for weights in groups]
+
+
+def layer_matrices(*models: PreTrainedModel | None) -> list[nn.Parameter]:
+    """The 2-D weights of models that are no embeddings and no output head; of a model with adapters, theirs too."""
+    found = []
+    for model in models:
+        if model is None:
+            continue
+        ends = [model.get_output_embeddings(), *(one for one in model.modules() if isinstance(one, nn.Embedding))]
+        outside = {id(weight) for module in ends for weight in module.parameters()}
+        found += [weight for weight in model.parameters() if weight.ndim == 2 and id(weight) not in outside]
+    return found
