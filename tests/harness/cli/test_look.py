@@ -46,7 +46,7 @@ def test_a_word_filters_by_name_and_description(bench: Bench) -> None:
     names = [row["name"] for row in bench("ls", "knobs", "Clip", "--json").document]
     assert "objective.rule.clip_high" in names and "train.steps" not in names
     assert "objective.critic.value_clip" in names
-    assert "train.learning_rate" in [row["name"] for row in bench("ls", "knobs", "adam", "--json").document]
+    assert "task.retire_at" in [row["name"] for row in bench("ls", "knobs", "scalerl", "--json").document]
     nothing = bench("ls", "knobs", "frobnicate")
     assert (nothing.code, nothing.out, nothing.err) == (0, "", "no knobs with 'frobnicate'\n")
 

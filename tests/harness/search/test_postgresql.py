@@ -109,7 +109,7 @@ def test_a_database_that_goes_away_ends_the_search_with_its_cause(
         def begun(self, cell: CellRecord) -> None:
             server.stop()
 
-    told = r"cannot be used any more \(connection failed.*the same command continues"
+    told = r"cannot be used any more \((connection failed|terminating connection).*the same command continues"
     with pytest.raises(BenchError, match=told), reporting_storage_errors(server.url):
         search(write_search(tmp_path), 2, Stopping(), storage_url=server.url)
     with pytest.raises(RefusedError, match="cannot be opened"):
