@@ -298,7 +298,7 @@ def test_the_paired_difference_ends_at_the_differences_of_the_verdict(tmp_path):
 
 
 def test_the_forest_has_every_task_and_says_which_is_tested(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, other_tasks=OTHER_TASKS)
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, other_tasks=OTHER_TASKS[:2])
     (drawing,) = drawn(sweep, ["forest"])
     headings = [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
     assert headings == ["arithmetic", "gsm8k (not tested)", "aime24 (not tested)"]
