@@ -29,6 +29,7 @@ from evals.grading.model_judge import cohens_kappa
 from evals.metrics import Samples, metrics_for
 from evals.prompts import Message, Template
 from evals.tasks.base import Problem, Task
+from evals.tasks.environment import Turn, last_turn, turns_as_json, turns_from_json
 
 # A thread only waits for the process that compares expressions; there are as many of those.
 _THREADS = 2
@@ -51,6 +52,8 @@ class SampleRow(TypedDict):
     verdicts: JSON object, grader -> correct.
     reasons: JSON object, grader -> reason, the one that decides first; None in records of versions that kept none.
     faulty_steps: whether a written step is wrong; None where the task does not check or no step was written.
+    turns: JSON list of the completion's turns (see `evals.tasks.environment.Turn`), whose words of the environment are
+        not in the text; None where no environment answers, and in records of versions that knew none.
     """
 
     task: str
@@ -65,6 +68,7 @@ class SampleRow(TypedDict):
     verdicts: str
     reasons: str | None
     faulty_steps: bool | None
+    turns: str | None
 
 
 def missing_requests(
@@ -87,8 +91,9 @@ def grade_sample(
     truncated: bool,
     grader: str | None = None,
     ask_others: bool = True,
+    turns: Sequence[Turn] = (),
 ) -> SampleRow:
-    """The record of a drawn sample.
+    """The record of a drawn sample. Of several turns the last one is graded.
 
     grader: decides `correct`; the task's own if None.
     ask_others: `verdicts` and `reasons` add those of all other graders that can compare with the reference, except
@@ -106,9 +111,10 @@ def grade_sample(
             f"problem {request.problem.id} of task {task.name} has no answer to compare with. Give all its rows their "
             "answers, or take another task."
         )
-    extracted = extract_answer(text, task.extract)
+    answering = last_turn(text, turns)
+    extracted = extract_answer(answering, task.extract)
     own = request.problem.own_comparison
-    submission = Submission(request.problem.problem, answer, text, extracted)
+    submission = Submission(request.problem.problem, answer, answering, extracted)
     verdict = judge(extracted, answer, deciding, own, submission)
     applicable = applicable_graders(answer) if ask_others and own is None and answer else []
     if ask_others and own is not None and asks_model:
@@ -128,6 +134,7 @@ def grade_sample(
         verdicts=json.dumps({name: one.correct for name, one in by_grader.items()}, sort_keys=True),
         reasons=json.dumps({name: one.reason for name, one in by_grader.items()}),
         faulty_steps=task.check_steps(request.problem, text) if task.check_steps else None,
+        turns=turns_as_json(turns) if turns else None,
     )
 
 
@@ -184,15 +191,22 @@ def regrade(
 
     deciding = get_grader(grader or task.require_grader())
     if isinstance(deciding, GradesWhole):
-        grade_ahead([(by_id[row["problem_id"]], row["text"]) for row in rows], deciding, task.extract)
+        answering = [(by_id[row["problem_id"]], last_turn(row["text"], turns_of(row))) for row in rows]
+        grade_ahead(answering, deciding, task.extract)
 
     def again(row: SampleRow) -> SampleRow:
         request = Request(by_id[row["problem_id"]], row["sample"], "")
-        graded = grade_sample(task, request, row["text"], row["n_tokens"], row["truncated"], grader)
+        tokens, truncated, turns = row["n_tokens"], row["truncated"], turns_of(row)
+        graded = grade_sample(task, request, row["text"], tokens, truncated, grader, turns=turns)
         return {**row, **graded}
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(again, rows))
+
+
+def turns_of(row: SampleRow) -> Sequence[Turn]:
+    """The turns of a record's completion; none where no environment answered."""
+    return () if row["turns"] is None else turns_from_json(row["turns"])
 
 
 class Example(TypedDict):

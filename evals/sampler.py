@@ -11,6 +11,7 @@ from typing import Protocol
 
 from evals.errors import EvalError
 from evals.prompts import Message
+from evals.tasks.environment import Turn
 from harness.errors import few, nearest
 
 
@@ -38,12 +39,14 @@ class SamplingParams:
 @dataclass(frozen=True)
 class Drawn:
     """A completion. text: without the end token, but with the stop string that ended it, if one did. truncated: ended
-    by `max_completion_tokens`. tokens: all of them, from samplers that tell."""
+    by `max_completion_tokens`. tokens: all of them, from samplers that tell. turns: those of a completion that an
+    environment answers, whose words are neither in the text nor among the tokens."""
 
     text: str
     n_tokens: int
     truncated: bool
     tokens: Sequence[int] = field(default=(), compare=False, repr=False)
+    turns: Sequence[Turn] = ()
 
 
 class Sampler(Protocol):

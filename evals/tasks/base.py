@@ -12,6 +12,7 @@ from evals.errors import EvalError
 from evals.grading import OwnComparison, get_grader
 from evals.grading.extract import get_extraction
 from evals.prompts import Mode, Template, get_template
+from evals.tasks.environment import Environment
 from harness.errors import few, nearest
 
 
@@ -108,6 +109,7 @@ class Task:
         has one sample, which no seed changes.
     mode: that of its problems. thinking_budget_tokens: after so many tokens without an answer the model is told to give
         it; None: never. See `evals.tasks.modes`.
+    environment: answers each turn of a completion; None: a completion is one turn.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Task:
     gives_choices: bool = False
     mode: Mode = "think"
     thinking_budget_tokens: int | None = None
+    environment: Environment | None = None
 
     def require_known_names(self) -> None:
         """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.

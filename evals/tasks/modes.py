@@ -37,6 +37,11 @@ def load_task_in_mode(name: str) -> Task:
             f"{name}: the prompts of {task.name} are whole as they come, and hold no flag of a mode. Evaluate it by "
             "its own name, or name another task."
         )
+    if found["budget"] is not None and task.environment is not None:
+        raise EvalError(
+            f"{name}: the completions of {task.name} have several turns, and a budget cuts one thought. Evaluate it by "
+            "its own name, or name another task."
+        )
     budget = None if found["budget"] is None else int(found["budget"])
     if budget == 0:
         raise EvalError(f"{name}: a budget has at least 1 token. direct:{task.name} asks for no thinking at all.")

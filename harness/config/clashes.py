@@ -20,6 +20,7 @@ from harness.config.model_source import parse_source
 from harness.config.off_policy import off_policy_problems
 from harness.config.reward import reward_problems
 from harness.errors import RefusedError
+from harness.rewards import PARTS
 from harness.rewards.parts.verifier_free import Jepo, VrCli
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             "that task: it has choices only. Name a task first whose answers are written"
         )
     yield from _mode_problems(spec)
+    yield from _turn_problems(spec)
     yield from off_policy_problems(spec)
     yield from _gold_problems(spec)
     if spec.reward.needs_judge:
@@ -116,6 +118,35 @@ def _mode_problems(spec: RunSpec) -> Iterator[str]:
         yield (
             f"{asked} with reward.parts.{VrCli.name}: it rewards the reasoning before the answer, and there would be "
             "none. Set task.direct_frac to 0, or leave the part out"
+        )
+
+
+def _turn_problems(spec: RunSpec) -> Iterator[str]:
+    """What completions of several turns cannot be combined with."""
+    rollout, task = spec.rollout, spec.task.train
+    if get_task(task).environment is None:
+        if rollout.max_turns is not None:
+            yield (
+                f"rollout.max_turns={rollout.max_turns} with task.train={task}: no environment answers this task, so a "
+                "completion is one turn. Train on a task with an environment, e.g. guess, or leave max_turns out"
+            )
+        return
+    answered = f"task.train={task}, which has an environment,"
+    refused = {
+        f"rollout.sampler={rollout.sampler}": rollout.sampler in ("teacher", "given"),
+        f"teacher.type={spec.teacher.type}": spec.teacher.type != "none",
+        f"rollout.partial.type={rollout.partial.type}": rollout.partial.type != "none",
+        f"pairs.type={spec.pairs.type}": spec.pairs.type != "none",
+    }
+    for knob in (knob for knob, is_set in refused.items() if is_set):
+        yield (
+            f"{knob} with {answered}: completions of several turns are drawn by the policy, to their end, and learned "
+            "from by their rewards alone. Leave the knob out, or train on a task without an environment"
+        )
+    for name in (name for name in spec.reward.parts if name in PARTS.names() and PARTS.find(name).reads_one_turn()):
+        yield (
+            f"reward.parts.{name} with {answered}: the model behind this part reads a completion without the "
+            "environment's words. Leave the part out, or train on a task without an environment"
         )
 
 

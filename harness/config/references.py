@@ -107,6 +107,8 @@ def grader_identity(given: str | None) -> object:
 def problems_of_split(task_name: str, split: str) -> dict[str, str]:
     task, source = get_task(task_name), task_source(task_name)
     problems = {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
+    if task.environment is not None:
+        problems["environment"] = "v{version}, {max_turns} turns".format(**task.environment.identity)
     return problems if source is None else problems | {"source": source}
 
 

@@ -131,13 +131,20 @@ Reward = Annotated[SerializeAsAny[RewardSpec], BeforeValidator(lambda value: rew
 def reward_problems(reward: RewardSpec, credit: Credit, task_name: str) -> Iterator[str]:
     """What the section cannot know by itself: whether the task has steps, and whether the objective needs them."""
     names = [name for name, part in PARTS.all().items() if part.rewards_steps]
-    if get_task(task_name).written_steps is None:
-        for name in names:
-            if name in reward.parts:
+    task = get_task(task_name)
+    for name in (name for name in names if name in reward.parts):
+        if PARTS.find(name).rewards_turns:
+            if task.environment is None:
                 yield (
-                    f"reward.parts.{name} with task.train={task_name}: this task does not say what a step is. Train on "
-                    "arithmetic, or leave the part out"
+                    f"reward.parts.{name} with task.train={task_name}: no environment answers this task, so a "
+                    "completion is one turn without a reward of its own. Train on a task with an environment, e.g. "
+                    "guess, or leave the part out"
                 )
+        elif task.written_steps is None:
+            yield (
+                f"reward.parts.{name} with task.train={task_name}: this task does not say what a step is. Train on "
+                "arithmetic, or leave the part out"
+            )
     if credit == "steps" and not any(reward.parts.get(name) for name in names):
         missing = " or ".join(f"reward.parts.{name}" for name in names)
         yield (

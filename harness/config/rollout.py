@@ -107,6 +107,13 @@ class RolloutSpec(Section):
     )
     staged: Staged = NotStaged()
     partial: Partial = NotPartial()
+    max_turns: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="turns of a completion in training, on a task with an environment; none = as many as the task "
+        "gives, which evaluation always does",
+    )
     temperature: float = Field(1.0, gt=0, description="temperature of sampling, and of both log-probs in the loss")
     top_p: float = Field(1.0, gt=0, le=1, description="always 1 in training, where the loss scores untruncated samples")
     top_k: int = Field(0, ge=0, description="always 0, off, in training, as top_p is 1")

@@ -10,6 +10,7 @@ The spec under which a recorded cell was run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,6 +21,7 @@ from algorithms.preference import PreferenceObjective
 from evals.grading.model_judge import Judge, judge_of
 from evals.grading.unit_tests import runs_code
 from evals.tasks import LM_EVAL_PREFIX, get_task, without_mode
+from evals.tasks.environment import Environment
 from harness.config.clashes import clashes
 from harness.config.engine import ENGINES, engine_on
 from harness.config.model import ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
@@ -236,6 +238,12 @@ class RunSpec(Section):
         if isinstance(self.objective, Objective):
             raise TypeError("a policy-gradient objective where a preference objective is needed")
         return self.objective
+
+    @property
+    def environment(self) -> Environment | None:
+        """What answers the turns of completions in training; None where they have one turn."""
+        environment, max_turns = get_task(self.task.train).environment, self.rollout.max_turns
+        return environment if environment is None or max_turns is None else replace(environment, max_turns=max_turns)
 
     @property
     def rollout_grader(self) -> str:

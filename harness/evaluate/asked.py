@@ -125,6 +125,11 @@ class Asked:
             template, grader = task.template, None
         if fault := task.fault_of_mode(get_template(template)):
             raise RefusedError(f"--tasks {name}: {fault}.")
+        if budget is not None and task.environment is not None:
+            raise RefusedError(
+                f"--thinking-budget with {name}: its completions have several turns, and a budget cuts one thought. "
+                "Leave the option out, or evaluate another task."
+            )
         if budget is not None and (task.mode == "direct" or task.thinking_budget_tokens is not None):
             raise RefusedError(
                 f"--thinking-budget with {name}, which says by its name how much is thought: leave out the one or the "

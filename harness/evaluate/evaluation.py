@@ -29,7 +29,7 @@ from harness.run.provenance import append_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions, fitted
 from harness.sampling.judge_replies import judges_in
-from harness.sampling.sampler import EngineSampler
+from harness.sampling.sampler import BudgetedSampler, ConversingSampler, EngineSampler
 from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, store_name
 
 
@@ -159,7 +159,12 @@ class TaskEvaluation:
         if conditions.task.gives_choices:
             store.fill(self.problems, self.samples, conditions, sampler, self._told(on_progress))
             return
-        drawing = sampler if budget is None else sampler.within(budget, conditions.prompts.thinking)
+        drawing: EngineSampler | BudgetedSampler | ConversingSampler = sampler
+        if conditions.task.environment is not None:
+            problems = {problem.id: problem for problem in self.problems}
+            drawing = sampler.in_turns(conditions.task.environment, problems)
+        elif budget is not None:
+            drawing = sampler.within(budget, conditions.prompts.thinking)
         store.draw(requests, conditions, drawing, params, count)
 
     def _told(self, on_progress: OnProgress) -> Callable[[int], None]:

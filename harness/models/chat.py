@@ -52,6 +52,17 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
     return str(text)
 
 
+def between_answers(tokenizer: PreTrainedTokenizerBase, reply: str) -> str:
+    """What the tokenizer's template writes behind an answer where the user replies: the end of the answer, the reply,
+    and the opening of the next answer. RefusedError where it cannot."""
+    messages: list[Message] = [
+        {"role": "user", "content": _QUESTION},
+        {"role": "assistant", "content": _ANSWER},
+        {"role": "user", "content": reply},
+    ]
+    return render_chat(tokenizer, messages).partition(_ANSWER)[2]
+
+
 def check_template(tokenizer: PreTrainedTokenizerBase) -> TemplateCheck:
     """Look at how the tokenizer's template writes a question and its answer."""
     asked: Message = {"role": "user", "content": _QUESTION}

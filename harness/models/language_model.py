@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from evals.prompts import Message
 from harness.config.model_source import parse_source
 from harness.errors import RefusedError
-from harness.models.chat import TemplateCheck, check_template, render_chat
+from harness.models.chat import TemplateCheck, between_answers, check_template, render_chat
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -97,6 +97,20 @@ class LanguageModel:
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a text that continues another, without special tokens around it."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def encode_reply(self, text: str, in_chat: bool, behind: int) -> list[int]:
+        """Token ids of an environment's reply between two turns of the model.
+
+        in_chat: it is framed as the next message, with what opens the model's turn; else it stands as it is. behind:
+        the last token of the model's turn; if it is the one that the frame begins with it is not repeated. Raises
+        RefusedError for a chat template that cannot write another message.
+        """
+        if not in_chat:
+            return self.encode_text(text)
+        if self.chat_template == "plain":
+            return self.encode_text(f"\n\n{text}\n\n")
+        ids = self.encode_text(between_answers(self.tokenizer, text))
+        return ids[1:] if ids[:1] == [behind] else ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids without special tokens. Ids that only the model knows (padded embeddings) have no

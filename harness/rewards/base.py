@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from evals.grading import Verdict
 from evals.tasks.base import Problem
+from evals.tasks.environment import Turn
 from harness.plugins import Kind
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Attempt:
     frozen model (2503.22828), at most 1. Both are NaN if no part needs them (`RewardPart.gold_scored_by`).
     comparison: a pairwise judge's preference against the group's reference; None for the reference, and without a
     judge. rule_verdict: the verdict of the task's own grader, if `verdict` is a judge's and the task has a grader.
+    turns: those of a completion that an environment answers, whose words are not in the text; the last one is graded.
     """
 
     problem: Problem
@@ -46,6 +48,7 @@ class Attempt:
     perplexity_improvement: float = math.nan
     comparison: Comparison | None = None
     rule_verdict: Verdict | None = None
+    turns: Sequence[Turn] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,13 @@ class RewardPart(BaseModel):
     """Whether it reads `Attempt.comparison`, so that a judge must be trained first, and groups have two completions."""
     rewards_steps: ClassVar[bool] = False
     """Whether it rewards single steps (see `step_rewards`), so that the task must say what a step is."""
+    rewards_turns: ClassVar[bool] = False
+    """Whether its steps are turns, so that the task must have an environment; they end at a number of tokens."""
+
+    @classmethod
+    def reads_one_turn(cls) -> bool:
+        """Whether a model reads the completion for it, which is given no words of an environment."""
+        return cls.needs_reward_model or cls.needs_judge or bool(cls.gold_scored_by)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
@@ -126,7 +136,8 @@ class RewardPart(BaseModel):
         return given
 
     def step_rewards(self, attempt: Attempt, context: RewardContext) -> list[tuple[int, float]]:
-        """For `objective.credit=steps`: each step's end, as a number of characters of the text, and its reward."""
+        """For `objective.credit=steps`: each step's end, as a number of characters of the text, or of tokens if it is a
+        turn, and its reward."""
         raise NotImplementedError
 
 

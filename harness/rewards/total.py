@@ -97,7 +97,7 @@ class TotalReward:
             completion = tokens[row, : attempt.n_tokens].tolist()
             for weight, part in self._of_steps:
                 for end, reward in part.step_rewards(attempt, context):
-                    at = token_at(end, completion, decode)
+                    at = end - 1 if part.rewards_turns else token_at(end, completion, decode)
                     rewards[row, at] = rewards[row, at].nan_to_num() + weight * reward
         return rewards
 

@@ -14,6 +14,8 @@ from evals.choices import Continuation, Likelihood
 from evals.evaluate import SampleRow
 from evals.prompts import Thinking
 from evals.sampler import Draw, Drawn, SamplingParams
+from evals.tasks.base import Problem
+from evals.tasks.environment import Environment
 from harness.config.hashing import evaluation_hash
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
@@ -42,7 +44,7 @@ from harness.run.stages.reward_model import read_report
 from harness.sampling.chat_client import ServerAwayError
 from harness.sampling.conditions import Conditions
 from harness.sampling.judge import GenerativeJudge
-from harness.sampling.sampler import BudgetedSampler, EngineSampler
+from harness.sampling.sampler import BudgetedSampler, ConversingSampler, EngineSampler
 from harness.sampling.scoring import Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import (
@@ -190,6 +192,10 @@ class TrainedPolicy:
     def within(self, budget_tokens: int, thinking: Thinking) -> BudgetedSampler:
         """As `harness.sampling.scoring.Policy.within`. Raises as `draw`."""
         return self._sampler.within(budget_tokens, thinking)
+
+    def in_turns(self, environment: Environment, problems: Mapping[str, Problem]) -> ConversingSampler:
+        """As `harness.sampling.scoring.Policy.in_turns`. Raises as `draw`."""
+        return self._sampler.in_turns(environment, problems)
 
     @cached_property
     def _sampler(self) -> EngineSampler:

@@ -7,7 +7,7 @@ samples or another name take over what is there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,8 @@ from evals.choices import Continuation, Likelihood
 from evals.evaluate import SampleRow
 from evals.prompts import Thinking
 from evals.sampler import Draw, Drawn, SamplingParams
+from evals.tasks.base import Problem
+from evals.tasks.environment import Environment
 from harness.config.hashing import conditions_of_model, digest
 from harness.config.run_spec import RunSpec, recorded_spec
 from harness.engines.base import make_engine
@@ -32,7 +34,7 @@ from harness.run.evaluation import EarlierEvaluations, begin_own_evaluation
 from harness.run.provenance import append_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions
-from harness.sampling.sampler import BudgetedSampler, EngineSampler
+from harness.sampling.sampler import BudgetedSampler, ConversingSampler, EngineSampler
 from harness.sampling.store import EVALS, SAMPLES_FILE, SampleStore, store_name
 
 Row = dict[str, Any]
@@ -82,6 +84,10 @@ class CheckpointCell:
     def within(self, budget_tokens: int, thinking: Thinking) -> BudgetedSampler:
         """As `harness.sampling.scoring.Policy.within`."""
         return self.sampler.within(budget_tokens, thinking)
+
+    def in_turns(self, environment: Environment, problems: Mapping[str, Problem]) -> ConversingSampler:
+        """As `harness.sampling.scoring.Policy.in_turns`."""
+        return self.sampler.in_turns(environment, problems)
 
     @cached_property
     def sampler(self) -> EngineSampler:

@@ -10,9 +10,10 @@ from evals.evaluate import Request, SampleRow, grade_sample
 from evals.grading import GRADERS, GradesWhole, get_grader, grade_ahead, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
 from evals.prompts import Template, get_template, template_version
-from evals.sampler import Drawn, SamplingParams
+from evals.sampler import Drawn, Sampler, SamplingParams
 from evals.tasks import get_task
 from evals.tasks.base import Problem, Task
+from evals.tasks.environment import last_turn
 from harness.config.hashing import digest
 from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
@@ -22,6 +23,7 @@ from harness.records.files import Split
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
+    from harness.sampling.scoring import Policy
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Conditions:
         rollout, template = spec.rollout, spec.task.template
         stop = rollout.stop + get_template(template).stop
         params = SamplingParams(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, stop)
-        return cls(get_task(spec.task.train), template, params, spec.rollout_grader, SEED_OF_ALL_CELLS, "train")
+        task = replace(get_task(spec.task.train), environment=spec.environment)
+        return cls(task, template, params, spec.rollout_grader, SEED_OF_ALL_CELLS, "train")
 
     @classmethod
     def of_evaluation(cls, spec: EvalSpec, task: Task, seed: int) -> Conditions:
@@ -74,6 +77,14 @@ class Conditions:
     def prompts(self) -> Template:
         return get_template(self.template)
 
+    def drawing(self, sampler: Policy, problems: Sequence[Problem]) -> Sampler:
+        """How samples of these problems are drawn: in turns, under a thinking budget, or as completions."""
+        if self.task.environment is not None:
+            return sampler.in_turns(self.task.environment, {problem.id: problem for problem in problems})
+        if self.thinking_budget_tokens is not None:
+            return sampler.within(self.thinking_budget_tokens, self.prompts.thinking)
+        return sampler
+
     def grade(self, request: Request, drawn: Drawn) -> SampleRow:
         """The record of a drawn sample. On training problems no other graders are asked than the one that decides."""
         return grade_sample(
@@ -84,12 +95,15 @@ class Conditions:
             drawn.truncated,
             self.grader,
             ask_others=self.split == "test",
+            turns=drawn.turns,
         )
 
     def grade_ahead(self, requests: Sequence[Request], drawn: Sequence[Drawn]) -> None:
         """Before samples are graded by a grader of whole submissions: see `evals.grading.grade_ahead`."""
         if isinstance(grader := get_grader(self.grader), GradesWhole):
-            asked = [(request.problem, one.text) for request, one in zip(requests, drawn, strict=True)]
+            asked = [
+                (request.problem, last_turn(one.text, one.turns)) for request, one in zip(requests, drawn, strict=True)
+            ]
             grade_ahead(asked, grader, self.task.extract)
 
     @property
@@ -133,6 +147,7 @@ class Conditions:
             "template": {"name": self.prompts.name, "version": template_version(self.template)},
             "decoding": asdict(self.params) | {"stop": list(self.params.stop), "fits_context": self.fits_context},
             "thinking_budget_tokens": self.thinking_budget_tokens,
+            **({} if self.task.environment is None else {"environment": self.task.environment.identity}),
         }
 
 

@@ -6,19 +6,19 @@ the prompt template (Qwen3, 2505.09388, section 4.3).
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import torch
 
 from evals.choices import Continuation, Likelihood
 from evals.prompts import Thinking
 from evals.sampler import Draw, Drawn, SamplingParams
+from evals.tasks.base import Problem
+from evals.tasks.environment import Environment
 from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel, require_room
 from harness.random_keys import Stream, random_key
 from harness.sampling.scoring import likelihoods
+from harness.sampling.turns import Conversation, Dialogue, generate_rows
 
 OnDrawn = Callable[[int, Drawn], None]
 """Is told of each completion as it finishes: its index among the draws, and what it is."""
@@ -61,6 +61,10 @@ class EngineSampler:
         """As `harness.sampling.scoring.Policy.within`."""
         return BudgetedSampler(self, budget_tokens, thinking)
 
+    def in_turns(self, environment: Environment, problems: Mapping[str, Problem]) -> ConversingSampler:
+        """As `harness.sampling.scoring.Policy.in_turns`."""
+        return ConversingSampler(self, environment, problems)
+
     def encode(self, draws: Sequence[Draw]) -> list[list[int]]:
         """Token ids of each draw's prompt; that of several samples is encoded once."""
         distinct = {repr(draw.prompt): draw.prompt for draw in draws}
@@ -77,24 +81,13 @@ class EngineSampler:
     ) -> None:
         """Continue a prompt (token ids) for each draw. `take` is given index, tokens and whether they are truncated, as
         they finish. step: of the noise."""
-        with_prompt: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for index, prompt in enumerate(prompts):
-            with_prompt[tuple(prompt)].append(index)
-        # An engine draws equally many samples of each prompt of a call.
-        by_count: dict[int, list[list[int]]] = defaultdict(list)
-        for indexes in with_prompt.values():
-            by_count[len(indexes)].append(indexes)
-        for groups in by_count.values():
-            rows = [index for indexes in groups for index in indexes]
-            keys = [
-                [random_key(self.seed, self.stream, step, draws[index].example, draws[index].sample) for index in group]
-                for group in groups
-            ]
+        keys = [self.key(draw, step) for draw in draws]
+        if draws:
+            generate_rows(self.engine, prompts, keys, params, take)
 
-            def on_finished(row: int, tokens: list[int], truncated: bool, rows: list[int] = rows) -> None:
-                take(rows[row], tokens, truncated)
-
-            self.engine.generate([prompts[group[0]] for group in groups], torch.tensor(keys), params, on_finished)
+    def key(self, draw: Draw, step: int) -> int:
+        """The noise of a draw."""
+        return random_key(self.seed, self.stream, step, draw.example, draw.sample)
 
 
 @dataclass(frozen=True)
@@ -152,3 +145,35 @@ class BudgetedSampler:
                 step=1,
             )
         return [drawn[index] for index in range(len(draws))]
+
+
+@dataclass(frozen=True)
+class ConversingSampler:
+    """Draws completions of several turns, each of which the environment answers.
+
+    problems: by their ids, which the draws name. The noise of turn t is that of step t.
+    """
+
+    sampler: EngineSampler
+    environment: Environment
+    problems: Mapping[str, Problem]
+
+    def draw(
+        self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
+    ) -> list[Drawn]:
+        """As `EngineSampler.draw`. The text and the tokens are the model's own."""
+        sampler, model = self.sampler, self.sampler.language_model
+        in_chat = any(not isinstance(draw.prompt, str) for draw in draws)
+        asked = zip(sampler.encode(draws), draws, strict=True)
+        conversations = [Conversation(prompt, self.problems[draw.example]) for prompt, draw in asked]
+
+        def drawn(index: int) -> Drawn:
+            one = conversations[index]
+            return Drawn(model.decode(one.tokens), len(one.tokens), one.truncated, one.tokens, one.turns)
+
+        Dialogue(sampler.engine, model, self.environment, params, in_chat).converse(
+            conversations,
+            lambda index, turn: sampler.key(draws[index], turn),
+            lambda index: on_drawn(index, drawn(index)),
+        )
+        return [drawn(index) for index in range(len(draws))]

@@ -8,7 +8,7 @@ Shapes: R rows, K last positions of each, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +16,8 @@ from evals.choices import Choices, Continuation, Likelihood, Scorer
 from evals.evaluate import Request
 from evals.prompts import Thinking
 from evals.sampler import Drawn, Sampler
+from evals.tasks.base import Problem
+from evals.tasks.environment import Environment
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ class Policy(Sampler, Scorer, Protocol):
 
     def within(self, budget_tokens: int, thinking: Thinking) -> Sampler:
         """The same model, which is told to answer after so many tokens of thinking."""
+
+    def in_turns(self, environment: Environment, problems: Mapping[str, Problem]) -> Sampler:
+        """The same model, whose turns the environment answers. problems: by their ids, which draws name."""
 
 
 def choose(requests: Sequence[Request], scorer: Scorer) -> list[Drawn]:

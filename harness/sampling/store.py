@@ -41,7 +41,7 @@ from harness.sampling.conditions import Conditions
 from harness.sampling.scoring import Policy, choose
 
 if TYPE_CHECKING:
-    from harness.sampling.sampler import BudgetedSampler, EngineSampler
+    from harness.sampling.sampler import BudgetedSampler, ConversingSampler, EngineSampler
 
 CHUNK_SAMPLES = 1024
 BLOCK_SAMPLES = 16
@@ -154,9 +154,7 @@ class SampleStore:
                 if conditions.task.gives_choices:
                     drawn = choose(requests, sampler)
                 else:
-                    budget, thinking = conditions.thinking_budget_tokens, conditions.prompts.thinking
-                    drawing = sampler if budget is None else sampler.within(budget, thinking)
-                    drawn = drawing.draw(_draws(requests), conditions.params)
+                    drawn = conditions.drawing(sampler, chunk).draw(_draws(requests), conditions.params)
                     conditions.grade_ahead(requests, drawn)
                 fresh = [self._row(*one, conditions) for one in zip(requests, drawn, strict=True)]
                 self.append(fresh)
@@ -169,7 +167,7 @@ class SampleStore:
         self,
         requests: Sequence[Request],
         conditions: Conditions,
-        sampler: EngineSampler | BudgetedSampler,
+        sampler: EngineSampler | BudgetedSampler | ConversingSampler,
         params: SamplingParams,
         on_row: Callable[[SampleRow], None],
     ) -> None:
@@ -258,7 +256,8 @@ def _draws(requests: Sequence[Request]) -> list[Draw]:
 
 def _sample_rows(path: Path, rows: list[dict[str, Any]]) -> list[SampleRow]:
     for row in rows:
-        row.setdefault("reasons", None)  # earlier versions kept none
+        for name in ("reasons", "turns"):  # earlier versions kept none
+            row.setdefault(name, None)
     return typed_rows(path, rows, SampleRow)
 
 

@@ -29,6 +29,7 @@ from algorithms import (
 )
 from algorithms.distillation import DistillInLoss, DistillInReward, NoDistillation, teacher_advantages
 from evals.tasks.base import Problem
+from evals.tasks.environment import Turn
 from harness.engines.base import Completions, GenerationCost
 from harness.random_keys import permutation, random_key
 from harness.rewards import Attempt
@@ -61,6 +62,8 @@ class Batch:
     """The limit under which they were drawn."""
     problems: Sequence[Problem] = ()
     """[N] what the prompt of each row asks."""
+    turns: Sequence[Sequence[Turn]] = ()
+    """[N] the turns of each completion; empty without an environment."""
     cost: GenerationCost = field(default_factory=GenerationCost)
     rollout_s: float = 0.0
     """Wall-clock of drawing, encoding included."""
@@ -176,6 +179,7 @@ class Batch:
             truncated=torch.cat([batch.truncated for batch in batches]),
             groups=torch.cat([batch.groups for batch in batches]),
             problems=[problem for batch in batches for problem in batch.problems],
+            turns=[turns for batch in batches for turns in batch.turns],
             origins=[origin for batch in batches for origin in batch.origins],
             teacher_prompts=[prompt for batch in batches for prompt in batch.teacher_prompts],
             cost=sum((batch.cost for batch in batches), GenerationCost()),

@@ -16,7 +16,7 @@ from harness.config.resolve import readable_errors
 from harness.config.section import Section
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
-from harness.training.demonstrations import encoded_demonstrations
+from harness.training.demonstrations import Demonstration, encoded_demonstrations
 from harness.training.optimizer import warm_up_and_decay
 from harness.training.sequences import Sequences, score_completions
 
@@ -48,9 +48,9 @@ def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: P
 
 
 def fine_tune(
-    start: LanguageModel, recipe: SupervisedColdStart, pairs: Iterator[tuple[list[int], list[int]]], on_step: Progress
+    start: LanguageModel, recipe: SupervisedColdStart, shown: Iterator[Demonstration], on_step: Progress
 ) -> None:
-    """Fine-tune `start` in place. pairs: endless, prompt and completion as token ids, in place of the recipe's data.
+    """Fine-tune `start` in place. shown: endless demonstrations, in place of the recipe's data.
     on_step(step, steps, loss in nats a token) after every step.
 
     Loss: token-mean cross entropy over the demonstrations' completions of a step, end-of-sequence token included.
@@ -61,12 +61,13 @@ def fine_tune(
     weights = [weight for weight in start.model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, betas=(0.9, 0.95))
     for step in range(1, recipe.steps + 1):
-        batch = list(islice(pairs, recipe.batch_size))
-        lengths = torch.tensor([len(completion) for _, completion in batch])
+        batch = list(islice(shown, recipe.batch_size))
+        lengths = torch.tensor([len(one.completion) for one in batch])
         completions = torch.full((len(batch), int(lengths.max())), start.pad_token_id)
-        for row, (_, completion) in enumerate(batch):
-            completions[row, : len(completion)] = torch.tensor(completion)
-        sequences = Sequences([prompt for prompt, _ in batch], completions, lengths)
+        for row, one in enumerate(batch):
+            completions[row, : len(one.completion)] = torch.tensor(one.completion)
+        said = [one.interjections for one in batch]
+        sequences = Sequences([one.prompt for one in batch], completions, lengths, said)
 
         optimizer.zero_grad()
         loss = 0.0

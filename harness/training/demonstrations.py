@@ -5,18 +5,24 @@ which fuses them into one model (Qwen3, 2505.09388, section 4.3): whole, where t
 steps, where it asks for the answer at once. It can also be shown with its steps cut at a budget, so that the model
 learns to answer from what it has. Qwen3 does without these: there the ability "emerges naturally" from the fusion.
 
+Where a task has an environment each line of a solution is a turn. The environment answers it as ever, and only the
+turns are learned.
+
 No torch here: plans look at demonstrations too.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from evals.prompts import Template, get_template
 from evals.tasks import get_task
+from evals.tasks.base import Problem, Task
+from evals.tasks.environment import Environment, Interjection
 from harness.config.model import MIXED_DEMONSTRATIONS, SOLUTIONS_OF, SupervisedColdStart
 from harness.errors import RefusedError, shown
 from harness.random_keys import permutation, random_key, uniform
@@ -24,27 +30,48 @@ from harness.random_keys import permutation, random_key, uniform
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
+Row = TypeVar("Row")
+
 
 def require_demonstrations(recipe: SupervisedColdStart) -> None:
     """Raise RefusedError or EvalError for demonstrations that cannot be had, or that show no steps where these are to
     be left out or cut."""
     if recipe.data == MIXED_DEMONSTRATIONS:
         return
-    template = get_template(recipe.template)
+    template, task = get_template(recipe.template), _task_of(recipe)
+    if recipe.leaves_steps_out and task is not None and task.environment is not None:
+        raise RefusedError(
+            f"cold_start.data {recipe.data} with direct_frac={recipe.direct_frac}, stop_frac={recipe.stop_frac}: the "
+            "environment of this task answers whole turns, so none is shown without its steps. Set both shares to 0."
+        )
     for problem, solution in _rows(recipe):
         if recipe.leaves_steps_out:
             _steps_and_answer(template, recipe, problem, solution)
 
 
-def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -> Iterator[tuple[list[int], list[int]]]:
-    """Endless (prompt, completion) token ids; demonstrations longer than the limit are left out."""
+class Demonstration(NamedTuple):
+    """What is shown once, as token ids. interjections: an environment's words within the completion."""
+
+    prompt: list[int]
+    completion: list[int]
+    interjections: Sequence[Interjection] = ()
+
+
+def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -> Iterator[Demonstration]:
+    """Endless; demonstrations longer than the limit are left out."""
     template = get_template(recipe.template)
+    task = _task_of(recipe)
+    if task is not None and task.environment is not None:
+        problems = _in_turn(task.split("train").load(), recipe.seed)
+        shown = (_played(model, template, task.environment, problem) for problem in problems)
+    else:
+        numbered = enumerate(demonstrations(recipe), start=1)
+        shown = (_encoded(model, template, recipe, *texts, number) for number, texts in numbered)
     kept = 0
-    for seen, (problem, solution) in enumerate(demonstrations(recipe), start=1):
-        prompt, completion = _encoded(model, template, recipe, problem, solution, seen)
-        if len(completion) <= recipe.max_completion_tokens:
+    for seen, one in enumerate(shown, start=1):
+        if len(one.completion) <= recipe.max_completion_tokens:
             kept += 1
-            yield prompt, completion
+            yield one
         elif kept == 0 and seen >= 10_000:
             raise RefusedError(
                 f"cold_start.data {recipe.data}: none of the first {seen} demonstrations fits "
@@ -54,8 +81,8 @@ def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) ->
 
 def _encoded(
     model: LanguageModel, template: Template, recipe: SupervisedColdStart, problem: str, solution: str, number: int
-) -> tuple[list[int], list[int]]:
-    """A demonstration as (prompt, completion) token ids, in the way that is drawn for its number.
+) -> Demonstration:
+    """A demonstration in the way that is drawn for its number.
 
     Where steps are cut, they and the words that stop them belong to the prompt: the model is to answer behind them, and
     not to break off by itself.
@@ -64,14 +91,28 @@ def _encoded(
     if way < recipe.direct_frac:
         _, answer = _steps_and_answer(template, recipe, problem, solution)
         prompt = model.encode(template.render(problem, "direct", solution=solution))
-        return prompt, model.encode_completion(template.thinking.end + answer)
+        return Demonstration(prompt, model.encode_completion(template.thinking.end + answer))
     prompt = model.encode(template.render(problem, solution=solution))
     if way >= recipe.direct_frac + recipe.stop_frac:
-        return prompt, model.encode_completion(solution)
+        return Demonstration(prompt, model.encode_completion(solution))
     steps, answer = _steps_and_answer(template, recipe, problem, solution)
     thought, stop = model.encode_text(steps), model.encode_text(template.thinking.stop)
     budget = 1 + int(len(thought) * uniform(random_key(recipe.seed, "select", number, "budget")))
-    return [*prompt, *thought[:budget], *stop], model.encode_completion(answer.lstrip())
+    return Demonstration([*prompt, *thought[:budget], *stop], model.encode_completion(answer.lstrip()))
+
+
+def _played(model: LanguageModel, template: Template, environment: Environment, problem: Problem) -> Demonstration:
+    """A solution's lines as the turns of a completion, with the environment's answers between them."""
+    completion: list[int] = []
+    interjections: list[Interjection] = []
+    said: list[str] = []
+    for turn in problem.require_solution().split("\n"):
+        if said:
+            reply = model.encode_reply(environment.reply(problem, said).text, template.chat, behind=completion[-1])
+            interjections.append(Interjection(len(completion), reply))
+        said.append(turn)
+        completion += model.encode_completion(turn)
+    return Demonstration(model.encode(template.ask(problem)), completion, interjections)
 
 
 def _steps_and_answer(template: Template, recipe: SupervisedColdStart, problem: str, solution: str) -> tuple[str, str]:
@@ -94,20 +135,27 @@ def demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
 
         yield from arithmetic.demonstrations(recipe.seed)
         return
-    rows = _rows(recipe)
-    epoch = 0
-    while True:
-        for index in permutation(len(rows), random_key(recipe.seed, "shuffle", step=epoch)):
+    yield from _in_turn(_rows(recipe), recipe.seed)
+
+
+def _in_turn(rows: Sequence[Row], seed: int) -> Iterator[Row]:
+    """Endless, in a new order each epoch."""
+    for epoch in itertools.count():
+        for index in permutation(len(rows), random_key(seed, "shuffle", step=epoch)):
             yield rows[index]
-        epoch += 1
 
 
 def _rows(recipe: SupervisedColdStart) -> list[tuple[str, str]]:
     """(problem, solution) of each line of the file, or of each training problem of the task."""
-    if not recipe.data.startswith(SOLUTIONS_OF):
+    task = _task_of(recipe)
+    if task is None:
         return _read_demonstrations(Path(recipe.data))
-    problems = get_task(recipe.data.removeprefix(SOLUTIONS_OF)).split("train").load()
-    return [(problem.problem, problem.require_solution()) for problem in problems]
+    return [(problem.problem, problem.require_solution()) for problem in task.split("train").load()]
+
+
+def _task_of(recipe: SupervisedColdStart) -> Task | None:
+    """The task whose solutions are shown; None for other demonstrations."""
+    return get_task(recipe.data.removeprefix(SOLUTIONS_OF)) if recipe.data.startswith(SOLUTIONS_OF) else None
 
 
 def _read_demonstrations(path: Path) -> list[tuple[str, str]]:

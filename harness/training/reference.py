@@ -16,8 +16,8 @@ from algorithms.rules import LOG_RATIO_LIMIT
 from harness.config.run_spec import RunSpec
 from harness.training.checkpoint import load_trained_weights, trained_weights
 from harness.training.optimizer import TokenBudget
-from harness.training.sequences import Part, Sequences, exact_kl, passes, rows_to_measure, score_completions
-from harness.training.token_scores import output_head, token_divergence
+from harness.training.sequences import Part, Sequences, passes, rows_to_measure, score_completions
+from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_divergence, token_kl
 
 
 def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
@@ -130,6 +130,26 @@ class Measured(NamedTuple):
     """[tokens] in the mask's order, on the CPU."""
     kl: Tensor
     """[tokens] exact KL(policy || reference) in nats."""
+
+
+@torch.no_grad()
+def exact_kl(
+    model: PreTrainedModel,
+    reference: PreTrainedModel,
+    sequences: Sequences,
+    rows: Tensor,
+    temperature: float,
+    pad_token_id: int,
+    chunk_tokens: int = LOGITS_CHUNK_TOKENS,
+) -> Tensor:
+    """KL(model || reference) between the distributions that every completion token is drawn from, in nats.
+
+    [len(rows), T'] float32 over the whole vocabulary, at temperature-scaled logits; 0 in padding; no gradient.
+    """
+    part = Part.of([model, reference], sequences, rows, pad_token_id)
+    states, reference_states = (part.at_tokens(part.hidden(one)) for one in (model, reference))
+    kl = token_kl(states, output_head(model), reference_states, output_head(reference), temperature, chunk_tokens)
+    return part.spread(kl)
 
 
 @torch.no_grad()

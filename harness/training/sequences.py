@@ -18,8 +18,10 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
+from evals.tasks.environment import Interjection
 from harness.config.run_spec import RunSpec
 from harness.processes import Processes, Share
+from harness.sampling.turns import Woven
 from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches, on_device, to_host
 from harness.training.prefix_attention import (
     PrefixLayout,
@@ -29,7 +31,7 @@ from harness.training.prefix_attention import (
     shares_prompts,
     spread,
 )
-from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_kl, token_scores
+from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_scores
 
 if TYPE_CHECKING:
     from harness.training.policy_update import Critic
@@ -59,11 +61,14 @@ class Sequences:
     """N prompts with their completions.
 
     prompts: N lists of token ids; completions [N, T] int64, right-padded; lengths [N] int64, tokens in each completion.
+    interjections: what an environment said within each of the N; empty if it said nothing at all. Models read it, and
+        that is all: it is no part of completions, lengths and mask, so nothing is learned from it and nothing counted.
     """
 
     prompts: Sequence[Sequence[int]]
     completions: Tensor
     lengths: Tensor
+    interjections: Sequence[Sequence[Interjection]] = ()
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Sequences:
@@ -78,12 +83,20 @@ class Sequences:
         # Padding is masked everywhere, so any token id serves.
         padded = [functional.pad(one.completions, (0, longest - one.completions.shape[1])) for one in parts]
         prompts = [prompt for one in parts for prompt in one.prompts]
-        return cls(prompts, torch.cat(padded), torch.cat([one.lengths for one in parts]))
+        interjections: list[Sequence[Interjection]] = []
+        if any(one.interjections for one in parts):
+            interjections = [said for one in parts for said in one.interjections or [()] * len(one.prompts)]
+        return cls(prompts, torch.cat(padded), torch.cat([one.lengths for one in parts]), interjections)
 
     @property
     def mask(self) -> Tensor:
         """Bool [N, T], true at completion tokens."""
         return torch.arange(self.completions.shape[1]) < self.lengths[:, None]
+
+    @cached_property
+    def woven(self) -> Woven:
+        """What models read behind the prompts."""
+        return Woven.of(self.completions, self.lengths, self.interjections)
 
     @cached_property
     def distinct_prompts(self) -> DistinctPrompts:
@@ -97,17 +110,20 @@ class Sequences:
     def distinct_rows(self) -> tuple[Tensor, list[int]]:
         """The first row of each distinct sequence (int64 indices), and for each of the N rows the first row equal to
         it."""
-        first: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-        rows = zip(self.prompts, self.completions.tolist(), self.lengths.tolist(), strict=True)
+        first: dict[tuple[tuple[int, ...], tuple[int, ...], str], int] = {}
+        said = self.interjections or [()] * len(self.prompts)
+        rows = zip(self.prompts, self.completions.tolist(), self.lengths.tolist(), said, strict=True)
         same_as = [
-            first.setdefault((tuple(prompt), tuple(completion[:length])), row)
-            for row, (prompt, completion, length) in enumerate(rows)
+            first.setdefault((tuple(prompt), tuple(completion[:length]), str(said)), row)
+            for row, (prompt, completion, length, said) in enumerate(rows)
         ]
         return torch.tensor([*first.values()], dtype=torch.int64), same_as
 
     def rows(self, chosen: Tensor) -> Sequences:
         """The chosen rows (int64 indices), in that order."""
-        return Sequences([self.prompts[row] for row in chosen.tolist()], self.completions[chosen], self.lengths[chosen])
+        prompts = [self.prompts[row] for row in chosen.tolist()]
+        interjections = [self.interjections[row] for row in chosen.tolist()] if self.interjections else []
+        return Sequences(prompts, self.completions[chosen], self.lengths[chosen], interjections)
 
     def micro_batches(self, rows: Tensor, budget_tokens: int, shared: bool = False) -> list[Tensor]:
         """Split rows (int64 indices) into micro-batches, which pass through a model at once, within a budget of tokens.
@@ -117,7 +133,7 @@ class Sequences:
         """
         if len(rows) == 0:
             return []
-        lengths = self.lengths.tolist()
+        lengths = self.woven.lengths.tolist()
         if not shared:
             return micro_batches(rows, list(map(len, self.prompts)), lengths, budget_tokens)
         prompts = self.distinct_prompts
@@ -125,7 +141,7 @@ class Sequences:
 
     def pass_tokens(self, rows: Tensor, shared: bool) -> PassTokens:
         """What one forward pass over the rows computes; shared as in `micro_batches`."""
-        fed = (self.lengths[rows] - 1).clamp_min(0)
+        fed = (self.woven.lengths[rows] - 1).clamp_min(0)
         prompts = self.distinct_prompts
         if shared:
             computed = int(prompts.lengths[torch.unique(prompts.of_row[rows])].sum() + fed.sum())
@@ -172,6 +188,8 @@ class Part:
     """Bool [n, T'], true at completion tokens."""
     scored: Tensor
     """[m] int64: the places of completion tokens among the n * T'."""
+    places: Tensor | None
+    """[n, T'] int64: where each of these tokens stands among those that are read; None: at its own place."""
     rows: dict[str, Tensor]
     """What else was asked for of these rows: [n, T'] or [n]."""
     layout: PrefixLayout | PaddedRows
@@ -196,20 +214,25 @@ class Part:
         longest = int(lengths.max())
         completions = sequences.completions[rows, :longest]
         mask = torch.arange(longest) < lengths[:, None]
+        woven = sequences.woven
+        read_lengths = woven.lengths[rows]
+        read = woven.tokens[rows, : int(read_lengths.max())]
+        places = None if woven.places is None else woven.places[rows, :longest]
         if all(shares_prompts(model.get_decoder()) for model in models):
             distinct = sequences.distinct_prompts
             used, prompt_of_row = torch.unique(distinct.of_row[rows], return_inverse=True)
             widths = distinct.lengths[used]
             tokens = distinct.tokens[used, : int(widths.max())]
-            layout: PrefixLayout | PaddedRows = PrefixLayout.of(tokens, widths, prompt_of_row, completions, lengths)
+            layout: PrefixLayout | PaddedRows = PrefixLayout.of(tokens, widths, prompt_of_row, read, read_lengths)
         else:
-            layout = PaddedRows.of(prompts, completions, mask, pad_token_id)
+            attended = torch.arange(read.shape[1]) < read_lengths[:, None]
+            layout = PaddedRows.of(prompts, read, attended, pad_token_id)
         chosen = {
             name: tensor[rows, :longest] if tensor.ndim == 2 else tensor[rows]
             for name, tensor in tensors.items()
             if tensor is not None
         }
-        part = cls(completions, mask, mask.flatten().nonzero()[:, 0], chosen, layout)
+        part = cls(completions, mask, mask.flatten().nonzero()[:, 0], places, chosen, layout)
         return on_device(part, models[0].device)
 
     def hidden(self, model: PreTrainedModel) -> Tensor:
@@ -222,7 +245,8 @@ class Part:
         if isinstance(layout, PrefixLayout):
             # An embedding, since its backward pass adds up in a fixed order: a prompt's last token predicts for several
             # rows.
-            return functional.embedding(layout.predictors, prefix_hidden(decoder, layout))
+            predictors = layout.predictors if self.places is None else layout.predictors.gather(1, self.places)
+            return functional.embedding(predictors, prefix_hidden(decoder, layout))
         with attending_by(decoder):
             hidden: Tensor = decoder(
                 input_ids=layout.inputs,
@@ -230,7 +254,8 @@ class Part:
                 position_ids=layout.positions,
                 use_cache=False,
             ).last_hidden_state
-        return hidden[:, layout.width - 1 : layout.width - 1 + self.mask.shape[1]]
+        hidden = hidden[:, layout.width - 1 :]
+        return hidden if self.places is None else hidden.take_along_dim(self.places[:, :, None], dim=1)
 
     def at_tokens(self, values: Tensor) -> Tensor:
         """[m, ...] of [n, T', ...]: those at completion tokens."""
@@ -299,26 +324,6 @@ def rows_to_measure(count: int, wanted: int) -> Tensor:
     """`wanted` of `count` rows, or all if there are fewer: int64 indices, ascending, evenly spread over the batch."""
     wanted = min(count, wanted)
     return torch.arange(wanted) * count // max(1, wanted)
-
-
-@torch.no_grad()
-def exact_kl(
-    model: PreTrainedModel,
-    reference: PreTrainedModel,
-    sequences: Sequences,
-    rows: Tensor,
-    temperature: float,
-    pad_token_id: int,
-    chunk_tokens: int = LOGITS_CHUNK_TOKENS,
-) -> Tensor:
-    """KL(model || reference) between the distributions that every completion token is drawn from, in nats.
-
-    [len(rows), T'] float32 over the whole vocabulary, at temperature-scaled logits; 0 in padding; no gradient.
-    """
-    part = Part.of([model, reference], sequences, rows, pad_token_id)
-    states, reference_states = (part.at_tokens(part.hidden(one)) for one in (model, reference))
-    kl = token_kl(states, output_head(model), reference_states, output_head(reference), temperature, chunk_tokens)
-    return part.spread(kl)
 
 
 @dataclass(frozen=True)

@@ -353,8 +353,19 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
         "len/incorrect": float(lengths[~right].mean()) if not right.all() else None,
         "len/truncated_frac": float(batch.truncated.float().mean()),
         "len/difficulty_slope": _difficulty_slope(batch.attempts),
+        **_turn_metrics(batch),
         **_staleness(batch),
         **(judge_metrics(batch.attempts) if any(attempt.comparison for attempt in batch.attempts) else {}),
+    }
+
+
+def _turn_metrics(batch: Batch) -> dict[str, float | None]:
+    if not batch.turns:
+        return {}
+    said = [one.tokens for of_row in batch.sequences.interjections for one in of_row]
+    return {
+        "turns/mean": statistics.fmean(map(len, batch.turns)),
+        "turns/environment_tokens": sum(map(len, said)),
     }
 
 

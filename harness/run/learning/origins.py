@@ -1,9 +1,11 @@
 """Who writes the completions of a step: the policy, a teacher under a prompt of its own, or the task with its given
-solutions. The policy may also share the prompts of a step with one of the other two."""
+solutions. The policy may also share the prompts of a step with one of the other two. Where the task has an environment
+the policy writes in turns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -13,11 +15,13 @@ from transformers import PreTrainedModel
 
 from evals.prompts import get_template
 from evals.tasks.base import Problem
+from evals.tasks.environment import Environment, Interjection, Turn
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, Engine, SamplingParams, make_engine
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.run.prompts import teacher_prompt
+from harness.sampling.turns import Conversation, Dialogue
 from harness.training.batch import Origin
 
 
@@ -29,6 +33,20 @@ class Written(NamedTuple):
     """[P n] who wrote each completion; empty if only the policy can."""
     teacher_prompts: Sequence[Sequence[int]] = ()
     """[P n] token ids of the teacher's prompts; empty if they are the policy's."""
+    interjections: Sequence[Sequence[Interjection]] = ()
+    """[P n] what an environment said within each completion; empty without one."""
+    turns: Sequence[Sequence[Turn]] = ()
+    """[P n] the turns of each completion; empty without an environment."""
+
+
+def writers_beside(
+    engine: Engine, spec: RunSpec, language_model: LanguageModel, teacher: PreTrainedModel | None
+) -> Writers | InTurns | None:
+    """None if the policy alone writes, in one turn, and there is no teacher. Raises as `Writers`."""
+    if spec.environment is not None:
+        return InTurns(spec, language_model, engine, spec.environment)
+    alone = spec.teacher.type == "none" and spec.rollout.sampler != "given"
+    return None if alone else Writers(spec, language_model, engine, teacher)
 
 
 class Writers:
@@ -52,14 +70,6 @@ class Writers:
         self._teacher_template = None
         if spec.teacher.type == "model" and spec.teacher_template != spec.task.template:
             self._teacher_template = get_template(spec.teacher_template)
-
-    @classmethod
-    def beside(
-        cls, engine: Engine, spec: RunSpec, language_model: LanguageModel, teacher: PreTrainedModel | None
-    ) -> Writers | None:
-        """None if the policy alone writes and there is no teacher. Raises as the constructor."""
-        alone = spec.teacher.type == "none" and spec.rollout.sampler != "given"
-        return None if alone else cls(spec, language_model, engine, teacher)
 
     def _teacher_prompts(self, problems: Sequence[Problem]) -> list[list[int]]:
         """The teacher's prompts as token ids; [] if they are the policy's. Raises EvalError for a missing solution."""
@@ -128,3 +138,48 @@ class Writers:
         lengths = torch.tensor([min(len(one), limit) for one in encoded])
         truncated = torch.tensor([len(one) > limit for one in encoded])
         return Completions(tokens, torch.zeros(tokens.shape), lengths, truncated)
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """Writes completions of several turns, which the task's environment answers."""
+
+    spec: RunSpec
+    language_model: LanguageModel
+    engine: Engine
+    environment: Environment
+
+    def write(
+        self,
+        problems: Sequence[Problem],
+        prompts: Sequence[Sequence[int]],
+        keys: Tensor,
+        params: SamplingParams,
+        step: int,
+        first_example: int,
+    ) -> Written:
+        """As `Writers.write`. The first turn has the noise of a completion of one turn."""
+        model, samples = self.language_model, keys.shape[1]
+        in_chat = get_template(self.spec.task.template).chat
+        asked = zip(prompts, problems, strict=True)
+        rows = [Conversation(prompt, problem) for prompt, problem in asked for _ in range(samples)]
+
+        def key_of(row: int, turn: int) -> int:
+            place, sample = divmod(row, samples)
+            if turn == 0:
+                return int(keys[place, sample])
+            return random_key(self.spec.seed, "rollout", step, f"{first_example + place}/turn{turn}", sample)
+
+        cost = Dialogue(self.engine, model, self.environment, params, in_chat).converse(rows, key_of)
+        completions = Completions(
+            pad_sequence(
+                [torch.tensor(one.tokens) for one in rows], batch_first=True, padding_value=model.pad_token_id
+            ),
+            pad_sequence([torch.tensor(one.logps) for one in rows], batch_first=True),
+            torch.tensor([len(one.tokens) for one in rows]),
+            torch.tensor([one.truncated for one in rows]),
+            cost,
+        )
+        return Written(
+            completions, interjections=[one.interjections for one in rows], turns=[one.turns for one in rows]
+        )

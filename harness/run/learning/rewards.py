@@ -20,6 +20,7 @@ from evals.grading import get_grader, grade_together, requests_sent, rule_beside
 from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
+from evals.tasks.environment import last_turn, turns_as_json
 from harness.config.rollout import Slices
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine, SamplingParams, make_engine
@@ -29,7 +30,7 @@ from harness.random_keys import random_key
 from harness.rewards import Attempt, RewardContext, TotalReward
 from harness.rewards.judging import Judge, compared
 from harness.run.learning.base import Examples, Row, StepOutcome, nothing
-from harness.run.learning.origins import Writers, Written
+from harness.run.learning.origins import Written, writers_beside
 from harness.run.learning.partial import BegunGroup, SlicedRollouts
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
 from harness.training.batch import Batch, filter_rows, peers_of, zero_std_rows
@@ -70,7 +71,7 @@ class Rollouts:
         self._rule = rule_beside(self.grader, self._task.grader)
         self._stop = spec.rollout.stop + self._template.stop
         self._engine = engine
-        self._writers = Writers.beside(engine, spec, language_model, teacher)
+        self._writers = writers_beside(engine, spec, language_model, teacher)
         overlong, credit = _rewarding_knobs(spec)
         limit = spec.rollout.max_completion_tokens
         self._context = RewardContext(0, spec.seed, limit, spec.reward, overlong, credit, self._task)
@@ -120,8 +121,11 @@ class Rollouts:
             written = Written(self._engine.generate(prompts, torch.tensor(keys), params))
         else:
             written = self._writers.write(problems, prompts, torch.tensor(keys), params, step, first_example)
+        batch = Batch.of_completions(prompts, written.completions, first_example, max_completion_tokens)
         return replace(
-            Batch.of_completions(prompts, written.completions, first_example, max_completion_tokens),
+            batch,
+            sequences=replace(batch.sequences, interjections=written.interjections),
+            turns=written.turns,
             problems=[problem for problem in problems for _ in range(samples)],
             origins=written.origins,
             teacher_prompts=written.teacher_prompts,
@@ -167,12 +171,14 @@ class Rollouts:
         samples = [sample for group in batch.by_group(batch.problems) for sample in range(len(group))]
         completions = zip(batch.sequences.completions.tolist(), lengths, strict=True)
         texts = [self._language_model.decode(tokens[:length]) for tokens, length in completions]
-        graded = grade_together(batch.problems, texts, self.grader, self._task.extract, self._rule)
+        turns = batch.turns or [()] * len(batch)
+        answering = list(map(last_turn, texts, turns))
+        graded = grade_together(batch.problems, answering, self.grader, self._task.extract, self._rule)
         measured = zip(lengths, truncated, graded.verdicts, mean_logps, learned, strict=True)
-        attempts = zip(batch.problems, samples, texts, measured, graded.by_rule, strict=True)
+        attempts = zip(batch.problems, samples, texts, measured, strict=True)
         return [
-            Attempt(problem, sample, text, *values, rule_verdict=rule)
-            for problem, sample, text, values, rule in attempts
+            Attempt(problem, sample, text, *values, rule_verdict=graded.by_rule[row], turns=turns[row])
+            for row, (problem, sample, text, values) in enumerate(attempts)
         ]
 
 
@@ -214,6 +220,7 @@ def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
             "truncated": attempt.truncated,
             **({"origin": batch.origins[row]} if batch.origins else {}),
             **({} if attempt.rule_verdict is None else {"rule_correct": attempt.rule_verdict.correct}),
+            **({"turns": turns_as_json(attempt.turns)} if attempt.turns else {}),
         }
         for row, attempt in enumerate(batch.attempts)
     ]

@@ -28,6 +28,7 @@ from harness.rewards.parts.learned import PairwiseJudge
 from harness.run.prompts import places_of_step
 from harness.run.stages import Stage, StageContext
 from harness.run.stages.reward_model import REPORT_FILE, LabelledPairs, draw_labelled_pairs, read_report
+from harness.training.demonstrations import Demonstration
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,8 +152,8 @@ def _cold_start(options: PairwiseJudge) -> SupervisedColdStart:
 
 def _demonstrations(
     judge: GenerativeJudge, questions: Sequence[Question], options: PairwiseJudge
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Endless (question, scores that follow its label), as token ids. Raises RefusedError if the scores are longer than
+) -> Iterator[Demonstration]:
+    """Endless questions with scores that follow their labels. Raises RefusedError if the scores are longer than
     the limit for an answer."""
     from harness.sampling.judge import written_scores
 
@@ -169,7 +170,7 @@ def _demonstrations(
     for step in itertools.count(1):
         for place in places_of_step(len(questions), options.seed, step, options.batch_size):
             pair, first_is_better = questions[place]
-            yield judge.prompt(pair), answers[first_is_better]
+            yield Demonstration(judge.prompt(pair), answers[first_is_better])
 
 
 def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec: RunSpec) -> Iterator[float]:

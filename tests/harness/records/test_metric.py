@@ -15,7 +15,7 @@ def recorded() -> list[str]:
     """Every metric of an evaluation with k of 1 and 2."""
     row = SampleRow(
         task="sums", problem_id="p", sample=0, text="", n_tokens=1, truncated=False, extracted="3", correct=True,
-        reason="", verdicts="{}", reasons=None, faulty_steps=None,
+        reason="", verdicts="{}", reasons=None, faulty_steps=None, turns=None,
     )  # fmt: skip
     return list(scores([row, row | {"sample": 1}], [1, 2]))
 

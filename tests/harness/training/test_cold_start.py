@@ -113,9 +113,9 @@ class TestDemonstrationsOfAFile:
         made = recipe(write(tmp_path / "a.jsonl"), max_completion_tokens=8)
         start = language_model()
         drawn = list(islice(demonstrations.encoded_demonstrations(start, made), 6))
-        assert {start.decode(completion) for _, completion in drawn} == {"#8", "8,17#17"}
-        assert {start.decode(prompt) for prompt, _ in drawn} == {"3+5=", "3+5+9="}
-        assert all(completion[-1] == start.tokenizer.eos_token_id for _, completion in drawn)
+        assert {start.decode(one.completion) for one in drawn} == {"#8", "8,17#17"}
+        assert {start.decode(one.prompt) for one in drawn} == {"3+5=", "3+5+9="}
+        assert all(one.completion[-1] == start.tokenizer.eos_token_id for one in drawn)
 
     def test_none_of_which_fits_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(RefusedError, match=r"a\.jsonl: none of .* fits max_completion_tokens=2\. Raise it"):

@@ -32,8 +32,8 @@ def recipe(**settings: Any) -> SupervisedColdStart:
 def shown(made: SupervisedColdStart, count: int) -> list[tuple[str, str]]:
     """(prompt, completion) as texts; each completion ends as it should."""
     encoded = list(islice(encoded_demonstrations(MODEL, made), count))
-    assert all(completion[-1] == MODEL.tokenizer.eos_token_id for _, completion in encoded)
-    return [(MODEL.decode(prompt), MODEL.decode(completion)) for prompt, completion in encoded]
+    assert all(one.completion[-1] == MODEL.tokenizer.eos_token_id for one in encoded)
+    return [(MODEL.decode(one.prompt), MODEL.decode(one.completion)) for one in encoded]
 
 
 def way(prompt: str, completion: str) -> str:

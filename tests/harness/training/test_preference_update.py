@@ -16,8 +16,8 @@ from algorithms import PreferenceObjective
 from harness.config.run_spec import RunSpec
 from harness.training.optimizer import DivergedError, mini_batches
 from harness.training.preference_update import PairBatch, PreferenceUpdate
-from harness.training.reference import frozen_copy
-from harness.training.sequences import exact_kl, score_completions
+from harness.training.reference import exact_kl, frozen_copy
+from harness.training.sequences import score_completions
 from harness.training.update_report import UpdateReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts

@@ -12,14 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.training.optimizer import grouped_micro_batches
-from harness.training.sequences import (
-    Part,
-    PassTokens,
-    Sequences,
-    exact_kl,
-    score_completions,
-    score_hidden,
-)
+from harness.training.reference import exact_kl
+from harness.training.sequences import Part, PassTokens, Sequences, score_completions, score_hidden
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import KNOBS, causal_model
 from tests.harness.training.pair_batches import pair_batch

@@ -21,7 +21,8 @@ from harness.run.learning import pairs as learning_pairs
 from harness.run.learning.base import Examples, Learner
 from harness.run.prompts import training_prompts
 from harness.training.preference_update import PairBatch, PreferenceUpdate
-from harness.training.sequences import Sequences, exact_kl
+from harness.training.reference import exact_kl
+from harness.training.sequences import Sequences
 from harness.training.update_report import UpdateReport
 from tests.harness.run.small import ignore_progress, run_cell, small_spec
 from tests.harness.run.stages_here import make_stage

@@ -1,0 +1,67 @@
+"""The sums of `arithmetic`, with a calculator at hand.
+
+A turn that ends with `=` is a call, e.g. `3+5+9=`: the environment answers with the value of what stands before it. A
+turn with `#` gives the answer and ends the conversation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from evals.tasks import arithmetic
+from evals.tasks.base import Generated, Problem, Task
+from evals.tasks.environment import Environment, Reply
+
+MAX_CALL_CHARS = 100
+"""A longer expression is not computed: what a model writes must not cost a process its time."""
+NO_VALUE = "wait"
+"""The answer to what is neither a call nor an answer."""
+_CALL = re.compile(r"(\d+(?:[+*-]\d+)*)=\s*$")
+
+
+def value_of(text: str) -> int | None:
+    """The value of the expression that a text ends with, before its `=`: whole numbers with + - *, where * binds first.
+    None if there is none."""
+    found = _CALL.search(text[-MAX_CALL_CHARS:])
+    if found is None:
+        return None
+    total = 0
+    for sign, product in re.findall(r"([+-]?)(\d+(?:\*\d+)*)", found[1]):
+        value = 1
+        for factor in product.split("*"):
+            value *= int(factor)
+        total += -value if sign == "-" else value
+    return total
+
+
+def reply(problem: Problem, said: Sequence[str]) -> Reply:
+    """The calculator's; it rewards nothing."""
+    if "#" in said[-1]:
+        return Reply("", done=True)
+    value = value_of(said[-1])
+    return Reply(NO_VALUE if value is None else str(value))
+
+
+def _with_calls(source: Generated) -> list[Problem]:
+    """The problems with solutions that call the calculator once."""
+    return [replace(one, solution=f"{one.problem}\n#{one.answer}") for one in source.load()]
+
+
+def _split(name: str) -> Generated:
+    source = arithmetic.TASK.split(name)
+    if not isinstance(source, Generated):
+        raise TypeError("the sums of arithmetic are generated")
+    return Generated(lambda: _with_calls(source), version=source.version)
+
+
+TASK = Task(
+    name="calculator",
+    template="plain",
+    grader="numeric",
+    extract="hash",
+    margin_pp=1.0,
+    splits={name: _split(name) for name in ("train", "test")},
+    environment=Environment(reply, max_turns=4),
+)
