@@ -15,17 +15,17 @@ from evals.tasks.base import Generated, Problem, Task
 from evals.tasks.environment import Environment, Reply
 
 MAX_CALL_CHARS = 100
-"""A longer expression is not computed: what a model writes must not cost a process its time."""
+"""A longer call is not computed: what a model writes must not cost a process its time."""
 NO_VALUE = "wait"
 """The answer to what is neither a call nor an answer."""
-_CALL = re.compile(r"(\d+(?:[+*-]\d+)*)=\s*$")
+_CALL = re.compile(r"(\d+(?:[+*-]\d+)*)=$")
 
 
 def value_of(text: str) -> int | None:
     """The value of the expression that a text ends with, before its `=`: whole numbers with + - *, where * binds first.
     None if there is none."""
-    found = _CALL.search(text[-MAX_CALL_CHARS:])
-    if found is None:
+    found = _CALL.search(text.rstrip()[-MAX_CALL_CHARS - 1 :])
+    if found is None or len(found[0]) > MAX_CALL_CHARS:
         return None
     total = 0
     for sign, product in re.findall(r"([+-]?)(\d+(?:\*\d+)*)", found[1]):

@@ -20,9 +20,9 @@ from evals.tasks.base import Generated, Problem, Task
 from evals.tasks.environment import Environment, Reply
 
 SMALLEST, LARGEST = 1, 99
-MIN_NUMBERS, MAX_NUMBERS = 6, 20
+MIN_NUMBERS, MAX_NUMBERS = 5, 15
 """How many numbers a range holds."""
-TRAIN_PROBLEMS, TEST_PROBLEMS = 4096, 256
+TRAIN_PROBLEMS, TEST_PROBLEMS = 6144, 256
 _NUMBER = re.compile(r"\d{1,6}")
 HIGHER, LOWER, FOUND, UNREADABLE = "+", "w", "=", "wait"
 

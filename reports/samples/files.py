@@ -258,8 +258,18 @@ def _shown(collection: Collection, one: Listed) -> dict[str, Any]:
         "answer": None if asked is None else asked["answer"]["text"],
         **dict.fromkeys(("length", "extracted")),
         **(body := json.loads(one.sample.head)),
+        "written": _in_turns(body),
         "said": _facts(body),
     }
+
+
+def _in_turns(body: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """The text turn by turn, each with what the environment replied; None where it did not."""
+    text, begin, found = body["text"], 0, []
+    for end, _, reply, _ in body.get("turns", []):
+        found.append((text[begin:end], reply or None))
+        begin = end
+    return [*found, (text[begin:], None)]
 
 
 def _facts(body: dict[str, Any]) -> list[str]:

@@ -50,10 +50,10 @@ REASONS = {
 
 _EVAL_COLUMNS = [
     *("step", "final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"),
-    *("reason", "verdicts", "reasons"),
+    *("reason", "verdicts", "reasons", "turns"),
 ]
 _ROLLOUT_COLUMNS = [
-    *("step", "problem_id", "sample", "text", "tokens", "reward", "correct", "truncated"),
+    *("step", "problem_id", "sample", "text", "tokens", "reward", "correct", "truncated", "turns"),
     *("token/chars", "token/entropy", "token/advantage", "token/log_ratio"),
 ]
 
@@ -163,7 +163,12 @@ class _Reader:
                 self._number("test", row["task"], str(row["problem_id"])),
                 row.get("n_tokens"),
                 graders,
-                {"extracted": row.get("extracted"), "reason": reason, "graders": graders},
+                {
+                    "extracted": row.get("extracted"),
+                    "reason": reason,
+                    "graders": graders,
+                    "turns": _turns(row, cell.evals),
+                },
             )
 
     def trained(self, cell: CellRecord, shown: Share, most_files: int) -> Iterator[Sample]:
@@ -195,7 +200,12 @@ class _Reader:
                     self._number("train", self._training_task.get(problem_id, task), problem_id),
                     None if tokens is None else len(tokens),
                     [],
-                    {"reward": _rounded(row.get("reward")), "rewards": parts, "tokens": _tokens(row, str(path))},
+                    {
+                        "reward": _rounded(row.get("reward")),
+                        "rewards": parts,
+                        "tokens": _tokens(row, str(path)),
+                        "turns": _turns(row, path),
+                    },
                 )
 
     def judged(self, task: str, rows: Iterable[_Judged]) -> Iterator[Sample]:
@@ -328,6 +338,21 @@ def _together(completions: Sequence[str]) -> str:
 def is_match(said: str | bool) -> bool:
     """Whether what a grader said means that the answer is right."""
     return said is True or said == "match"
+
+
+def _turns(row: dict[str, Any], path: Path) -> list[list[Any]]:
+    """[characters, tokens, reply, reward] of each turn: where it ends in the text, and what the environment said then;
+    none where no environment answered."""
+    if not row.get("turns"):
+        return []
+    try:
+        turns = json.loads(row["turns"])
+        return [
+            [int(one["end_chars"]), int(one["end_tokens"]), readable(str(one["reply"])), _rounded(float(one["reward"]))]
+            for one in turns
+        ]
+    except (ValueError, TypeError, KeyError):
+        raise DamagedRecordError(f"{path}: a sample's turns are {row['turns']!r}. Restore the file.") from None
 
 
 def _tokens(row: dict[str, Any], path: str) -> dict[str, Any] | None:

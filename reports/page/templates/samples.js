@@ -204,7 +204,19 @@ const facts = body => {
   return line;
 };
 const formulasIn = view => !view || view === "formulas";
+// What an environment replied stands behind the turn that it answered, apart from what the model wrote.
+const inTurns = (parts, ends, turns) => {
+  let at = 0;
+  const own = end => parts.slice(at, at = end);
+  const said = (reply, reward) => make("span", {className: "reply", textContent: `environment: ${reply}`, title: `reward ${reward}`});
+  return [...turns.flatMap(([, , reply, reward], i) => [...own(ends[i]), ...(reply ? [said(reply, reward)] : [])]), ...own()];
+};
 const written = (body, other, view) => {
+  if (body.turns) {
+    const coloured = SCALES[view] && body.tokens && body.tokens[view] !== undefined;
+    const parts = coloured ? withColours(body, view) : [...body.text];
+    return inTurns(parts, body.turns.map(turn => turn[coloured ? 1 : 0]), body.turns);
+  }
   if (SCALES[view] && body.tokens && body.tokens[view] !== undefined) return withColours(body, view);
   if (!view && other) return withDifferences(body.text, other.text);
   return formulasIn(view) ? withFormulas(body) : [body.text];
