@@ -47,11 +47,27 @@ class Environment:
     max_turns: after so many the conversation ends. Evaluation gives as many; training too, unless `rollout.max_turns`
         says otherwise.
     version: raise it whenever replies or rewards change; it is part of a run's semantic hash.
+
+    Raises EvalError for less than one turn.
     """
 
     reply: Callable[[Problem, Sequence[str]], Reply]
     max_turns: int
     version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise EvalError(f"an environment has max_turns={self.max_turns}: give at least 1")
+
+    def answer(self, problem: Problem, said: Sequence[str]) -> Reply:
+        """The reply to the last of these turns. Raises EvalError if the task's function gives something else."""
+        answered = self.reply(problem, said)
+        if not isinstance(answered, Reply):
+            raise EvalError(
+                f"the environment gave {answered!r} to a turn on the problem {problem.id}: give a Reply "
+                "(evals.tasks.environment)"
+            )
+        return answered
 
     @property
     def identity(self) -> dict[str, int]:

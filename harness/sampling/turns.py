@@ -164,7 +164,7 @@ class Dialogue:
             one.turns.append(end)
             one.truncated = one.ended = True
             return
-        reply = self.environment.reply(one.problem, one.said)
+        reply = self.environment.answer(one.problem, one.said)
         one.turns.append(replace(end, reply=reply.text, reward=reply.reward))
         one.ended = reply.done or len(one.turns) == self.environment.max_turns
         if one.ended:

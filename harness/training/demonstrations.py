@@ -108,7 +108,7 @@ def _played(model: LanguageModel, template: Template, environment: Environment, 
     said: list[str] = []
     for turn in problem.require_solution().split("\n"):
         if said:
-            reply = model.encode_reply(environment.reply(problem, said).text, template.chat, behind=completion[-1])
+            reply = model.encode_reply(environment.answer(problem, said).text, template.chat, behind=completion[-1])
             interjections.append(Interjection(len(completion), reply))
         said.append(turn)
         completion += model.encode_completion(turn)

@@ -30,7 +30,7 @@ def test_the_sweeps_and_profiles_are_there() -> None:
         "format_reward", "group_vs_batch", "kimi_length", "kl", "kl_clip_high", "length_norm", "lora_rank",
         "overlong", "overoptimisation", "pairwise_judge", "pass_k", "positives_only", "ppo", "precision", "preference",
         "prompts_vs_samples", "scalerl", "spurious_rewards", "staged_context", "staleness", "std_norm", "temperature",
-        "thinking_modes", "updates", "verifier_free"
+        "thinking_modes", "turns", "updates", "verifier_free"
     }  # fmt: skip
     assert {"tiny", "smollm2-gsm8k", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-math-1.5b"} <= set(PROFILES)
 

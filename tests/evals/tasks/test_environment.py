@@ -12,7 +12,7 @@ from evals.errors import EvalError
 from evals.evaluate import Request, grade_sample, regrade
 from evals.tasks import calculator, get_task, guess
 from evals.tasks.base import Problem
-from evals.tasks.environment import Reply, Turn, last_turn, turns_as_json, turns_from_json
+from evals.tasks.environment import Environment, Reply, Turn, last_turn, turns_as_json, turns_from_json
 
 NUMBERS = Problem(id="p", problem="3,10=", answer="5")
 
@@ -99,6 +99,13 @@ def test_the_last_turn_is_graded_also_again() -> None:
 def test_a_reward_that_is_no_number_is_refused(reward: float) -> None:
     with pytest.raises(EvalError, match=r"reward .* for a turn: give a finite number"):
         Reply("", reward=reward)
+
+
+def test_an_environment_that_is_none_is_refused() -> None:
+    with pytest.raises(EvalError, match=r"gave 'yes' to a turn on the problem p: give a Reply"):
+        Environment(lambda problem, said: "yes", max_turns=2).answer(NUMBERS, ["#1"])  # type: ignore[arg-type, return-value]
+    with pytest.raises(EvalError, match="max_turns=0: give at least 1"):
+        Environment(guess.reply, max_turns=0)
 
 
 def test_a_thinking_budget_does_not_cut_turns() -> None:

@@ -132,6 +132,8 @@ def test_a_resumed_cell_draws_and_learns_the_same(
     """Stopped in its third step, against one that ran through."""
     spec = small_spec(GUESS | settings)
     whole, halves = (CellRecord(tmp_path / name, "a", 0, semantic_hash(spec)) for name in ("whole", "halves"))
+    for cell in (whole, halves):
+        cell.path.mkdir()
     run_cell(whole, spec)
     stopping, gather = Stopping(), Rollouts.gather
 
