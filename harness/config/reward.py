@@ -146,7 +146,8 @@ def reward_problems(reward: RewardSpec, credit: Credit, task_name: str) -> Itera
                 "arithmetic, or leave the part out"
             )
     if credit == "steps" and not any(reward.parts.get(name) for name in names):
-        missing = " or ".join(f"reward.parts.{name}" for name in names)
+        fitting = [name for name in names if (task.environment is not None) == PARTS.find(name).rewards_turns]
+        missing = " or ".join(f"reward.parts.{name}" for name in fitting)
         yield (
             f"objective.credit=steps without {missing}: no step has a reward. Give {missing} a weight, or set "
             "objective.credit to completion"

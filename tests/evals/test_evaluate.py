@@ -63,6 +63,7 @@ def test_row_of_a_sample():
         "verdicts": '{"exact": false, "math": true, "numeric": true}',
         "reasons": '{"numeric": "match", "exact": "mismatch", "math": "match"}',
         "faulty_steps": False,
+        "turns": None,
     }
 
 

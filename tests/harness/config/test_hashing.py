@@ -152,6 +152,7 @@ FIXED = {
 }
 
 FILTER = {"task.filter": {"type": "pass_rate"}}
+GUESS = {"task.train": "guess"}
 SLICED = {"rollout.partial": {"type": "slices", "slice_tokens": 10}}
 AT_STEP = {"rollout.staged": {"type": "at_step", "first_tokens": 20, "step": 3}}
 LORA = {"model.lora": {"type": "lora"}}
@@ -179,6 +180,7 @@ ELSEWHERE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "model.lora.alpha": (LORA, {"model.lora.alpha": 7.0}),
     "model.lora.target_modules": (LORA, {"model.lora.target_modules": ["q_proj"]}),
     "rollout.staleness_steps": ({}, {"rollout.staleness_steps": 1}),
+    "rollout.max_turns": (GUESS, {"rollout.max_turns": 2}),
     "rollout.partial.type": ({}, SLICED),
     "rollout.partial.slice_tokens": (SLICED, {"rollout.partial.slice_tokens": 20}),
     "train.optimizer.momentum": ({"train.optimizer.type": "sgd"}, {"train.optimizer.momentum": 0.7}),

@@ -56,7 +56,7 @@ def whole_line(made: Sequences, row: int) -> tuple[list[int], list[int]]:
 
 
 def naive_logps(model: PreTrainedModel, made: Sequences, row: int) -> Tensor:
-    """Of a completion's own tokens, given all that stands before each of them."""
+    """Log-probs of a completion's own tokens, given all that stands before each of them."""
     line, own = whole_line(made, row)
     logps = torch.log_softmax(model(torch.tensor([line])).logits[0], -1)
     return torch.stack([logps[place - 1, line[place]] for place in own])
