@@ -29,6 +29,19 @@ class TestTheTokenizersTemplate:
         assert "chat template: the tokenizer's" in made.remarks()
         assert made.account()["chat_template"] == "tokenizer"
 
+    def test_frames_a_reply_between_two_answers(self, tmp_path: Path) -> None:
+        """As messages one after the other would be; the end of the answer is there once, whoever wrote it."""
+        tokenizer = chat_tokenizer()
+        made = load_model(f"path:{chat_folder(tmp_path / 'm', tokenizer)}")
+        talk: list[Message] = [*ASK, {"role": "assistant", "content": "5"}, {"role": "user", "content": "4+"}]
+        asked, answer = made.encode(ASK), made.encode_text("5")
+        end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+        for own in ([*answer, end], answer):
+            assert [*asked, *own, *made.encode_reply("4+", in_chat=True, behind=own[-1])] == made.encode(talk)
+        assert made.encode_reply("4+", in_chat=False, behind=end) == made.encode_text("4+")
+        plain = LanguageModel(made.model, tokenizer, "plain")
+        assert plain.encode_reply("4+", in_chat=True, behind=end) == plain.encode_text("\n\n4+\n\n")
+
     def test_is_left_aside_if_plain_is_asked_for(self, tmp_path: Path) -> None:
         made = load_model(f"path:{chat_folder(tmp_path / 'm', chat_tokenizer())}", chat_template="plain")
         assert made.encode(ASK) == made.encode("2+2=\n\n")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from evals.tasks.environment import Interjection
 from harness.models.tiny import tiny_model
 from harness.training.batch import Batch
 from harness.training.sequences import Sequences
@@ -40,6 +42,16 @@ def sequences(seed: int = 0, rows: int = GROUPS * SAMPLES, width: int = WIDTH) -
     completions[torch.arange(width) >= lengths[:, None]] = PAD
     longest = int(lengths.max())
     return Sequences([prompts[row // SAMPLES] for row in range(rows)], completions[:, :longest], lengths)
+
+
+def interrupted(made: Sequences) -> Sequences:
+    """Two of three completions of more than three tokens with an environment's words within, some of them twice."""
+    said: list[list[Interjection]] = []
+    for row, length in enumerate(made.lengths.tolist()):
+        own = [Interjection(1 + row % 2, [5 + row % 9] * (1 + row % 4)), Interjection(3, [19, 4])] if length > 3 else []
+        said.append(own[: row % 3])
+    assert {len(own) for own in said} == {0, 1, 2}
+    return replace(made, interjections=said)
 
 
 def rollout(policy: PreTrainedModel, rewards: list[float] | None = None, seed: int = 0) -> Batch:

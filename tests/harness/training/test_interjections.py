@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from evals.tasks.environment import Interjection
 from harness.training.batch import Batch
 from harness.training.policy_update import PolicyUpdate
 from harness.training.reference import exact_kl
@@ -31,16 +30,6 @@ def policy_of(way: str) -> PreTrainedModel:
     if way == "padded rows":
         made.set_attn_implementation("eager")
     return made
-
-
-def interrupted(made: Sequences) -> Sequences:
-    """Two of three completions of more than three tokens with an environment's words within, some of them twice."""
-    said: list[list[Interjection]] = []
-    for row, length in enumerate(made.lengths.tolist()):
-        own = [Interjection(1 + row % 2, [5 + row % 9] * (1 + row % 4)), Interjection(3, [19, 4])] if length > 3 else []
-        said.append(own[: row % 3])
-    assert {len(own) for own in said} == {0, 1, 2}
-    return replace(made, interjections=said)
 
 
 def whole_line(made: Sequences, row: int) -> tuple[list[int], list[int]]:
@@ -64,7 +53,7 @@ def naive_logps(model: PreTrainedModel, made: Sequences, row: int) -> Tensor:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_log_probs_gradient_and_exact_kl_are_those_of_a_naive_pass(way: str) -> None:
-    made, weights = interrupted(rollouts.sequences()), torch.linspace(-1, 1, len(ROWS))
+    made, weights = rollouts.interrupted(rollouts.sequences()), torch.linspace(-1, 1, len(ROWS))
     expected, expected_model = [], policy_of(way)
     for row in ROWS.tolist():
         expected.append(naive_logps(expected_model, made, row))
@@ -89,7 +78,7 @@ def test_log_probs_gradient_and_exact_kl_are_those_of_a_naive_pass(way: str) -> 
 
 def test_the_gradient_where_an_environments_token_is_predicted_is_exactly_zero() -> None:
     """At the last hidden states, from which logits alone are made: where an own token is predicted and nowhere else."""
-    made, model = interrupted(rollouts.sequences()), policy_of("padded rows")
+    made, model = rollouts.interrupted(rollouts.sequences()), policy_of("padded rows")
     seen: dict[str, Tensor] = {}
 
     def keep(decoder: object, inputs: object, outputs: Any) -> None:
@@ -111,7 +100,7 @@ def test_the_gradient_where_an_environments_token_is_predicted_is_exactly_zero()
 
 def batch(policy: PreTrainedModel) -> Batch:
     made = rollouts.rollout(policy)
-    sequences = interrupted(made.sequences)
+    sequences = rollouts.interrupted(made.sequences)
     logps = torch.zeros(made.sampler_logps.shape)
     with torch.no_grad():
         for row in range(len(made)):
@@ -152,7 +141,7 @@ def test_a_step_does_not_depend_on_how_rows_are_cut_into_passes(settings: dict[s
 
 
 def test_chosen_and_joined_rows_keep_their_interjections() -> None:
-    made = interrupted(rollouts.sequences())
+    made = rollouts.interrupted(rollouts.sequences())
     some, plain = made.rows(torch.tensor([5, 2])), rollouts.sequences(seed=1)
     assert some.interjections == [made.interjections[5], made.interjections[2]]
     both = Sequences.joined([plain, some])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ VARIANTS: dict[str, Settings] = {
     "dpo": {"algorithm": "dpo"},
     "a teacher in the loss": {"algorithm": "gkd"},
     "a teacher in the reward": {"algorithm": "opd"},
+    "an environment": {"task.train": "guess"},
     "lora": {"model.lora.type": "lora", "model.lora.rank": 4, "train.learning_rate": 1e-3},
     "sgd": {"train.optimizer.type": "sgd", "train.learning_rate": 0.1},
     "muon": {"train.optimizer.type": "muon"},
@@ -72,6 +73,8 @@ class Trained:
             for weight in teacher.parameters():
                 weight.neg_()
         self.batch = rollouts.rollout(self.model)
+        if self.spec.environment is not None:
+            self.batch = replace(self.batch, sequences=rollouts.interrupted(self.batch.sequences))
         self.update: Any = (
             PreferenceUpdate(self.model, self.spec, rollouts.PAD, initial, initial)
             if self.spec.pairs.type != "none"

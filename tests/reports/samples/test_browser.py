@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from harness.records.files import ProblemsFile
-from reports.page.templating import TEMPLATES
+from reports.page.templating import TEMPLATES, readable
 from reports.samples import write_sweep_samples
 from tests.reports.page.browser import measure, run_chromium
 from tests.reports.samples.synthetic import ATTACK, TEXTS, AskedProblem
 from tests.reports.synthetic import TASK, write_sweep
+from tests.reports.synthetic_rollouts import recorded, write_rows
 
 pytestmark = pytest.mark.slow
 LONG = "an_arm_with_a_name_of_forty_characters_x"
@@ -136,6 +137,28 @@ def test_formulas_are_rendered_and_tokens_coloured(chromium, page, tmp_path):
     dom = shown(chromium, page, tmp_path, "step=training-1&view=advantage&with=")
     assert len(re.findall(r'<span class="token (?:above|below)" title="advantage [-\d.]+"', dom)) > 40
     assert "full colour from 2" in dom
+
+
+def test_an_environments_replies_stand_behind_their_turns(chromium, tmp_path):
+    """In the text, in colours by token, and beside another arm."""
+    sweep = write_sweep(tmp_path / "records", {"base": 0.0, "up": 3.0}, seeds=1, texts=TEXTS)
+    turns = json.dumps([
+        {"end_chars": 1, "end_tokens": 1, "reply": ATTACK, "reward": 0.25},
+        {"end_chars": 4, "end_tokens": 2, "reply": "", "reward": 0.0},
+    ])  # fmt: skip
+    for cell in sweep.cells:
+        write_rows(cell.path, [recorded(1, "\N{MATHEMATICAL SCRIPT CAPITAL X} bc", True, {"turns": turns})])
+    write_sweep_samples(sweep, tmp_path / "page")
+    for view, (first, last) in {
+        "": ("\N{MATHEMATICAL SCRIPT CAPITAL X}", " bc"),
+        "advantage": ("</span>", "<span"),
+    }.items():
+        dom = shown(chromium, tmp_path / "page" / "samples.html", tmp_path, f"step=training-1&view={view}")
+        said = re.findall(r'(.{1,7})<span class="reply" title="reward 0.25">([^<]*)</span>(.{1,5})', dom)
+        assert len(said) == 3, "the baseline alone, and the other arm beside it"
+        for before, reply, after in said:
+            assert before.endswith(first) and after.startswith(last)
+            assert html.unescape(reply) == f"environment: {readable(ATTACK)}"
 
 
 def test_a_long_sample_is_opened_from_its_own_file(chromium, page, tmp_path):

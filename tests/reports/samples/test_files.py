@@ -161,6 +161,27 @@ def test_token_numbers_are_thousandths_and_must_fit_their_text(tmp_path):
         read_samples(cell, EVERYTHING, 9, 0)
 
 
+def test_an_environments_replies_stand_apart_from_the_models_text(tmp_path):
+    (cell,) = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1).cells
+    (row, *_) = pyarrow.parquet.read_table(cell.evals).to_pylist()
+    reply = "<b>+</b> & more"
+    turns = [
+        {"end_chars": 2, "end_tokens": 3, "reply": reply, "reward": 0.25},
+        {"end_chars": 4, "end_tokens": 6, "reply": "", "reward": 0.0},
+    ]
+    row |= {"text": "#4#5", "correct": False, "turns": json.dumps(turns)}
+    pyarrow.parquet.write_table(pa.Table.from_pylist([row]), cell.evals)
+    found = next(one for one in read_samples(cell, EVERYTHING, 9, 0).samples if one.when == "final")
+    assert json.loads(found.body)["turns"] == [[2, 3, reply, 0.25], [4, 6, "", 0.0]]
+    page = write_evaluation_samples("t", 0, {"base": cell.path}, tmp_path / "page")
+    shown = '#4<span class="reply">environment: &lt;b&gt;+&lt;/b&gt; &amp; more</span>#5</pre>'
+    assert shown in page.read_text()
+    for damaged in ("no JSON", '[{"end_chars": 2}]', "[3]"):
+        pyarrow.parquet.write_table(pa.Table.from_pylist([row | {"turns": damaged}]), cell.evals)
+        with pytest.raises(DamagedRecordError, match="a sample's turns are"):
+            read_samples(cell, EVERYTHING, 9, 0)
+
+
 def test_of_too_many_samples_every_cell_shows_the_same_share(tmp_path, monkeypatch):
     monkeypatch.setattr(samples, "MOST_SAMPLES", 6 * 20)
     sweep = write_sweep(tmp_path / "records", ARMS, seeds=2, texts=TEXTS)
