@@ -70,6 +70,20 @@ def test_one_turn_is_the_first_of_several(tiny: LanguageModel) -> None:
         assert several.sequences.completions[row, :first].tolist() == one.sequences.completions[row, :first].tolist()
 
 
+def test_every_turn_of_every_completion_has_noise_of_its_own(tiny: LanguageModel) -> None:
+    spec = small_spec(GUESS | {"rollout.prompts_per_step": 6})
+    engine, keys = make_engine(spec.rollout, tiny), list[int]()
+
+    class Listening:
+        def generate(self, prompts: Any, noise: torch.Tensor, *rest: Any) -> Any:
+            keys.extend(noise.flatten().tolist())
+            return engine.generate(prompts, noise, *rest)
+
+    rollouts = Rollouts(spec, tiny, Listening())
+    batches = [rollouts.draw(PROBLEMS, step, 24) for step in (1, 2)]
+    assert len(set(keys)) == len(keys) == sum(len(turns) for batch in batches for turns in batch.turns)
+
+
 def test_rewards_by_turn_stand_where_turns_end(tiny: LanguageModel) -> None:
     """At the end-of-sequence token, which decides where a guess ends, and nowhere else."""
     batch, at_the_end = rewarded(tiny, **BY_TURN), rewarded(tiny, **{"reward.parts.turns": 1.0})

@@ -140,6 +140,25 @@ def test_a_step_does_not_depend_on_how_rows_are_cut_into_passes(settings: dict[s
     assert_close_gradient(rollouts.gradient(many), rollouts.gradient(one))
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_budgets_of_a_pass_count_what_is_read(shared: bool) -> None:
+    """Against the lines of tokens: prompts once or padded, and the last token of a line, which predicts nothing."""
+    made, rows = rollouts.interrupted(rollouts.sequences()), torch.arange(GROUPS * SAMPLES)
+    lines = [len(whole_line(made, row)[0]) for row in rows.tolist()]
+    prompts = [len(prompt) for prompt in made.prompts]
+    read = [line - prompt for line, prompt in zip(lines, prompts, strict=True)]
+    alone = sum(prompts[::SAMPLES]) + sum(read) - len(rows)
+    padded = len(rows) * (max(prompts) + max(read) - 1)
+    assert made.pass_tokens(rows, shared) == ((alone, 0) if shared else (padded, padded - sum(lines) + len(rows)))
+    budget = max(lines) + 5
+    for some in (micro.tolist() for micro in made.micro_batches(rows, budget, shared)):
+        together = sum(read[row] for row in some) + sum(
+            {made.distinct_prompts.of_row[row].item(): prompts[row] for row in some}.values()
+        )
+        wide = len(some) * (max(prompts[row] for row in some) + max(read[row] for row in some))
+        assert len(some) == 1 or (together if shared else wide) <= budget
+
+
 def test_chosen_and_joined_rows_keep_their_interjections() -> None:
     made = rollouts.interrupted(rollouts.sequences())
     some, plain = made.rows(torch.tensor([5, 2])), rollouts.sequences(seed=1)
