@@ -123,7 +123,12 @@ def _mode_problems(spec: RunSpec) -> Iterator[str]:
 
 def _turn_problems(spec: RunSpec) -> Iterator[str]:
     """What completions of several turns cannot be combined with."""
-    rollout, task = spec.rollout, spec.task.train
+    rollout, task, first = spec.rollout, spec.task.train, spec.eval.tasks[0]
+    if spec.reward.needs_reward_model and get_task(first).environment is not None:
+        yield (
+            f"eval.tasks begins with {first} and a reward model is trained, whose best of n is taken of completions on "
+            "that task: it would read them without the environment's words. Name a task first that has no environment"
+        )
     if get_task(task).environment is None:
         if rollout.max_turns is not None:
             yield (

@@ -77,10 +77,6 @@ class Conversation:
             begin = end
         return [*context, *self.tokens[begin:]]
 
-    @property
-    def environment_tokens(self) -> int:
-        return sum(len(one.tokens) for one in self.interjections)
-
 
 @dataclass(frozen=True)
 class Dialogue:
@@ -164,7 +160,7 @@ class Dialogue:
             one.turns.append(end)
             one.truncated = one.ended = True
             return
-        reply = self.environment.answer(one.problem, one.said)
+        reply = self.environment.answer(one.problem, tuple(one.said))
         one.turns.append(replace(end, reply=reply.text, reward=reply.reward))
         one.ended = reply.done or len(one.turns) == self.environment.max_turns
         if one.ended:

@@ -17,8 +17,8 @@ NEEDS_STEPS = ("positives_only", "ppo")
 """Sweeps that ask about steps of the work, which only the task of the profile `tiny` has."""
 
 NEEDS_TINY = ("distillation", "scalerl", "thinking_modes", "turns")
-"""Sweeps that bring a teacher, a prompt or a task along, with the tokens of the model of the profile `tiny`, or slices of
-its completion limit."""
+"""Sweeps that bring a teacher, a prompt or a task along, with the tokens of the model of the profile `tiny`, or
+slices of its completion limit."""
 
 Hashes = dict[str, dict[str, dict[str, str]]]
 

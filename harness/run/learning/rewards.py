@@ -386,7 +386,7 @@ class PolicyGradientLearner(RolloutLearner):
             "refill_rounds": batch.refill_rounds,
         }
         # What is sent to other processes: problems may hold code of a task, which does not travel.
-        update = self._update.run(replace(kept, problems=(), attempts=(), reward_columns={}), step)
+        update = self._update.run(replace(kept, problems=(), turns=(), attempts=(), reward_columns={}), step)
         columns: list[Row] = [{} for _ in range(len(batch))]
         if update.tokens is not None:
             drawn = zip(kept.sequences.completions.tolist(), kept.attempts, strict=True)

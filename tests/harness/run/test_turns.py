@@ -200,6 +200,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({**GUESS, "teacher.type": "model", "algorithm": "gkd"}, r"teacher.type=model with task.train=guess"),
     ({**GUESS, "reward.parts.pairwise": 1.0}, r"reward.parts.pairwise with task.train=guess.*environment's words"),
+    (
+        {"eval.tasks": ["guess", "arithmetic"], "reward.parts.reward_model": 1.0},
+        r"eval.tasks begins with guess and a reward model.*without the environment's words",
+    ),
     ({**GUESS, "reward.parts.process": 1.0}, r"reward.parts.process with task.train=guess.*what a step is"),
 ]
 
