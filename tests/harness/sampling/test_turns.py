@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.sampler import Draw, SamplingParams
+from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks.base import Problem
 from evals.tasks.environment import Environment, Interjection, Reply
 from harness.config.rollout import RolloutSpec
@@ -47,6 +48,10 @@ def talk(
     rows = [Conversation([4 + row % 3, 14], PROBLEM) for row in range(count)]
     Dialogue(engine, model, environment, params, in_chat=False).converse(rows, lambda row, turn: 100 * row + turn)
     return rows
+
+
+def by_row(keys: Sequence[Sequence[int]], row: int, turn: int) -> int:
+    return keys[row][turn]
 
 
 class Scripted:
@@ -139,7 +144,8 @@ def test_a_row_depends_neither_on_what_is_drawn_beside_it_nor_on_the_limit_of_th
     assert {len(one.turns) for one in together} != {1}
     for row, one in enumerate(together):
         alone = [Conversation(one.prompt, PROBLEM)]
-        Dialogue(engine, tiny, ECHO, params, in_chat=False).converse(alone, lambda _, turn, row=row: 100 * row + turn)
+        keys = [[100 * row + turn for turn in range(ECHO.max_turns)]]
+        Dialogue(engine, tiny, ECHO, params, in_chat=False).converse(alone, partial(by_row, keys))
         assert (alone[0].tokens, alone[0].interjections, alone[0].turns) == (one.tokens, one.interjections, one.turns)
         assert len(one.tokens) <= limit
 
@@ -163,9 +169,9 @@ def test_an_evaluation_draws_the_same_turns(tiny: LanguageModel) -> None:
     params = SamplingParams(max_completion_tokens=40, temperature=2.0)
     draws = [Draw("1,9=", "p", sample) for sample in range(8)]
     in_turns = sampler.in_turns(ECHO, {"p": PROBLEM})
-    told: dict[int, str] = {}
-    drawn = in_turns.draw(draws, params, lambda index, one: told.setdefault(index, one.text) and None)
-    assert [told[index] for index in range(8)] == [one.text for one in drawn]
+    told: dict[int, Drawn] = {}
+    drawn = in_turns.draw(draws, params, told.__setitem__)
+    assert [told[index] for index in range(8)] == drawn
     assert in_turns.draw(draws[2:3], params) == drawn[2:3]
     assert {len(one.turns) for one in drawn} & {2, 3}
     first = sampler.draw(draws, params)
