@@ -36,9 +36,7 @@ class Woven:
 
     @classmethod
     def of(cls, completions: Tensor, lengths: Tensor, interjections: Sequence[Sequence[Interjection]]) -> Woven:
-        """completions [N, T] int64, right-padded; lengths [N]; interjections: N lists, or none at all."""
-        if not any(interjections):
-            return cls(completions, lengths, None)
+        """completions [N, T] int64, right-padded; lengths [N]; interjections: N lists."""
         rows, places = [], torch.zeros_like(completions)
         for row, (own, length) in enumerate(zip(completions.tolist(), lengths.tolist(), strict=True)):
             woven: list[int] = []

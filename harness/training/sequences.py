@@ -96,6 +96,8 @@ class Sequences:
     @cached_property
     def woven(self) -> Woven:
         """What models read behind the prompts."""
+        if not any(self.interjections):
+            return Woven(self.completions, self.lengths, None)
         return Woven.of(self.completions, self.lengths, self.interjections)
 
     @cached_property
