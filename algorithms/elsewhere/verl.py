@@ -1,0 +1,439 @@
+"""verl: the trainer of `verl.trainer.main_ppo`, as its Hydra configuration says it.
+
+Formulas are those of `trainer/ppo/core_algos.py`, and of `workers/utils/losses.py` for what is added to the policy loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from algorithms.elsewhere import (
+    UNBOUNDED,
+    Config,
+    Dialect,
+    Given,
+    Knobs,
+    Point,
+    Written,
+    names_of,
+    unbounded,
+    yaml_scalar,
+)
+from algorithms.space import KnobValue
+
+ACTOR = "actor_rollout_ref.actor."
+LOSS = f"{ACTOR}policy_loss."
+FILTER = "algorithm.filter_groups."
+ROLLOUT = "algorithm.rollout_correction."
+OVERLONG = "reward.reward_kwargs.overlong_buffer_cfg."
+LIMIT = "data.max_response_length"
+
+AGGREGATIONS = {
+    "token-mean": "token_mean",
+    "seq-mean-token-mean": "seq_mean_token_mean",
+    "seq-mean-token-sum": "seq_mean_token_sum",
+    "seq-mean-token-sum-norm": "constant_length",
+}
+_AGGREGATIONS_BACK = {ours: theirs for theirs, ours in AGGREGATIONS.items()}
+
+_WHITENED: dict[str, KnobValue] = {"scale": "whiten_tokens", "scale_ddof": 1, "scale_eps": 1e-8}
+ESTIMATORS: dict[str, dict[str, KnobValue]] = {
+    "grpo": {"baseline": "group_mean", "scale": "group_std", "scale_ddof": 1, "scale_eps": 1e-6},
+    "grpo_vectorized": {"baseline": "group_mean", "scale": "group_std", "scale_ddof": 1, "scale_eps": 1e-6},
+    "rloo": {"baseline": "leave_one_out", "scale": "none"},
+    "rloo_vectorized": {"baseline": "leave_one_out", "scale": "none"},
+    "opo": {"baseline": "length_weighted", "scale": "none"},
+    "gpg": {"baseline": "group_mean", "scale": "nonzero_frac"},
+    "reinforce_plus_plus": {"baseline": "none", **_WHITENED},
+    "reinforce_plus_plus_baseline": {"baseline": "group_mean", **_WHITENED},
+    "gae": {"baseline": "critic", **_WHITENED},
+}
+_NO_ESTIMATOR = {
+    "remax": "the baseline is the reward of a greedy completion",
+    "gdpo": "each dimension of the reward is standardised by itself",
+    "grpo_passk": "only the best completion of a group has an advantage: its lead over the second",
+    "optimal_token_baseline": "the baseline is a weighted mean for each token",
+    "tir_optimal_token_baseline": "the baseline is a weighted mean for each token",
+}
+
+_RULES = {"vanilla": "ppo_clip", "gspo": "ppo_clip", "clip_cov": "ppo_clip", "kl_cov": "weighted"}
+_RULES |= {"cispo": "cispo", "sapo": "sapo", "gpg": "policy_gradient", "geo_mean": "gmpo"}
+_NO_RULE = {
+    "dppo_tv": "tokens whose probability has moved too far are left out",
+    "dppo_kl": "tokens whose binary KL is too large are left out",
+    "dro": "the square of each token's log-ratio is added",
+    "bypass_mode": "the loss of algorithm.rollout_correction.loss_type",
+}
+KL_IN_LOSS = {
+    "kl": "k1",
+    "k1": "k1",
+    "mse": "k2",
+    "k2": "k2",
+    "mse+": "k2",
+    "k2+": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+    "low_var_kl+": "k3_straight",
+    "k3+": "k3_straight",
+}
+_NO_KL = {"abs": "|log-ratio|, which is no estimate of a KL", "kl+": "the value of k1 with the gradient of k2"}
+_NO_KL |= {"k1+": _NO_KL["kl+"], "abs+": "|log-ratio| with the gradient of k2", "full": "not implemented in verl"}
+
+
+def _write(knobs: Knobs) -> Written:
+    aggregation = _AGGREGATIONS_BACK.get(str(knobs["aggregation"]), "token-mean")
+    settings: dict[str, Any] = {
+        "algorithm.adv_estimator": _estimator(knobs),
+        **({"algorithm.norm_adv_by_std_in_grpo": knobs["scale"] != "none"} if _estimator(knobs) == "grpo" else {}),
+        **_written_rule(knobs),
+        f"{ACTOR}loss_agg_mode": aggregation,
+        f"{ACTOR}entropy_coeff": knobs["entropy.bonus"],
+        **_written_kl(knobs),
+        **_written_correction(knobs),
+        f"{FILTER}enable": knobs["zero_std"] == "refill",
+    }
+    if aggregation == "seq-mean-token-sum-norm":
+        settings[f"{ACTOR}loss_scale_factor"] = f"${{{LIMIT}}}"
+    if knobs["baseline"] == "critic":
+        settings |= {"algorithm.gamma": knobs["critic.gamma"], "algorithm.lam": knobs["critic.lam"]}
+        settings["critic.cliprange_value"] = knobs["critic.value_clip"] or UNBOUNDED
+    beside = {}
+    if knobs["overlong.type"] == "soft":
+        beside["overlong"] = (
+            f"reward.reward_manager.name: dapo with {OVERLONG}enable: true, len: {knobs['overlong.cache_frac']:g} L, "
+            f"penalty_factor: {knobs['overlong.factor']:g}, and reward.reward_kwargs.max_resp_len: L, for L = {LIMIT}"
+        )
+    elif knobs.get("overlong.penalty"):
+        beside["overlong.penalty"] = "in the reward function: add it to the reward of a completion cut at the limit"
+    return Written(settings, beside)
+
+
+def _estimator(knobs: Knobs) -> str:
+    """The estimator that agrees in baseline and scale; else in the baseline, else grpo."""
+    wanted = (knobs["baseline"], knobs["scale"])
+    if wanted == ("group_mean", "none"):
+        return "grpo"
+    exact = [name for name, one in ESTIMATORS.items() if (one["baseline"], one["scale"]) == wanted]
+    near = [name for name, one in ESTIMATORS.items() if one["baseline"] == wanted[0]]
+    return (exact or near or ["grpo"])[0]
+
+
+def _written_rule(knobs: Knobs) -> dict[str, Any]:
+    low, high, dual = f"{ACTOR}clip_ratio_low", f"{ACTOR}clip_ratio_high", f"{ACTOR}clip_ratio_c"
+    mode = f"{LOSS}loss_mode"
+    match knobs["rule.type"]:
+        case "ppo_clip" if knobs["select.type"] == "clip_cov":
+            return {
+                mode: "clip_cov",
+                low: knobs["rule.clip_low"],
+                high: knobs["rule.clip_high"],
+                f"{LOSS}clip_cov_ratio": knobs["select.fraction"],
+                f"{LOSS}clip_cov_lb": knobs["select.cov_low"],
+                f"{LOSS}clip_cov_ub": knobs["select.cov_high"],
+            }
+        case "ppo_clip":
+            written = {low: knobs["rule.clip_low"], high: knobs["rule.clip_high"]}
+            if knobs["ratio"] == "sequence_mean":
+                return {mode: "gspo", **written}
+            return {mode: "vanilla", **written, dual: knobs["rule.dual_clip"] or UNBOUNDED}
+        case "weighted" if knobs["select.type"] == "kl_cov":
+            coef = knobs["select.coef"]
+            return {mode: "kl_cov", f"{LOSS}kl_cov_ratio": knobs["select.fraction"], f"{LOSS}ppo_kl_coef": coef}
+        case "weighted":
+            return {mode: "vanilla", low: UNBOUNDED, high: UNBOUNDED, dual: UNBOUNDED}
+        case "cispo":
+            least, most = float(knobs["rule.weight_min"] or 0), knobs["rule.weight_max"]
+            return {mode: "cispo", low: 1 - least, high: UNBOUNDED if most is None else float(most) - 1}
+        case "sapo":
+            tau = {"tau_pos": "rule.temperature_positive", "tau_neg": "rule.temperature_negative"}
+            return {mode: "sapo", **{f"{ACTOR}{setting}": knobs[knob] for setting, knob in tau.items()}}
+        case "gmpo":
+            return {mode: "geo_mean", low: knobs["rule.log_ratio_low"], high: knobs["rule.log_ratio_high"]}
+        case _:
+            return {mode: "gpg"}
+
+
+def _written_kl(knobs: Knobs) -> dict[str, Any]:
+    if knobs["kl.where"] == "loss":
+        names = {"k1": "k1", "k2": "k2", "k3": "low_var_kl", "k3_straight": "low_var_kl+", "k3_ratio": "low_var_kl+"}
+        kind = names.get(str(knobs["kl.estimator"]), "k1")
+        return {
+            f"{ACTOR}use_kl_loss": True,
+            f"{ACTOR}kl_loss_coef": knobs["kl.beta"],
+            f"{ACTOR}kl_loss_type": kind,
+        }
+    settings: dict[str, Any] = {f"{ACTOR}use_kl_loss": False, "algorithm.use_kl_in_reward": False}
+    if knobs["kl.where"] == "reward":
+        settings["algorithm.use_kl_in_reward"] = True
+        settings["algorithm.kl_penalty"] = {"k2": "k2", "k3": "low_var_kl"}.get(str(knobs["kl.estimator"]), "kl")
+        settings |= {"algorithm.kl_ctrl.type": knobs["kl.control"], "algorithm.kl_ctrl.kl_coef": knobs["kl.beta"]}
+        if knobs["kl.control"] == "adaptive":
+            settings["algorithm.kl_ctrl.target_kl"] = knobs["kl.target_nats"]
+            settings["algorithm.kl_ctrl.horizon"] = knobs["kl.horizon_sequences"]
+    return settings
+
+
+def _written_correction(knobs: Knobs) -> dict[str, Any]:
+    kind = str(knobs["sampler_correction.type"])
+    most, least = knobs.get("sampler_correction.weight_max"), knobs.get("sampler_correction.weight_min")
+    if kind == "in_ratio":
+        return {f"{ROLLOUT}bypass_mode": True}
+    if kind in ("none", "geometric_veto"):
+        return {f"{ROLLOUT}rollout_is": None}
+    threshold: float | str = UNBOUNDED if most is None else float(most)
+    if kind.endswith("_band"):
+        threshold = f"{least or 1e-30:g}_{most:g}"
+    return {f"{ROLLOUT}rollout_is": kind.partition("_")[0], f"{ROLLOUT}rollout_is_threshold": threshold}
+
+
+def _read(given: Given) -> Point:
+    outside: dict[str, str] = {}
+    limits: list[str] = []
+    aggregation = _read_aggregation(given, outside)
+    knobs: dict[str, KnobValue] = {
+        **_read_advantage(given, outside, limits),
+        **_read_rule(given, outside, limits),
+        "aggregation": aggregation,
+        **_read_kl(given, outside, limits),
+        **_read_correction(given, outside),
+        **_read_overlong(given),
+    }
+    if given[f"{LOSS}loss_mode"] in ("sapo", "geo_mean"):
+        knobs["aggregation"] = "seq_mean_token_mean"  # whatever loss_agg_mode is
+    bonus = given.number(f"{ACTOR}entropy_coeff")
+    knobs["entropy.bonus"] = bonus
+    if bonus and aggregation != "token_mean":
+        outside[f"{ACTOR}entropy_coeff"] = "the bonus is aggregated by loss_agg_mode, here always over tokens"
+    if given.flag(f"{FILTER}enable"):
+        knobs |= {"zero_std": "refill", "refill_max_rounds": 1_000_000}
+        limits.append("refilling has no end: max_num_gen_batches is ignored")
+        limits.append(f"groups are judged by {FILTER}metric, {given[f'{FILTER}metric']}")
+    return Point(knobs, outside, tuple(limits))
+
+
+def _read_advantage(given: Given, outside: dict[str, str], limits: list[str]) -> dict[str, KnobValue]:
+    name = given.one_of("algorithm.adv_estimator", (*ESTIMATORS, *_NO_ESTIMATOR))
+    if name in _NO_ESTIMATOR:
+        outside["algorithm.adv_estimator"] = _NO_ESTIMATOR[name]
+        return ESTIMATORS["grpo"]
+    knobs = dict(ESTIMATORS[name])
+    if name == "grpo" and not given.flag("algorithm.norm_adv_by_std_in_grpo"):
+        return {"baseline": "group_mean", "scale": "none"}
+    if name == "gae":
+        clip = unbounded(given.optional("critic.cliprange_value"))
+        knobs |= {"critic.gamma": given.number("algorithm.gamma"), "critic.lam": given.number("algorithm.lam")}
+        knobs |= {"critic.value_clip": clip, "critic.trunk": "own"}
+        limits.append("the critic has an optimiser of its own, so that critic.coef does not exist")
+        if given.flag("algorithm.use_pf_ppo"):
+            outside["algorithm.use_pf_ppo"] = "completions are drawn anew by their reward"
+    return knobs
+
+
+def _read_rule(given: Given, outside: dict[str, str], limits: list[str]) -> dict[str, KnobValue]:
+    mode = given.one_of(f"{LOSS}loss_mode", (*_RULES, *_NO_RULE))
+    both = given.number(f"{ACTOR}clip_ratio")
+    low, high = (given.optional(f"{ACTOR}clip_ratio_{side}") for side in ("low", "high"))
+    low, high = both if low is None else low, both if high is None else high
+    if mode in _NO_RULE:
+        outside[f"{LOSS}loss_mode"] = _NO_RULE[mode]
+        return {"rule.type": "weighted", "ratio": "token"}
+    kind = _RULES[mode]
+    knobs: dict[str, KnobValue] = {"rule.type": kind}
+    if kind != "policy_gradient":
+        knobs["ratio"] = "sequence_mean" if mode in ("gspo", "geo_mean") else "token"
+    if mode == "vanilla":
+        dual = unbounded(given.number(f"{ACTOR}clip_ratio_c"))
+        if low >= 1 and unbounded(high) is None and dual is None:
+            return {"rule.type": "weighted", "ratio": "token"}
+        knobs["rule.dual_clip"] = dual
+    if kind == "ppo_clip":
+        knobs |= {"rule.clip_low": low, "rule.clip_high": high}
+    if mode == "gspo":
+        limits.append("the ratio of a completion is bounded at e^10")
+    if mode == "cispo":
+        knobs |= {"rule.weight_min": max(0.0, 1 - low), "rule.weight_max": unbounded(1 + high)}
+    if mode == "sapo":
+        knobs["rule.temperature_positive"] = given.number(f"{ACTOR}tau_pos")
+        knobs["rule.temperature_negative"] = given.number(f"{ACTOR}tau_neg")
+    if mode == "geo_mean":
+        knobs |= {"rule.log_ratio_low": low, "rule.log_ratio_high": high}
+        outside[f"{LOSS}loss_mode"] = "the gradient is too large by the number of micro-batches"
+    if mode == "clip_cov":
+        knobs |= {"select.type": "clip_cov", "select.fraction": given.number(f"{LOSS}clip_cov_ratio")}
+        knobs["select.cov_low"] = given.number(f"{LOSS}clip_cov_lb")
+        knobs["select.cov_high"] = given.number(f"{LOSS}clip_cov_ub")
+    if mode == "kl_cov":
+        knobs |= {"select.type": "kl_cov", "select.fraction": given.number(f"{LOSS}kl_cov_ratio")}
+        knobs["select.coef"] = given.number(f"{LOSS}ppo_kl_coef")
+    if mode.endswith("_cov"):
+        outside[f"{LOSS}loss_mode"] = "tokens are chosen within each micro-batch"
+    return knobs
+
+
+def _read_aggregation(given: Given, outside: dict[str, str]) -> str:
+    mode = given.one_of(f"{ACTOR}loss_agg_mode", (*AGGREGATIONS, "token-sum"))
+    if mode == "token-sum":
+        outside[f"{ACTOR}loss_agg_mode"] = "the sum over all tokens, which no count divides"
+        return "seq_mean_token_sum"
+    divisor = given[f"{ACTOR}loss_scale_factor"]
+    if mode == "seq-mean-token-sum-norm" and divisor not in (f"${{{LIMIT}}}", given[LIMIT]):
+        outside[f"{ACTOR}loss_scale_factor"] = (
+            "the divisor is the width to which a micro-batch is padded"
+            if divisor is None
+            else f"the divisor is {divisor}, not the limit of a completion"
+        )
+    return AGGREGATIONS[mode]
+
+
+def _read_kl(given: Given, outside: dict[str, str], limits: list[str]) -> dict[str, KnobValue]:
+    in_loss, in_reward = given.flag(f"{ACTOR}use_kl_loss"), given.flag("algorithm.use_kl_in_reward")
+    if in_loss and in_reward:
+        outside["algorithm.use_kl_in_reward"] = "a penalty in the reward beside that in the loss"
+    setting = f"{ACTOR}kl_loss_type" if in_loss else "algorithm.kl_penalty"
+    if not (in_loss or in_reward):
+        return {"kl.where": "none"}
+    name = given.one_of(setting, (*KL_IN_LOSS, *_NO_KL))
+    estimator = KL_IN_LOSS.get(name, "k2" if name in ("kl+", "k1+", "abs+") else "k1")
+    if name in _NO_KL:
+        outside[setting] = _NO_KL[name]
+    if estimator in ("k3", "k3_straight"):
+        limits.append("k3 is cut at 10: tokens that became e^2.6 times less likely have no gradient from it")
+    if in_loss:
+        beta = given.number(f"{ACTOR}kl_loss_coef")
+        return {"kl.where": "loss", "kl.beta": beta, "kl.estimator": estimator} if beta else {"kl.where": "none"}
+    knobs: dict[str, KnobValue] = {"kl.where": "reward", "kl.beta": given.number("algorithm.kl_ctrl.kl_coef")}
+    knobs["kl.estimator"] = estimator.removesuffix("_straight")  # the reward has no gradient
+    if given.one_of("algorithm.kl_ctrl.type", ("fixed", "adaptive")) == "adaptive":
+        knobs |= {"kl.control": "adaptive", "kl.target_nats": given.number("algorithm.kl_ctrl.target_kl")}
+        knobs["kl.horizon_sequences"] = int(given.number("algorithm.kl_ctrl.horizon"))
+        limits.append("the controller's KL is a mean over completions of means over their tokens")
+    return knobs
+
+
+def _read_correction(given: Given, outside: dict[str, str]) -> dict[str, KnobValue]:
+    if given[f"{ROLLOUT}rollout_rs"] is not None:
+        outside[f"{ROLLOUT}rollout_rs"] = "rejected tokens or completions also leave the denominators"
+    if given.flag(f"{ROLLOUT}rollout_is_batch_normalize"):
+        outside[f"{ROLLOUT}rollout_is_batch_normalize"] = "weights are divided by their mean over the batch"
+    if given.flag(f"{ROLLOUT}bypass_mode"):
+        if given.one_of(f"{ROLLOUT}loss_type", ("ppo_clip", "reinforce")) == "reinforce":
+            outside[f"{ROLLOUT}loss_type"] = "-A log pi, weighted by the truncated ratio to the sampler"
+        return {"sampler_correction.type": "in_ratio"}
+    level = given[f"{ROLLOUT}rollout_is"]
+    if level is None:
+        return {"sampler_correction.type": "none"}
+    level = given.one_of(f"{ROLLOUT}rollout_is", ("token", "sequence"))
+    threshold = given[f"{ROLLOUT}rollout_is_threshold"]
+    try:
+        *least, most = map(float, str(threshold).split("_"))
+    except ValueError:
+        raise given.refused(f"{ROLLOUT}rollout_is_threshold", "a number or lower_upper") from None
+    if least:
+        kind: KnobValue = f"{level}_band"
+        bounds: dict[str, KnobValue] = {"sampler_correction.weight_min": 0.0 if least[0] <= 1e-30 else least[0]}
+        return {"sampler_correction.type": kind, **bounds, "sampler_correction.weight_max": most}
+    if unbounded(most) is None and level == "token":
+        return {"sampler_correction.type": "token_unbounded"}
+    return {"sampler_correction.type": f"{level}_truncate", "sampler_correction.weight_max": most}
+
+
+def _read_overlong(given: Given) -> dict[str, KnobValue]:
+    if not given.flag(f"{OVERLONG}enable"):
+        return {}
+    limit = given["reward.reward_kwargs.max_resp_len"]
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0:
+        raise given.refused("reward.reward_kwargs.max_resp_len", "the limit of a completion in tokens")
+    frac = given.number(f"{OVERLONG}len") / limit
+    return {
+        "overlong.type": "soft",
+        "overlong.cache_frac": frac,
+        "overlong.factor": given.number(f"{OVERLONG}penalty_factor"),
+    }
+
+
+PPO_TRAINER = Config(
+    name="ppo_trainer",
+    family="policy_gradient",
+    defaults={
+        "algorithm.adv_estimator": "gae",
+        "algorithm.norm_adv_by_std_in_grpo": True,
+        "algorithm.gamma": 1.0,
+        "algorithm.lam": 1.0,
+        "critic.cliprange_value": 0.5,
+        f"{LOSS}loss_mode": "vanilla",
+        f"{ACTOR}clip_ratio": 0.2,
+        f"{ACTOR}clip_ratio_low": 0.2,
+        f"{ACTOR}clip_ratio_high": 0.2,
+        f"{ACTOR}clip_ratio_c": 3.0,
+        f"{ACTOR}tau_pos": 1.0,
+        f"{ACTOR}tau_neg": 1.05,
+        f"{LOSS}clip_cov_ratio": 0.0002,
+        f"{LOSS}clip_cov_lb": 1.0,
+        f"{LOSS}clip_cov_ub": 5.0,
+        f"{LOSS}kl_cov_ratio": 0.0002,
+        f"{LOSS}ppo_kl_coef": 0.1,
+        f"{LOSS}dro_beta": None,
+        f"{ACTOR}loss_agg_mode": "token-mean",
+        f"{ACTOR}loss_scale_factor": None,
+        f"{ACTOR}entropy_coeff": 0,
+        f"{ACTOR}use_kl_loss": False,
+        f"{ACTOR}kl_loss_coef": 0.001,
+        f"{ACTOR}kl_loss_type": "low_var_kl",
+        "algorithm.use_kl_in_reward": False,
+        "algorithm.kl_penalty": "kl",
+        "algorithm.kl_ctrl.type": "fixed",
+        "algorithm.kl_ctrl.kl_coef": 0.001,
+        "algorithm.kl_ctrl.target_kl": 0.1,
+        "algorithm.kl_ctrl.horizon": 10000,
+        f"{FILTER}enable": False,
+        f"{FILTER}metric": "reward",
+        "algorithm.use_pf_ppo": False,
+        f"{ROLLOUT}rollout_is": None,
+        f"{ROLLOUT}rollout_is_threshold": 2.0,
+        f"{ROLLOUT}rollout_is_batch_normalize": False,
+        f"{ROLLOUT}rollout_rs": None,
+        f"{ROLLOUT}rollout_rs_threshold": None,
+        f"{ROLLOUT}bypass_mode": False,
+        f"{ROLLOUT}loss_type": "ppo_clip",
+        f"{OVERLONG}enable": False,
+        f"{OVERLONG}len": None,
+        f"{OVERLONG}penalty_factor": 1.0,
+        "reward.reward_kwargs.max_resp_len": None,
+        LIMIT: 512,
+    },
+    write=_write,
+    read=_read,
+    promise="ppo",
+    promises={
+        ("algorithm.adv_estimator", "gae"): "ppo",
+        ("algorithm.adv_estimator", "grpo"): "grpo",
+        ("algorithm.adv_estimator", "rloo"): "rloo",
+        ("algorithm.adv_estimator", "opo"): "opo",
+        ("algorithm.adv_estimator", "reinforce_plus_plus"): "reinforce_pp",
+        ("algorithm.adv_estimator", "reinforce_plus_plus_baseline"): "reinforce_pp_baseline",
+        **{(f"{LOSS}loss_mode", name): name for name in ("gspo", "sapo", "gpg", "clip_cov", "kl_cov", "cispo")},
+        (f"{LOSS}loss_mode", "geo_mean"): "gmpo",
+        (f"{FILTER}enable", True): "dapo",
+    },
+    plain={
+        "actor_rollout_ref.rollout.n": "rollout.samples_per_prompt",
+        "actor_rollout_ref.rollout.temperature": "rollout.temperature",
+        "actor_rollout_ref.rollout.top_p": "rollout.top_p",
+        LIMIT: "rollout.max_completion_tokens",
+        "data.train_batch_size": "rollout.prompts_per_step",
+        f"{ACTOR}ppo_epochs": "train.epochs",
+        f"{ACTOR}optim.lr": "train.learning_rate",
+        f"{ACTOR}optim.weight_decay": "train.weight_decay",
+        f"{ACTOR}optim.clip_grad": "train.max_grad_norm",
+    },
+    others=names_of("verl", "ppo_trainer"),
+)
+
+VERL = Dialect(
+    name="verl",
+    title="verl 0.9.1",
+    summary="verl's PPO trainer with its estimators and policy losses, as its Hydra configuration says it",
+    checked="our loss and gradient at the point that settings are read as equal golden numbers of verl's functions",
+    line=lambda setting, value: f"{setting}={yaml_scalar(value)}",
+    configs=(PPO_TRAINER,),
+)
