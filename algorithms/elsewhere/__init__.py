@@ -13,6 +13,7 @@ the trainer.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -44,7 +45,7 @@ class Point:
     """What settings compute."""
 
     knobs: Knobs
-    """Of the objective. Those left out have our defaults."""
+    """Knobs of the objective. Those left out have our defaults."""
     outside: Mapping[str, str] = field(default_factory=dict)
     """Settings, each with what it does that no knob does; the knobs are then only the nearest."""
     limits: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ class Config:
     """The settings that say what the objective is, with the values that they have if they are left out."""
     write: Callable[[Knobs], Written]
     read: Callable[[Given], Point]
-    promise: str
+    promise: str | None = None
     """The preset that its own name makes one expect."""
     promises: Mapping[tuple[str, Any], str] = field(default_factory=dict)
     """(setting, value) -> the preset that this makes one expect."""
@@ -111,7 +112,7 @@ class Dialect:
     line: Callable[[str, Any], str] = lambda setting, value: f"{setting}: {yaml_scalar(value)}"
     """How the trainer's users write a setting."""
     configs: tuple[Config, ...]
-    """Of those that fit an objective equally well the first is taken."""
+    """Where several fit an objective equally well, the first is taken."""
 
 
 DIALECTS: Kind[Dialect] = Kind(
@@ -226,7 +227,7 @@ def translate(dialect: Dialect, objective: AnyObjective) -> Translation:
     if not found:
         kind = "pairs of completions" if family == "preference" else "rewards"
         raise RefusedError(f"{dialect.title} has no trainer here that learns from {kind}.")
-    return min(found, key=lambda one: len(one.lost))
+    return min(found, key=lambda one: _distance(one.objective, one.reads_as) + len(one.point.outside))
 
 
 def _translated(dialect: Dialect, config: Config, objective: AnyObjective) -> Translation:
@@ -254,15 +255,12 @@ class Understood:
             for (setting, value), name in self.config.promises.items()
             if setting in self.given and self.given[setting] in (value, [value])
         }
-        return said or {self.config.name: self.config.promise}
+        return said or ({} if self.config.promise is None else {self.config.name: self.config.promise})
 
     @cached_property
     def nearest(self) -> list[str]:
-        """The presets that differ from it in the fewest knobs; GUARDS do not count."""
-        counts = {
-            name: len([knob for knob in differences(describe(name).objective, self.objective) if knob not in GUARDS])
-            for name in presets(self.config.family)
-        }
+        """The presets that differ from it in the fewest knobs."""
+        counts = {name: _distance(describe(name).objective, self.objective) for name in presets(self.config.family)}
         least = min(counts.values())
         return [name for name, count in counts.items() if count == least]
 
@@ -282,9 +280,10 @@ class Understood:
         }
 
     @cached_property
-    def run_knobs(self) -> dict[str, Any]:
-        """Knobs outside the objective that the settings also say."""
-        return {knob: self.given[setting] for setting, knob in self.config.plain.items() if setting in self.given}
+    def run_knobs(self) -> dict[str, KnobValue]:
+        """Knobs outside the objective that the settings also say, with the values as they are given."""
+        said = {knob: self.given[setting] for setting, knob in self.config.plain.items() if setting in self.given}
+        return {knob: value for knob, value in said.items() if isinstance(value, str | int) or _is_number(value)}
 
 
 def understand(dialect: Dialect, config: Config, settings: Settings) -> Understood:
@@ -334,10 +333,23 @@ def differences(one: AnyObjective, other: AnyObjective) -> dict[str, tuple[KnobV
 
 
 def yaml_scalar(value: Any) -> str:
-    """A value as YAML and Hydra write it, on one line."""
+    """A value as YAML 1.1, YAML 1.2 and Hydra all read it, on one line."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(yaml_scalar, value))}]"
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    text = f"{value:.1e}" if value == UNBOUNDED else str(value)
+    # Without the point `1e-06` is a string in YAML 1.1.
+    return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
+
+
+def _distance(one: AnyObjective, other: AnyObjective) -> int:
+    """The number of knobs, GUARDS left out, that differ or exist in only one of them."""
+    return len({knob for knob, _ in active_knobs(one).items() ^ active_knobs(other).items()} - GUARDS)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def unbounded(bound: float | None) -> float | None:

@@ -287,7 +287,7 @@ def _write_dpo(knobs: Knobs) -> Written:
 def _read_dpo(given: Given) -> Point:
     nll, smoothing = given.number("model.nll_loss_coef"), given.number("model.label_smoothing")
     knobs: dict[str, KnobValue] = {"reference": "initial", "beta": given.number("model.beta"), "nll_coef": nll}
-    limits = ()
+    limits: tuple[str, ...] = ()
     if given.flag("model.ipo_enable"):
         knobs["link"] = "square"
         limits = ("model.label_smoothing is ignored with model.ipo_enable",) if smoothing else ()
@@ -329,7 +329,7 @@ OPENRLHF = Dialect(
     name="openrlhf",
     title="OpenRLHF 0.11.2",
     summary="OpenRLHF's train_ppo_ray and train_dpo, by the names of their options",
-    checked="our loss and gradient at the point that settings are read as equal golden numbers of OpenRLHF's own classes",
+    checked="our loss and gradient at the point that settings are read as equal golden numbers of OpenRLHF's classes",
     line=_option,
     configs=(PPO_RAY, TRAIN_DPO),
 )

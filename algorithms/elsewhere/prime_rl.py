@@ -129,7 +129,7 @@ PRIME_RL = Dialect(
     name="prime-rl",
     title="prime-rl 0.8.0",
     summary="Prime Intellect's asynchronous trainer, as rl.toml says it",
-    checked="read from its source; no number of it was compared",
+    checked="our loss and gradient at the point that settings are read as equal golden numbers of prime-rl's functions",
     line=lambda setting, value: f"{setting} = {json.dumps(value)}",
     configs=(RL,),
 )

@@ -143,7 +143,7 @@ def _overlong_beside(knobs: Knobs) -> Mapping[str, str]:
 
 def _read_grpo(given: Given) -> Point:
     outside: dict[str, str] = {}
-    limits = []
+    limits: list[str] = []
     loss = given.one_of("loss_type", tuple(AGGREGATION_OF_LOSS))
     sequence = given.one_of("importance_sampling_level", ("token", "sequence")) == "sequence"
     knobs: dict[str, KnobValue] = {
@@ -293,13 +293,15 @@ GRPO = Config(
 
 
 def _write_rloo(knobs: Knobs) -> Written:
-    settings = {
-        "normalize_advantages": knobs["scale"] in ("mini_batch_std", "batch_std"),
-        **{setting: value for setting, value in _written_clip(knobs).items() if setting != "delta"},
-        **{setting: value for setting, value in _written_kl(knobs).items() if setting != "use_bias_correction_kl"},
-        "mask_truncated_completions": knobs["overlong.type"] == "mask_after",
-    }
-    return Written(settings, _overlong_beside(knobs))
+    return _written_beside({"normalize_advantages": knobs["scale"] in ("mini_batch_std", "batch_std")}, knobs)
+
+
+def _written_beside(settings: dict[str, Any], knobs: Knobs) -> Written:
+    """The settings and those that GRPOConfig's relatives share with it."""
+    written = _written_clip(knobs) | _written_kl(knobs)
+    shared = {setting: written[setting] for setting in written if setting not in ("delta", "use_bias_correction_kl")}
+    truncated = {"mask_truncated_completions": knobs["overlong.type"] == "mask_after"}
+    return Written(settings | shared | truncated, _overlong_beside(knobs))
 
 
 def _read_rloo(given: Given) -> Point:
@@ -346,16 +348,6 @@ RLOO = Config(
 )
 
 
-def _write_gmpo(knobs: Knobs) -> Written:
-    settings = {
-        "scale_rewards": _scale(knobs),
-        **{setting: value for setting, value in _written_clip(knobs).items() if setting != "delta"},
-        **{setting: value for setting, value in _written_kl(knobs).items() if setting != "use_bias_correction_kl"},
-        "mask_truncated_completions": knobs["overlong.type"] == "mask_after",
-    }
-    return Written(settings, _overlong_beside(knobs))
-
-
 def _read_gmpo(given: Given) -> Point:
     outside: dict[str, str] = {}
     limits: list[str] = []
@@ -389,7 +381,7 @@ GMPO = Config(
         "top_entropy_quantile": 1.0,
         "multi_objective_aggregation": "sum_then_normalize",
     },
-    write=_write_gmpo,
+    write=lambda knobs: _written_beside({"scale_rewards": _scale(knobs)}, knobs),
     read=_read_gmpo,
     promise="gmpo",
     plain=_PLAIN,

@@ -226,7 +226,6 @@ CPO = Config(
     },
     write=_write_cpo,
     read=_read_cpo,
-    promise="simpo",
     promises={("loss_type", "simpo"): "simpo"},
     plain=OPTIMISER,
     others=names_of("trl", "every", "CPOConfig"),

@@ -12,10 +12,20 @@ from typing import Any
 import typer
 
 from algorithms import active_knobs, formula
-from algorithms.elsewhere import DIALECTS, Translation, Understood, configs_of, differences, translate, understand
+from algorithms.elsewhere import (
+    DIALECTS,
+    Translation,
+    Understood,
+    configs_of,
+    differences,
+    translate,
+    understand,
+    yaml_scalar,
+)
 from algorithms.presets import describe
 from evals.yaml_file import YamlError, parse_yaml, read_text
 from harness.cli.console import print_json
+from harness.cli.look import shown as knob_shown
 from harness.cli.options import PREFIX, find_objective, title
 from harness.errors import RefusedError, shown
 
@@ -26,9 +36,10 @@ def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequ
         raise RefusedError("--as and --from ask opposite questions: give one of them.")
     if from_ is None:
         translation = translate(DIALECTS.find(str(as_)), find_objective(name, settings))
-        print_json(_translation_document(translation)) if json else _print_translation(
-            title(name, settings), translation
-        )
+        if json:
+            print_json(_translation_document(translation))
+        else:
+            _print_translation(title(name, settings), translation)
         return
     if settings:
         raise RefusedError(f"--set {settings[0]}: with --from the file says all. Set it there.")
@@ -41,7 +52,10 @@ def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequ
     except RefusedError as error:
         raise RefusedError("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from None
     others = [config.name for config in configs[1:]]
-    print_json(_understood_document(understood, others)) if json else _print_understood(name, understood, others)
+    if json:
+        print_json(_understood_document(understood, others))
+    else:
+        _print_understood(name, understood, others)
 
 
 def _translation_document(translation: Translation) -> dict[str, Any]:
@@ -63,13 +77,15 @@ def _print_translation(name: str, translation: Translation) -> None:
     dialect, config = translation.dialect, translation.config
     nearest = "; the nearest:" if translation.lost else ""
     typer.echo(f"{name} for {dialect.title}, {config.name}: {translation.verdict}{nearest}\n")
-    for setting, value in translation.written.settings.items():
-        line = dialect.line(setting, value)
+    lines = {setting: dialect.line(setting, value) for setting, value in translation.written.settings.items()}
+    width = max(map(len, lines.values()))
+    for setting, line in lines.items():
         default = config.defaults[setting]
-        typer.echo(line if value == default else f"{line.ljust(48)}  # default: {shown_value(default)}")
+        kept = translation.written.settings[setting] == default
+        typer.echo(line if kept else f"{line.ljust(width)}  # default: {yaml_scalar(default)}")
     _print_pairs("\nsaid elsewhere", {f"{PREFIX}{knob}": text for knob, text in translation.written.beside.items()})
     differs = {
-        f"{PREFIX}{knob}": f"{shown_value(a)} here, {shown_value(b)} there"
+        f"{PREFIX}{knob}": f"{knob_shown(a)} here, {knob_shown(b)} there"
         for knob, (a, b) in translation.differs.items()
     }
     for knob in translation.inert:
@@ -110,27 +126,22 @@ def _print_understood(name: str, understood: Understood, others: Sequence[str]) 
     if others:
         ways = " or ".join(f"--from {dialect.name}:{other}" for other in others)
         typer.echo(f"its settings also fit other trainers: {ways}")
-    _print_pairs("\nknobs (objective.*)", {k: shown_value(v) for k, v in active_knobs(understood.objective).items()})
+    _print_pairs("\nknobs (objective.*)", {k: knob_shown(v) for k, v in active_knobs(understood.objective).items()})
     _print_pairs("\nformula", formula(understood.objective))
     for said, promised in understood.expected.items():
         apart = {
-            knob: f"{shown_value(pair[promised])} in {promised}, {shown_value(pair['here'])} here"
+            knob: f"{knob_shown(pair[promised])} in {promised}, {knob_shown(pair['here'])} here"
             for knob, pair in _apart(understood, promised).items()
         }
         _print_pairs(f"\n{said} makes one expect {promised}, which differs in", apart)
         if not apart:
             typer.echo(f"\n{said} makes one expect {promised}, and that is what it is")
-    moves = "".join(f" --set {PREFIX}{knob}={shown_value(value, 'null')}" for knob, value in understood.moves.items())
+    moves = "".join(f" --set {PREFIX}{knob}={yaml_scalar(value)}" for knob, value in understood.moves.items())
     typer.echo(f"\nthe same here: bench show {understood.nearest[0]}{moves}")
     _print_pairs("\nbeyond the knobs, so that the above is only the nearest", dict(understood.point.outside))
     _print_limits(understood.point.limits)
-    _print_pairs("\nbeside the objective", {knob: shown_value(value) for knob, value in understood.run_knobs.items()})
+    _print_pairs("\nbeside the objective", {knob: knob_shown(value) for knob, value in understood.run_knobs.items()})
     typer.echo(f"\nchecked: {dialect.checked}")
-
-
-def shown_value(value: Any, none: str = "none") -> str:
-    """A knob's or setting's value for people."""
-    return none if value is None else str(value)
 
 
 def _print_pairs(heading: str, pairs: Mapping[str, str]) -> None:
@@ -183,11 +194,12 @@ def _of_command_line(text: str) -> dict[str, Any]:
     """The settings on a trainer's command line in a shell script: `key=value`, `--key value`, `--flag`. Variables that
     the script sets to plain words are filled in."""
     try:
-        words = shlex.split(text, comments=True)
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise YamlError(f"is no shell script that can be read: {error}.") from None
     start = max((place for place, word in enumerate(words) if word == "-m"), default=-1) + 1
-    variables = dict(found.groups() for word in words[:start] if (found := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word)))
+    assigned = (re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word) for word in words[:start])
+    variables = {found[1]: found[2] for found in assigned if found}
     settings: dict[str, Any] = {}
     option: str | None = None
     for word in (_filled(word, variables) for word in words[start:]):

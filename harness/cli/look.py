@@ -27,7 +27,6 @@ from harness.cli.options import (
 from harness.errors import RefusedError, UnknownNameError
 
 if TYPE_CHECKING:
-    from algorithms import AnyObjective
     from harness.plugins import Kind
 
 WIDTH = 80
@@ -182,7 +181,9 @@ def _wrapped(text: str, indent: str = "") -> str:
 def show(
     name: Annotated[
         str,
-        typer.Argument(help="An algorithm, sweep, profile or knob, a sweep file, or anything that `bench ls` lists."),
+        typer.Argument(
+            help="An algorithm, sweep, profile or knob, a sweep file, anything of `bench ls`; with --from a file."
+        ),
     ],
     as_: Annotated[
         str | None,

@@ -41,7 +41,7 @@ def translated(family: str) -> list[Translation]:
     return [one for one in found if not one.lost]
 
 
-EXPRESSED = [one for one in translated("policy_gradient")]
+EXPRESSED = translated("policy_gradient")
 PAIRS_EXPRESSED = translated("preference")
 
 # Settings beyond those of the presets, each by its own effect.
@@ -211,7 +211,7 @@ def test_the_defaults_and_the_names_are_those_of_the_installed_trl(config: Any) 
     fields = {one.name: one for one in dataclasses.fields(getattr(places.get(config.name, trl), config.name))}
     assert {name for name in fields if not config.knows(name)} == set()
     for name, default in config.defaults.items():
-        field = fields[name]
-        theirs = field.default if field.default is not dataclasses.MISSING else field.default_factory()
+        field: Any = fields[name]
+        theirs = field.default_factory() if field.default is dataclasses.MISSING else field.default
         ignored = config.name == "GMPOConfig" and name == "use_bias_correction_kl"
         assert theirs == default or ignored, name

@@ -182,7 +182,7 @@ def pairs_loss(config: str, settings: Mapping[str, Any], given: PairsOfCompletio
         "CPOConfig": (CPOConfig, CPOTrainer),
     }
     make_config, make_trainer = kinds[config]
-    rows = [{"prompt": _PROMPT, "chosen": "2", "rejected": "3"}] * 4
+    rows: list[dict[str, Any]] = [{"prompt": _PROMPT, "chosen": "2", "rejected": "3"}] * 4
     if config == "KTOConfig":
         rows = [{"prompt": _PROMPT, "completion": str(row), "label": row % 2 == 0} for row in range(4)]
     with tempfile.TemporaryDirectory() as folder:
@@ -240,7 +240,7 @@ def _speaker(logp: Tensor, given: PairsOfCompletions) -> Any:
 def _cpo_loss(trainer: Any, given: PairsOfCompletions) -> Tensor:
     ids = torch.zeros(6, LIMIT + 1, dtype=torch.long)
     labels = torch.cat([torch.full((6, 1), -100), torch.where(given.mask, 0, -100)], 1)
-    batch = {}
+    batch: dict[str, Tensor] = {}
     for side, rows in (("chosen", slice(0, 3)), ("rejected", slice(3, 6))):
         batch |= {f"{side}_input_ids": ids[rows], f"{side}_attention_mask": torch.ones_like(ids[rows])}
         batch[f"{side}_labels"] = labels[rows]
