@@ -258,16 +258,15 @@ class Understood:
         return said or ({} if self.config.promise is None else {self.config.name: self.config.promise})
 
     @cached_property
-    def nearest(self) -> list[str]:
-        """The presets that differ from it in the fewest knobs."""
+    def start(self) -> str:
+        """The preset from which `moves` lead to it: the first that it makes one expect, else the nearest."""
         counts = {name: _distance(describe(name).objective, self.objective) for name in presets(self.config.family)}
-        least = min(counts.values())
-        return [name for name, count in counts.items() if count == least]
+        return next(iter(self.expected.values()), min(counts, key=counts.__getitem__))
 
     @cached_property
     def moves(self) -> dict[str, KnobValue]:
-        """The overrides that lead from the first of the nearest presets to it."""
-        preset, knobs = active_knobs(describe(self.nearest[0]).objective), active_knobs(self.objective)
+        """The overrides that lead from the preset `start` to it."""
+        preset, knobs = active_knobs(describe(self.start).objective), active_knobs(self.objective)
         moved = {knob for knob, value in knobs.items() if preset.get(knob) != value or knob not in preset}
         # A group whose type changes starts from the defaults of its knobs.
         anew = {knob.rpartition(".")[0] for knob in moved if knob.endswith((".type", ".where"))}

@@ -105,7 +105,7 @@ def _understood_document(understood: Understood, others: Sequence[str]) -> dict[
         "expected": {
             said: {"algorithm": name, "differs": _apart(understood, name)} for said, name in understood.expected.items()
         },
-        "nearest": understood.nearest,
+        "start": understood.start,
         "moves": {f"{PREFIX}{knob}": value for knob, value in understood.moves.items()},
         "beyond_the_knobs": dict(understood.point.outside),
         "limits": list(understood.point.limits),
@@ -137,7 +137,7 @@ def _print_understood(name: str, understood: Understood, others: Sequence[str]) 
         if not apart:
             typer.echo(f"\n{said} makes one expect {promised}, and that is what it is")
     moves = "".join(f" --set {PREFIX}{knob}={yaml_scalar(value)}" for knob, value in understood.moves.items())
-    typer.echo(f"\nthe same here: bench show {understood.nearest[0]}{moves}")
+    typer.echo(f"\nthe same here: bench show {understood.start}{moves}")
     _print_pairs("\nbeyond the knobs, so that the above is only the nearest", dict(understood.point.outside))
     _print_limits(understood.point.limits)
     _print_pairs("\nbeside the objective", {knob: knob_shown(value) for knob, value in understood.run_knobs.items()})

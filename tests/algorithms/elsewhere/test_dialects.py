@@ -152,7 +152,7 @@ def assert_nothing_is_lost(dialect: str, objective: AnyObjective) -> None:
         assert translation.reads_as == same
     understood = understand(one, translation.config, translation.written.settings)
     assert understood.objective == translation.reads_as
-    assert with_overrides(describe(understood.nearest[0]).objective, understood.moves) == understood.objective
+    assert with_overrides(describe(understood.start).objective, understood.moves) == understood.objective
     if not translation.point.outside:
         # A trainer can express what it computes.
         back = translate(one, translation.reads_as)
