@@ -84,6 +84,8 @@ def _written_kl(knobs: Knobs) -> dict[str, Any]:
 def _written_correction(knobs: Knobs) -> dict[str, Any]:
     most, least = knobs.get("sampler_correction.weight_max"), knobs.get("sampler_correction.weight_min")
     match knobs["sampler_correction.type"]:
+        case "in_ratio" if knobs.get("ratio") == "sequence_mean":  # gspo takes no weights, but the sampler's log-probs
+            return {f"{ADVANTAGE}is_correction_level": "token"}
         case "token_truncate":
             mode, bounds = "clip", [0.0, most]
         case "token_band":

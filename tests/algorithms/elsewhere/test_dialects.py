@@ -13,16 +13,17 @@ from hypothesis import given as for_all
 from hypothesis import settings as search
 from hypothesis import strategies as st
 
-from algorithms import Objective, TokenBatch, advantages, kl_penalties, preset, presets, with_overrides
+from algorithms import Objective, TokenBatch, active_knobs, advantages, kl_penalties, preset, presets, with_overrides
 from algorithms.elsewhere import DIALECTS, GUARDS, Config, Dialect, differences, translate, understand
 from algorithms.elsewhere.verl import LOSS
-from algorithms.elsewhere.verl_terms import ACTOR
+from algorithms.elsewhere.verl_terms import ACTOR, ROLLOUT
 from algorithms.kl import KlInReward
 from algorithms.overrides import AnyObjective, family_of
 from algorithms.presets import describe
 from harness.errors import RefusedError
 from tests.algorithms.cases import value_and_gradient
-from tests.algorithms.points import points
+from tests.algorithms.elsewhere.trl_settings import PAIR_SETTINGS, SETTINGS
+from tests.algorithms.points import VALUES, moved, points
 from tests.algorithms.test_golden import GOLDEN, VERL_ADVANTAGES, given, golden_batch
 
 ELSEWHERE = json.loads((Path(__file__).parents[2] / "golden" / "elsewhere.json").read_text(encoding="utf-8"))
@@ -159,10 +160,62 @@ def assert_nothing_is_lost(dialect: str, objective: AnyObjective) -> None:
         assert not back.differs and not back.lost
 
 
+@pytest.mark.slow
 @for_all(st.sampled_from(sorted(DIALECTS.names())), points())
 @search(max_examples=150, deadline=None)
 def test_settings_say_what_they_can_of_any_objective(dialect: str, objective: Objective) -> None:
     assert_nothing_is_lost(dialect, objective)
+
+
+COMPUTED: list[tuple[str, str, dict[str, Any]]] = [
+    *(("trl", name, settings) for name, settings in (*SETTINGS.values(), *PAIR_SETTINGS.values())),
+    *(("openrlhf", "train_ppo_ray", entry["settings"]) for entry in ELSEWHERE["openrlhf"]),
+    *(("prime-rl", "rl", entry["settings"]) for entry in ELSEWHERE["prime_rl"]),
+    *(("verl", "ppo_trainer", settings) for settings in VERL.values()),
+    *(
+        ("verl", "ppo_trainer", {"algorithm.adv_estimator": "grpo", **settings})
+        for settings in (
+            {f"{LOSS}loss_mode": "sapo", f"{ACTOR}tau_pos": 2.0},
+            {f"{LOSS}loss_mode": "cispo", f"{ACTOR}clip_ratio_low": 0.3, f"{ACTOR}clip_ratio_high": 4.0},
+            {f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_type": "k3+", f"{ACTOR}kl_loss_coef": 0.2},
+            {f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_type": "mse"},
+            {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "low_var_kl"},
+            {"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.type": "adaptive", "algorithm.kl_ctrl.horizon": 99},
+            {f"{ROLLOUT}rollout_is": "token", f"{ROLLOUT}rollout_is_threshold": 3.0},
+            {f"{ROLLOUT}rollout_is": "sequence", f"{ROLLOUT}rollout_is_threshold": "0.5_4.0"},
+            {f"{ROLLOUT}bypass_mode": True},
+            {"algorithm.adv_estimator": "gae", "algorithm.lam": 0.9, "critic.cliprange_value": 0.3},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("dialect", "name", "settings"), COMPUTED)
+def test_what_a_trainer_computes_it_can_express(dialect: str, name: str, settings: dict[str, Any]) -> None:
+    computed = understand(*config(dialect, name), settings).objective
+    translation = translate(DIALECTS.find(dialect), computed)
+    assert (translation.verdict, translation.differs) == ("the same", {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dialect", ["trl", "verl", "openrlhf"])
+def test_each_knob_goes_there_and_back(dialect: str) -> None:
+    """Around every algorithm that a trainer can express, as far as it can express the neighbour."""
+    one = DIALECTS.find(dialect)
+    neighbours = {
+        found
+        for name, said in EXPRESSED[dialect].items()
+        if "optimiser step" not in said and isinstance(start := describe(name).objective, Objective)
+        for knob, values in VALUES.items()
+        if knob in active_knobs(start)
+        for value in values
+        if (found := moved(start, knob, value)) is not None
+    }
+    for neighbour in neighbours:
+        there = translate(one, neighbour)
+        if not there.point.outside:
+            assert not translate(one, there.reads_as).differs
+    assert len(neighbours) > 50
 
 
 @pytest.mark.parametrize("dialect", ["trl", "openrlhf"])
