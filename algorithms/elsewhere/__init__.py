@@ -249,13 +249,15 @@ class Understood:
     @cached_property
     def expected(self) -> dict[str, str]:
         """What in the settings bears an algorithm's name -> that preset. The config's own name counts where no setting
-        says more."""
+        that could bear one is given."""
         said = {
             f"{setting}={value}": name
             for (setting, value), name in self.config.promises.items()
             if setting in self.given and self.given[setting] in (value, [value])
         }
-        return said or ({} if self.config.promise is None else {self.config.name: self.config.promise})
+        named_otherwise = any(setting in self.given for setting, _ in self.config.promises)
+        own = self.config.promise
+        return said or ({} if own is None or named_otherwise else {self.config.name: own})
 
     @cached_property
     def start(self) -> str:

@@ -5,6 +5,7 @@ Formulas are those of `trainer/ppo/core_algos.py`, and of `workers/utils/losses.
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from algorithms.elsewhere import (
@@ -157,6 +158,8 @@ def _read(given: Given) -> Point:
     knobs["entropy.bonus"] = bonus
     if bonus and aggregation != "token_mean":
         outside[f"{ACTOR}entropy_coeff"] = "the bonus is aggregated by loss_agg_mode, here always over tokens"
+    if given.flag("distillation.enabled"):
+        outside["distillation.enabled"] = "a teacher's divergence is added to the loss or the reward"
     if given.flag(f"{FILTER}enable"):
         knobs |= {"zero_std": "refill", "refill_max_rounds": 1_000_000}
         limits.append("refilling has no end: max_num_gen_batches is ignored")
@@ -275,6 +278,7 @@ PPO_TRAINER = Config(
         f"{FILTER}enable": False,
         f"{FILTER}metric": "reward",
         "algorithm.use_pf_ppo": False,
+        "distillation.enabled": False,
         f"{ROLLOUT}rollout_is": None,
         f"{ROLLOUT}rollout_is_threshold": 2.0,
         f"{ROLLOUT}rollout_is_batch_normalize": False,
@@ -321,6 +325,6 @@ VERL = Dialect(
     title="verl 0.9.1",
     summary="verl's PPO trainer with its estimators and policy losses, as its Hydra configuration says it",
     checked="our loss and gradient at the point that settings are read as equal golden numbers of verl's functions",
-    line=lambda setting, value: f"{setting}={yaml_scalar(value)}",
+    line=lambda setting, value: shlex.quote(f"{setting}={yaml_scalar(value)}"),
     configs=(PPO_TRAINER,),
 )

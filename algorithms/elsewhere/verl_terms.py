@@ -61,10 +61,12 @@ def read_kl(given: Given, outside: dict[str, str], limits: list[str]) -> dict[st
         outside[setting] = _NO_KL[name]
     if estimator in ("k3", "k3_straight"):
         limits.append("k3 is cut at 10: tokens that became e^2.6 times less likely have no gradient from it")
+    beta = given.number(f"{ACTOR}kl_loss_coef" if in_loss else "algorithm.kl_ctrl.kl_coef")
+    if not beta:
+        return {"kl.where": "none"}
+    knobs: dict[str, KnobValue] = {"kl.where": "loss" if in_loss else "reward", "kl.beta": beta}
     if in_loss:
-        beta = given.number(f"{ACTOR}kl_loss_coef")
-        return {"kl.where": "loss", "kl.beta": beta, "kl.estimator": estimator} if beta else {"kl.where": "none"}
-    knobs: dict[str, KnobValue] = {"kl.where": "reward", "kl.beta": given.number("algorithm.kl_ctrl.kl_coef")}
+        return {**knobs, "kl.estimator": estimator}
     knobs["kl.estimator"] = estimator.removesuffix("_straight")  # the reward has no gradient
     if given.one_of("algorithm.kl_ctrl.type", ("fixed", "adaptive")) == "adaptive":
         knobs |= {"kl.control": "adaptive", "kl.target_nats": given.number("algorithm.kl_ctrl.target_kl")}

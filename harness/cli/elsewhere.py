@@ -184,41 +184,48 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def _flat(section: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in section.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
 def _of_command_line(text: str) -> dict[str, Any]:
-    """The settings on a trainer's command line in a shell script: `key=value`, `--key value`, `--flag`. Variables that
-    the script sets to plain words are filled in."""
+    """The settings in a shell script: Hydra's overrides wherever they stand; without any, `--key value` and `--flag` of
+    the trainer's command, or of an array that becomes a part of it. Variables that the script sets are filled in."""
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise YamlError(f"is no shell script that can be read: {error}.") from None
-    start = max((place for place, word in enumerate(words) if word == "-m"), default=-1) + 1
-    assigned = (re.fullmatch(r"([A-Za-z_]\w*)=(.*)", word) for word in words[:start])
-    variables = {found[1]: found[2] for found in assigned if found}
-    settings: dict[str, Any] = {}
+    command = max((place for place, word in enumerate(words) if word == "-m"), default=-1)
+    variables: dict[str, str] = {}
+    overrides: dict[str, Any] = {}
+    options: dict[str, list[Any]] = {}
     option: str | None = None
-    for word in (_filled(word, variables) for word in words[start:]):
-        if word.startswith("--") and len(word) > 2:
-            option, equals, value = word[2:].partition("=")
-            settings[option] = _value(value) if equals else True
-            option = None if equals else option
+    for place, word in enumerate(_filled(word, variables) for word in words):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if (override := _override(word)) is not None:
+            overrides.update([override])
+        elif word.startswith("--") and ("." in name or place > command):
+            options[name] = [_value(value)] if equals else []
+            option = None if equals else name
+        elif word.startswith("--") or word in ("(", ")") or "@" in word:
+            option = None
+        elif equals and name.isidentifier():
+            variables[name] = value
+            option = None
         elif option is not None:
-            before = settings[option]
-            settings[option] = (
-                _value(word) if before is True else [*(before if isinstance(before, list) else [before]), _value(word)]
-            )
-        elif (override := _override(word)) is not None:
-            settings.update([override])
-    return settings
+            options[option].append(_value(word))
+    return overrides or {name: values[0] if len(values) == 1 else values or True for name, values in options.items()}
 
 
 def _filled(word: str, variables: Mapping[str, str]) -> str:
-    return re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda found: variables.get(found[1] or found[2], found[0]), word)
+    """`$name`, `${name}` and `${name:-default}` of what is known; the rest stays as it is."""
+
+    def value(found: re.Match[str]) -> str:
+        return variables.get(found[1] or found[3], found[0] if found[2] is None else found[2])
+
+    return re.sub(r"\$(?:\{(\w+)(?::-([^{}]*))?\}|(\w+))", value, word)
 
 
 def _override(word: str) -> tuple[str, Any] | None:

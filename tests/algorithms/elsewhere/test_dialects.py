@@ -241,6 +241,7 @@ def test_what_a_name_makes_one_expect(dialect: str, settings: dict[str, Any], na
     said = "=".join(next(iter(settings.items()), ("GRPOConfig",)))
     assert understood.expected == {said: name}
     assert {*differences(describe(name).objective, understood.objective)} == apart
+    assert understand(*config("verl"), {"algorithm.adv_estimator": "remax"}).expected == {}
 
 
 @pytest.mark.parametrize(
@@ -271,6 +272,7 @@ def test_settings_that_a_trainer_would_not_take(dialect: str, settings: dict[str
         ("verl", {f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, f"{ACTOR}loss_scale_factor"),
         ("verl", {f"{LOSS}loss_mode": "dppo_tv"}, f"{LOSS}loss_mode"),
         ("verl", {"algorithm.adv_estimator": "remax"}, "algorithm.adv_estimator"),
+        ("verl", {"distillation.enabled": True}, "distillation.enabled"),
         ("openrlhf", {"algo.advantage.estimator": "rloo"}, "algo.kl.use_loss"),
         ("prime-rl", {}, "trainer.loss.dppo_mask_low"),
         ("prime-rl", {"orchestrator.algo.length_penalty.num_turns_weight": 0.2}, "orchestrator.algo.length_penalty"),

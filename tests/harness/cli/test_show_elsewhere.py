@@ -16,7 +16,11 @@ DAPO_SCRIPT = """#!/usr/bin/env bash
 set -xeuo pipefail
 clip_ratio_high=0.28
 mode='token-mean'  # it's the batch's tokens
-python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
+ALGORITHM=(
+    algorithm.adv_estimator=${ESTIMATOR:-grpo}
+    algorithm.use_kl_in_reward=False
+)
+python3 -m verl.trainer.main_ppo --config-name=ppo_trainer "${ALGORITHM[@]}" \\
     actor_rollout_ref.actor.clip_ratio_high=${clip_ratio_high} \\
     actor_rollout_ref.actor.loss_agg_mode=$mode +algorithm.filter_groups.enable=True \\
     trainer.logger='["console","wandb"]' actor_rollout_ref.rollout.n=16 $@
@@ -60,7 +64,7 @@ def test_the_same_for_programs(bench: Bench) -> None:
         ("trl", "a.json", '{"loss_type": "dr_grpo", "scale_rewards": false, "num_generations": 4}',
          {"aggregation": "constant_length", "scale": "none"}, {"rollout.samples_per_prompt": 4}),
         ("trl:rlooconfig", "a.yaml", "beta: 0.0\n", {"baseline": "leave_one_out", "kl.where": "none"}, {}),
-        ("verl", "dapo.sh", DAPO_SCRIPT, {"rule.clip_high": 0.28, "rule.dual_clip": 3.0, "zero_std": "refill"},
+        ("verl", "dapo.sh", DAPO_SCRIPT, {"baseline": "group_mean", "rule.clip_high": 0.28, "zero_std": "refill"},
          {"rollout.samples_per_prompt": 16}),
         ("verl", "overrides.yaml", "- algorithm.adv_estimator=rloo\n- trainer.nnodes=1\n",
          {"baseline": "leave_one_out", "aggregation": "token_mean"}, {}),
