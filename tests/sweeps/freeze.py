@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from evals.yaml_file import load_yaml
 from harness.plan import make_plan
+from harness.plan.profile import EXTENDS
 from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 
 FROZEN = Path(__file__).parent / "hashes.json"
@@ -23,9 +25,13 @@ Hashes = dict[str, dict[str, dict[str, str]]]
 
 
 def profiles_of(sweep: str) -> list[str]:
-    """The shipped profiles that a shipped sweep can be asked on."""
-    at_home_on_tiny = sweep in (*NEEDS_STEPS, *NEEDS_TINY)
-    return [profile for profile in shipped(SHIPPED / "profiles") if profile == "tiny" or not at_home_on_tiny]
+    """The shipped profiles that a shipped sweep can be asked on; those that extend another one stand for all sweeps
+    under one of them."""
+    profiles = shipped(SHIPPED / "profiles")
+    if sweep in (*NEEDS_STEPS, *NEEDS_TINY):
+        return ["tiny"]
+    variants = [name for name, path in profiles.items() if EXTENDS in load_yaml(path)]
+    return [name for name in profiles if sweep == "std_norm" or name not in variants]
 
 
 def hashes() -> Hashes:

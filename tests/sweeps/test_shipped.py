@@ -145,7 +145,7 @@ def test_a_profile_describes_itself() -> None:
     for profile, path in PROFILES.items():
         assert yaml.safe_load(path.read_text(encoding="utf-8"))["description"]
         assert find_profile(profile, beside=SWEEPS["std_norm"]) == path
-        assert {"description", "paired_sd_pp", "sampling_sd_pp"}.isdisjoint(profile_layer(path).settings)
+        assert {"description", "extends", "paired_sd_pp", "sampling_sd_pp"}.isdisjoint(profile_layer(path).settings)
 
 
 def test_the_hashes_are_frozen() -> None:
