@@ -150,7 +150,9 @@ def verify(
     if not kept and not (folder / "report" / "report.json").is_file():
         raise RefusedError(f"{record.name}: has no written report. `bench report {record.name}` writes one.")
     if kept and reflection_words is not None:
-        raise RefusedError(f"{folder}: is a kept report, without the text that --reflection-words looks at. Leave it out.")
+        raise RefusedError(
+            f"{folder}: is a kept report, without the text that --reflection-words looks at. Leave it out."
+        )
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     note("computing the report again")
     try:

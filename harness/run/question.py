@@ -28,8 +28,8 @@ from harness.plan import Plan, PlannedCell
 from harness.plan.filing import records_of
 from harness.plan.gate import values_that_differ
 from harness.plan.plan import RECOMMENDED_SEEDS
-from harness.plan.request import SweepRequest
 from harness.plan.profile import EXTENDS, read_profile
+from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
 from harness.plan.tuning import tuning_record
 from harness.records import CellRecord, SweepRecord, read_sweep

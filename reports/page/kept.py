@@ -1,8 +1,8 @@
 """A report in short, to be committed beside what is concluded from it: the question, report.json and the final scores.
 
 It takes a hundredth of the cells' room, and holds enough to compute every contrast again. What only the cells could
-show (curves, samples, laws of single seeds) is taken on trust; `kept.json` has the digests of all files, and the version
-of the numerics that trained the cells.
+show (curves, samples, laws of single seeds) is taken on trust. `kept.json` has the digests of all files, and the
+version of the numerics that trained the cells.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import RefusedError
 from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.files import read_object, write_json
 from reports.measure.contrasts import Contrast, compare_arms
@@ -34,22 +35,20 @@ _AT_LENGTH = ("flips", "problem_ranges", "across_tasks", "modes")
 """Sections of report.json that are about single problems and tasks, and long."""
 
 
-class KeptError(ValueError):
-    """A report that cannot be kept."""
-
-
 def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str | bytes] | None = None) -> None:
     """Keep the report of a sweep that has ended.
 
     folder: of the sweep. out: is made, or written over. numerics: the NUMERICS_VERSION that trained the cells. beside:
-    further files by name, such as a figure. Raises KeptError where cells are still to come, or arms evaluate one
+    further files by name, such as a figure. Raises RefusedError where cells are still to come, or arms evaluate one
     checkpoint and are compared problem by problem.
     """
     sweep, page = read_sweep(folder), folder / "report"
     if not sweep.is_complete:
-        raise KeptError(f"{folder}: has cells that have not ended; `bench run {sweep.name}` goes on")
+        raise RefusedError(f"{folder}: has cells that have not ended. `bench run {sweep.name}` goes on.")
     if sweep.checkpoint is not None:
-        raise KeptError(f"{folder}: compares its arms problem by problem, and a kept report has no problems")
+        raise RefusedError(
+            f"{folder}: compares its arms problem by problem, and a kept report has no scores of single problems."
+        )
     report = read_object(page / "report.json")
     short = {key: [] if key in _AT_LENGTH else rows for key, rows in report.items()}
     short["laws"] = [row for row in report["laws"] if row.get("seed") is None]
@@ -110,14 +109,20 @@ def _recomputed(sweep: SweepRecord, report: Report, folder: Path) -> Report:
 
 def _rows(sweep: SweepRecord, contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
     n = len(contrasts)
-    rows = (contrast_row(one, metric=sweep.metric, margin_pp=sweep.margin_pp, n_contrasts=n, warnings=[]) for one in contrasts)
+    rows = (
+        contrast_row(one, metric=sweep.metric, margin_pp=sweep.margin_pp, n_contrasts=n, warnings=[])
+        for one in contrasts
+    )
     return [without_nan({key: value for key, value in row.items() if key != "warnings"}) for row in rows]
 
 
 def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[Measurement]]:
     """The finished cells as the report counts them, with the final scores as all that they measured."""
     metric, evaluation = Metric.of(sweep), sweep.evaluation
-    drawn = {} if evaluation is None else {"n_problems": evaluation.problems, "n_samples": evaluation.samples}
+    drawn = {}
+    if evaluation is not None:
+        known = [n for n in (evaluation.problems, sweep.n_held_out(metric.task)) if n is not None]
+        drawn = {"n_problems": min(known, default=None), "n_samples": evaluation.samples}
     rows = {(row["arm"], row["seed"]): row for row in report["cells"]}
     cells = []
     for cell in sweep.cells:
@@ -155,7 +160,9 @@ def _compact(document: object) -> str:
     """One section a line, so that a change of one is a change of a line."""
     if not isinstance(document, dict):
         return json.dumps(document, ensure_ascii=False, allow_nan=False)
-    lines = [f"{json.dumps(key)}: {json.dumps(rows, ensure_ascii=False, allow_nan=False)}" for key, rows in document.items()]
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(rows, ensure_ascii=False, allow_nan=False)}" for key, rows in document.items()
+    ]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

@@ -84,7 +84,9 @@ def profile(folder: Path, name: str, text: str) -> Path:
 
 def test_a_variant_states_only_what_differs_from_the_profile_that_it_extends(tmp_path: Path) -> None:
     lora = "lora: {type: lora, rank: 4, alpha: 8.0}"
-    profile(tmp_path, "base", f"description: all\npaired_sd_pp: 0.8\nmodel: {{{lora}}}\ntrain: {{steps: 3, device: cpu}}\n")
+    profile(
+        tmp_path, "base", f"description: all\npaired_sd_pp: 0.8\nmodel: {{{lora}}}\ntrain: {{steps: 3, device: cpu}}\n"
+    )
     variant = profile(
         tmp_path, "variant", "extends: base.yaml\ndescription: few\nmodel.lora.type: none\ntrain.steps: 2\n"
     )
