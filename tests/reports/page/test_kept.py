@@ -91,7 +91,7 @@ def test_what_was_altered_is_named(tmp_path: Path) -> None:
 
 def test_a_report_that_could_not_be_computed_again_is_not_kept(tmp_path: Path) -> None:
     open_sweep = write_sweep(tmp_path / "open", {"base": 0.0, "up": 1.0}, changes={("up", 1): {"state": "pending"}})
-    with pytest.raises(RefusedError, match="has cells that have not ended. `bench run open` goes on"):
+    with pytest.raises(RefusedError, match=r"has cells that have not ended\. `bench run open` goes on"):
         keep_report(written(open_sweep), tmp_path / "kept", numerics=5)
     one_model = write_sweep(tmp_path / "one", {"base": 0.0, "up": 1.0}, checkpoint="builtin:tiny")
     (tmp_path / "one" / "report").mkdir()
