@@ -171,8 +171,8 @@ def test_predictions_are_shown_refuted_or_open(own: Path) -> None:
     assert ends is not None
     expected = "shown" if ends.low > 0 else "refuted" if ends.high < 0 else "cannot be told"
     assert found[3].outcome == expected and "95% interval" in found[3].why
-    assert summary(found[:1]) == "The prediction is shown."
-    assert summary([found[0], found[0], found[2]]) == "Of 3 predictions, 2 shown, 1 refuted."
+    assert summary(found[:1]) == "1 prediction: 1 shown."
+    assert summary([found[0], found[0], found[2]]) == "3 predictions: 2 shown, 1 refuted."
     assert f"**{summary(found)}**" in (own / "folder" / "01_knob.md").read_text()
 
 

@@ -18,7 +18,7 @@ from harness.records.files import read_object
 from reports.formats import count, interval, number
 from reports.page.headline import declared_rows
 from reports.page.kept import KEPT, kept_report
-from reports.page.requirements import Requirement, judge
+from reports.page.requirements import Judgement, Requirement, judge
 from reports.page.verdict import judged_rows
 
 Outcome = Literal["shown", "refuted", "cannot be told"]
@@ -99,13 +99,14 @@ def _by_verdict(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
     arm, relation, baseline = prediction.arms
     rows = judged_rows(kept.report)
 
-    def holds(relation: str) -> bool:
-        return judge(Requirement(prediction.says, arm, relation, baseline), rows).holds
+    def judgement(relation: str) -> Judgement:
+        return judge(Requirement(prediction.says, arm, relation, baseline), rows)
 
-    why = judge(Requirement(prediction.says, arm, relation, baseline), rows).why
-    if holds(relation):
-        return "shown", why
-    return ("refuted" if any(map(holds, _OPPOSITES[relation])) else "cannot be told"), why
+    found = judgement(relation)
+    if found.holds:
+        return "shown", found.why
+    against = next((one for one in map(judgement, _OPPOSITES[relation]) if one.holds), None)
+    return ("cannot be told", found.why) if against is None else ("refuted", against.why)
 
 
 def _by_measure(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
@@ -118,12 +119,9 @@ def _by_measure(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
     low, high = (found.low, found.high) if relation == "more" else (-found.high, -found.low)
     outcome: Outcome = "shown" if low > 0 else "refuted" if high < 0 else "cannot be told"
     if math.isnan(found.low):
-        return (
-            outcome,
-            f"{number(found.mean)}; {count(found.n, 'seed')} {'is' if found.n == 1 else 'are'} too few for an interval",
-        )
+        return outcome, f"the difference is {number(found.mean)}, without an interval: n = {found.n}"
     ends = interval(found.low, found.high, decimals=3)
-    return outcome, f"the difference is {number(found.mean)}, 95% interval {ends}, n = {found.n} seeds"
+    return outcome, f"the difference is {number(found.mean)}, 95% interval {ends}, n = {found.n}"
 
 
 def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
@@ -139,19 +137,10 @@ def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
 
 
 def summary(found: Sequence[Judged]) -> str:
-    """`2 of 3 predictions are shown, 1 cannot be told.`"""
+    """`3 predictions: 2 shown, 1 cannot be told.`"""
     counts = Counter(one.outcome for one in found)
-    if len(found) == 1:
-        return {
-            "shown": "The prediction is shown.",
-            "refuted": "The prediction is refuted.",
-            "cannot be told": "Whether the prediction holds cannot be told.",
-        }[found[0].outcome]
-    parts = [f"{counts[outcome]} {_VERBS[outcome]}" for outcome in OUTCOMES if counts[outcome]]
-    return f"Of {count(len(found), 'prediction')}, {', '.join(parts)}."
-
-
-_VERBS = {"shown": "shown", "refuted": "refuted", "cannot be told": "cannot be told"}
+    parts = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
+    return f"{count(len(found), 'prediction')}: {', '.join(parts)}."
 
 
 def kept_runs(finding: Finding) -> dict[str, Kept]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -56,7 +57,7 @@ def _run(name: str, kept: Kept) -> str:
         f"{count(len(sweep.arms), 'arm')} × {count(len(sweep.seeds), 'seed')}, baseline {sweep.baseline}, profile "
         f"{sweep.profile}",
         f"before training {percent(before.get('pass@1'))} pass@1, {percent(before.get('truncated_frac'))} truncated",
-        f"detectable effect {_range(detectable)} pp",
+        f"detectable effect {_range_pp(detectable)}",
     ]
     registered = [row["sentence"] for row in report["registration"]] or ["Not registered before its first cell."]
     said = [f"- {one.sentence}" for one in statements(report)]
@@ -66,11 +67,11 @@ def _run(name: str, kept: Kept) -> str:
     return "\n\n".join([*lines, *registered])
 
 
-def _range(values: Sequence[float]) -> str:
+def _range_pp(values: Sequence[float]) -> str:
     if not values:
         return "unknown"
     low, high = points(min(values)), points(max(values))
-    return low if low == high else f"{low} to {high}"
+    return f"{low} pp" if low == high else f"{low} to {high} pp"
 
 
 def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
@@ -91,7 +92,10 @@ def _measure(kept: Kept, measure: str, arm: str) -> str:
         return "not recorded"
     mean = number(sum(own) / len(own))
     found = None if arm == baseline else difference(values, arm, baseline)
-    return mean if found is None else f"{mean} ({number(found.mean)} {interval(found.low, found.high, decimals=3)})"
+    if found is None:
+        return mean
+    ends = "" if math.isnan(found.low) else f" {interval(found.low, found.high, decimals=3)}"
+    return f"{mean} ({number(found.mean)}{ends})"
 
 
 def _again(finding: Finding, kept: dict[str, Kept]) -> str:
