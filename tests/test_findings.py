@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sources, records and homes of a test's own."""
     for module, name in ((source, "RECORDS"), (source, "FOLDER"), (findings_program, "FOLDER")):
         monkeypatch.setattr(module, name, tmp_path / name.lower())
-    for module in (source, findings_program):
-        monkeypatch.setattr(module, "HOME", tmp_path / "runs")
+    monkeypatch.setattr(source, "HOME", tmp_path / "runs")
     monkeypatch.setattr(findings_program, "read_findings", lambda: source.read_findings(tmp_path / "folder"))
     (tmp_path / "folder").mkdir()
     return tmp_path
@@ -103,38 +103,43 @@ def claim(own: Path, number: int = 1, **fields: Any) -> None:
     path.write_text(yaml.safe_dump(document | fields), encoding="utf-8")
 
 
-def runner(calls: list[list[str]]) -> Callable[[Sequence[str]], int]:
-    """A `bench` that makes the records of a sweep up."""
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that has ended, with what is kept of its report."""
+    folder = tmp_path_factory.mktemp("ended") / "mine"
+    folder.mkdir()
+    analysis = analyse(
+        write_sweep(folder, ARMS, seeds=6, asked={"file": "sweep.yaml", "profile": "tiny", "folder": "."})
+    )
+    (folder / "report").mkdir()
+    write_json(folder / "report" / "report.json", {key: [] for key in SECTIONS} | verdict_document(analysis))
+    write_data(analysis, folder / "report" / "data")
+    return folder
+
+
+def runner(ended: Path, calls: list[list[str]]) -> Callable[[Sequence[str]], int]:
+    """A `bench` whose runs end at once."""
 
     def call(words: Sequence[str]) -> int:
         calls.append([*words])
-        home = Path(words[words.index("--home") + 1])
-        folder = home / words[1]
-        folder.mkdir(parents=True, exist_ok=True)
-        if words[0] == "freeze":
-            write_json(folder / "registered.json", {})
-            return 0
-        (folder / "registered.json").unlink()  # no cell here names it
-        analysis = analyse(write_sweep(folder, ARMS, seeds=12))
-        (folder / "report").mkdir()
-        write_json(folder / "report" / "report.json", {key: [] for key in SECTIONS} | verdict_document(analysis))
-        write_data(analysis, folder / "report" / "data")
+        if words[0] == "run":
+            shutil.copytree(ended, Path(words[words.index("--home") + 1]) / words[1])
         return 0
 
     return call
 
 
-def test_findings_are_made_once(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_are_made_once(own: Path, ended: Path) -> None:
     claim(own, paragraph="It helps here.")
     calls: list[list[str]] = []
-    assert findings_program.main([], runner(calls)) == 0
+    assert findings_program.main([], runner(ended, calls)) == 0
     options = ["--profile", "tiny", "--home", str(own / "runs" / "tiny")]
     assert calls == [["freeze", "mine", *options], ["run", "mine", *options]]
     assert is_kept(own / "records" / "mine-tiny")
     first = {path.name: path.read_text() for path in (own / "folder").glob("*.md")}
     assert {*first} == {"01_knob.md", "README.md", "method.md"}
 
-    assert findings_program.main([], runner(calls)) == 0
+    assert findings_program.main([], runner(ended, calls)) == 0
     assert len(calls) == 2, "what is kept is not run again"
     assert {path.name: path.read_text() for path in (own / "folder").glob("*.md")} == first
 
@@ -145,10 +150,12 @@ def test_findings_are_made_once(own: Path, capsys: pytest.CaptureFixture[str]) -
     assert "2 contrasts of 1 sweep and on 4 predictions" in first["README.md"]
 
 
-def test_a_run_that_does_not_end_is_said_and_the_others_are_made(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_does_not_end_is_said_and_the_others_are_made(
+    own: Path, ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     claim(own, runs={"small": {"sweep": "mine"}, "other": {"sweep": "theirs", "set": ["train.steps=3"]}}, predicts=[])
     calls: list[list[str]] = []
-    able = runner(calls)
+    able = runner(ended, calls)
     code = findings_program.main([], lambda words: 1 if words[1] == "theirs" else able(words))
     assert code == 1 and "has not ended, and is not kept: bench run theirs" in capsys.readouterr().err
     assert is_kept(own / "records" / "mine-tiny") and not is_kept(own / "records" / "theirs-tiny+steps=3")
@@ -156,9 +163,9 @@ def test_a_run_that_does_not_end_is_said_and_the_others_are_made(own: Path, caps
     assert "not run" in (own / "folder" / "README.md").read_text()
 
 
-def test_predictions_are_shown_refuted_or_open(own: Path) -> None:
+def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     claim(own)
-    findings_program.main([], runner([]))
+    findings_program.main([], runner(ended, []))
     (finding,) = source.read_findings(own / "folder")
     kept = Kept(own / "records" / "mine-tiny")
     found = judged(finding, {"small": kept})
@@ -229,5 +236,7 @@ def test_a_faulty_source_is_refused(own: Path, fields: dict[str, Any], fault: st
 
 
 def test_settings_have_homes_and_records_of_their_own() -> None:
-    places = {run.place for run in (Run(sweep="a"), Run(sweep="a", profile="b"), Run(sweep="a", set=["x.y=1"]))}
-    assert places == {"tiny", "b", "tiny+y=1"}
+    runs = [Run(sweep="a"), Run(sweep="a", profile="my/b.yaml"), Run(sweep="my/a.yaml", set=["x.y=1"])]
+    runs += [Run(sweep="a", set=["eval.temperature=0"])]
+    assert [run.place for run in runs] == ["tiny", "b", "tiny+y=1", "tiny"], "another evaluation trains nothing"
+    assert [run.record.name for run in runs] == ["a-tiny", "a-b", "a-tiny+y=1", "a-tiny+temperature=0"]

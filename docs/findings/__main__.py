@@ -16,9 +16,10 @@ from docs.findings.answer import Kept, all_runs
 from docs.findings.measures import MEASURES, measures_table
 from docs.findings.method import method_page
 from docs.findings.page import FIGURE, contents, page
-from docs.findings.source import FOLDER, HOME, Finding, Run, read_findings
+from docs.findings.source import FOLDER, Finding, Run, read_findings
 from harness.config.hashing import NUMERICS_VERSION
 from harness.errors import BenchError
+from harness.records import read_sweep
 from harness.records.registration import REGISTERED
 from reports.page.kept import is_kept, keep_report
 
@@ -54,19 +55,23 @@ def main(arguments: Sequence[str] | None = None, call: Bench = bench) -> int:
 def _made(run: Run, findings: Sequence[Finding], call: Bench) -> bool:
     """Whether the run is kept, now if it was not before. Where its cells are at hand it is kept anew, since a finding
     may ask for another measure."""
-    folder = HOME / run.place / run.sweep
     if not is_kept(run.record):
-        if not (folder / REGISTERED).exists() and call(["freeze", run.sweep, *run.options]) != 0:
+        if not (run.folder / REGISTERED).exists() and call(["freeze", run.sweep, *run.options]) != 0:
             return False
         if call(["run", run.sweep, *run.options]) != 0:
             return False
-    if folder.is_dir():
-        _keep(
-            run,
-            folder,
-            list(dict.fromkeys(text for one in findings if run in one.runs.values() for text in one.measured)),
-        )
+    if _was_asked_last(run):
+        measures = [text for one in findings if run in one.runs.values() for text in one.measured]
+        _keep(run, run.folder, list(dict.fromkeys(measures)))
     return True
+
+
+def _was_asked_last(run: Run) -> bool:
+    """Whether the records at hand are of this run, not of another evaluation of the same cells."""
+    if not (run.folder / "sweep.json").is_file():
+        return False
+    asked = read_sweep(run.folder).asked
+    return asked is not None and asked.settings == run.set
 
 
 def _keep(run: Run, folder: Path, measures: Sequence[str]) -> None:

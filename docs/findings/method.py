@@ -65,7 +65,7 @@ correction. For one seed the sd is taken as known from elsewhere; nobody who has
 
 
 def _sd_pp(row: Row) -> float | None:
-    """Of one seed's difference."""
+    """The standard deviation of one seed's difference."""
     differences = row["differences_pp"]
     return statistics.stdev(differences) if len(differences) > 1 else None
 

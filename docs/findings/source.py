@@ -35,8 +35,8 @@ def _is_measure(text: str) -> str:
 
 
 class Run(Part):
-    """A sweep in one setting. most_seeds: it goes on until every contrast has a verdict, up to so many seeds; without
-    it the sweep file's own seeds are run."""
+    """A sweep in one setting. sweep, profile: shipped names or files. most_seeds: it goes on until every contrast has a
+    verdict, up to so many seeds; without it the sweep file's own seeds are run."""
 
     sweep: str
     profile: str = "tiny"
@@ -44,14 +44,28 @@ class Run(Part):
     most_seeds: int | None = Field(None, ge=6)
 
     @property
+    def name(self) -> str:
+        """That of the sweep, which may be a file of its own."""
+        return Path(self.sweep).stem
+
+    @property
     def place(self) -> str:
-        """The name of its home: the profile, and what was set."""
-        values = [setting.rpartition(".")[2] for setting in self.set]
-        return re.sub(r"[^\w.=+-]", "_", "+".join([self.profile, *values]))
+        """The name of its home: the profile, and what was set of the training. Another evaluation of the same cells
+        has the same home, where nothing is trained for it."""
+        return self._slug([setting for setting in self.set if not setting.startswith("eval.")])
 
     @property
     def record(self) -> Path:
-        return RECORDS / f"{self.sweep}-{self.place}"
+        return RECORDS / f"{self.name}-{self._slug(self.set)}"
+
+    @property
+    def folder(self) -> Path:
+        """That of the sweep, in its home."""
+        return HOME / self.place / self.name
+
+    def _slug(self, settings: list[str]) -> str:
+        values = [one.rpartition(".")[2] for one in settings]
+        return re.sub(r"[^\w.=+-]", "_", "+".join([Path(self.profile).stem, *values]))
 
     @property
     def options(self) -> list[str]:
