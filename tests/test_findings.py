@@ -100,7 +100,7 @@ def claim(own: Path, number: int = 1, **fields: Any) -> None:
         ],
     }
     path = own / "folder" / f"{number:02d}_knob.yaml"
-    path.write_text(yaml.safe_dump(document | fields), encoding="utf-8")
+    path.write_text(yaml.safe_dump(document | fields, sort_keys=False), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -240,3 +240,34 @@ def test_settings_have_homes_and_records_of_their_own() -> None:
     runs += [Run(sweep="a", set=["eval.temperature=0"])]
     assert [run.place for run in runs] == ["tiny", "b", "tiny+y=1", "tiny"], "another evaluation trains nothing"
     assert [run.record.name for run in runs] == ["a-tiny", "a-b", "a-tiny+y=1", "a-tiny+temperature=0"]
+
+
+@pytest.mark.slow
+def test_a_finding_is_registered_run_kept_and_verified(own: Path) -> None:
+    """With the real `bench`, on two arms that train for two steps."""
+    asked = {
+        "name": "mine",
+        "question": "Does it matter?",
+        "profile": "tiny",
+        "ablate": ["objective.scale"],
+        "base": {"algorithm": "grpo", "train.steps": 2, "eval": {"every": 0, "problems": 16, "samples": 2}},
+        "arms": {"base": {}, "up": {"objective.scale": "none"}},
+        "seeds": 3,
+    }
+    sweep = own / "mine.yaml"
+    sweep.write_text(yaml.safe_dump(asked), encoding="utf-8")
+    one, greedy = {"sweep": str(sweep)}, {"sweep": str(sweep), "set": ["eval.temperature=0"]}
+    says = [{"run": "small", "says": "up better than base"}]
+    claim(own, runs={"small": one, "greedy": greedy}, predicts=says, measures=["steps.entropy/full"])
+    assert findings_program.main([]) == 0
+    page = (own / "folder" / "01_knob.md").read_text()
+    assert "Registered before the first cell. Digest" in page
+    assert [verify_kept(own / "records" / name).difference for name in ("mine-tiny", "mine-tiny+temperature=0")] == [
+        None
+    ] * 2
+    cells = [path.name for path in (own / "runs" / "tiny" / "mine" / "cells").iterdir()]
+    assert len(cells) == 6, "the greedy evaluation trains nothing"
+    trained = {path: path.stat().st_mtime_ns for path in (own / "runs").rglob("steps.jsonl")}
+    assert findings_program.main([]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (own / "runs").rglob("steps.jsonl")} == trained
+    assert (own / "folder" / "01_knob.md").read_text() == page

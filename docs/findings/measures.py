@@ -118,7 +118,8 @@ def read_measures(record: Path) -> dict[str, Values]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two arms in a measure, over the seeds of both. low, high: the 95% t interval; NaN below three seeds."""
+    """The difference of two arms in a measure, over the seeds of both. low, high: the 95% t interval; NaN below three
+    seeds."""
 
     mean: float
     low: float

@@ -168,7 +168,8 @@ def verify(
         print_json({"sweep": record.name, "agrees": first is None, "checked": found.checked, "difference": first})
     elif difference is None:
         total = sum(found.checked.values())
-        print_text(f"{record.name}: all {total:,} values of {len(found.checked)} files match the records")
+        of_what = "the kept report match its final scores" if kept else f"{len(found.checked)} files match the records"
+        print_text(f"{record.name}: all {total:,} values of {of_what}")
     if difference is not None:
         remedy = f" `bench report {record.name}` writes it again." if difference.is_stale else ""
         raise BenchError(f"{record.name}: {difference.sentence}{remedy}")
