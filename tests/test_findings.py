@@ -96,7 +96,10 @@ def claim(own: Path, number: int = 1, **fields: Any) -> None:
             {"run": "small", "says": "up better than base"},
             {"run": "small", "says": "same better than base"},
             {"run": "small", "says": "up equivalent to base"},
-            {"run": "small", "says": "up more than base", "measure": "steps.len/mean@end"},
+            {"run": "small", "says": "up more than base", "measure": "final_scores.pass@1"},
+            {"run": "small", "says": "base less than up", "measure": "final_scores.pass@1"},
+            {"run": "small", "says": "base more than up", "measure": "final_scores.pass@1"},
+            {"run": "small", "says": "up more than base", "measure": "final_scores.unheard_of"},
         ],
     }
     path = own / "folder" / f"{number:02d}_knob.yaml"
@@ -147,7 +150,7 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     assert "It helps here." in page and "Not registered before its first cell." in page
     assert "bench run mine --profile tiny" in page and "before training 35% pass@1" in page
     assert "The knob \\| helps." in first["README.md"], "a bar ends no cell of the table"
-    assert "2 contrasts of 1 sweep and on 4 predictions" in first["README.md"]
+    assert "2 contrasts of 1 sweep and on 7 predictions" in first["README.md"]
 
 
 def test_a_run_that_does_not_end_is_said_and_the_others_are_made(
@@ -174,10 +177,11 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     low, high = by_arm["same"]["low_pp"], by_arm["same"]["high_pp"]
     same = "shown" if low > 0 else "refuted" if high < 1.0 else "cannot be told"
     assert [one.outcome for one in found[:3]] == ["shown", same, "refuted"]
-    ends = difference(kept.measures["steps.len/mean@end"], "up", "base")
-    assert ends is not None
-    expected = "shown" if ends.low > 0 else "refuted" if ends.high < 0 else "cannot be told"
-    assert found[3].outcome == expected and "95% interval" in found[3].why
+    ends = difference(kept.measures["final_scores.pass@1"], "up", "base")
+    assert ends is not None and ends.low > 0
+    assert [one.outcome for one in found[3:]] == ["shown", "shown", "refuted", "cannot be told"]
+    assert f"95% interval [{ends.low:+.3f}, {ends.high:+.3f}]" in found[3].why
+    assert found[6].why == "it was not recorded"
     assert summary(found[:1]) == "1 prediction: 1 shown."
     assert summary([found[0], found[0], found[2]]) == "3 predictions: 2 shown, 1 refuted."
     assert f"**{summary(found)}**" in (own / "folder" / "01_knob.md").read_text()

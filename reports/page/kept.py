@@ -52,7 +52,8 @@ def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str
     report = read_object(page / "report.json")
     short = {key: [] if key in _AT_LENGTH else rows for key, rows in report.items()}
     short["laws"] = [row for row in report["laws"] if row.get("seed") is None]
-    question = sweep.model_copy(update={"contamination": [], "best_of_n": {}, "path": out})
+    # Without what is long, and without the folders of the machine that asked.
+    question = sweep.model_copy(update={"contamination": [], "best_of_n": {}, "asked": None, "path": out})
     contents: dict[str, str | bytes] = {
         "report.json": _compact(short),
         _SCORES: (page / _SCORES).read_text(encoding="utf-8"),

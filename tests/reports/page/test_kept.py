@@ -35,7 +35,8 @@ def written(sweep: SweepRecord) -> Path:
 
 
 def kept(tmp_path: Path, **fields: Any) -> Path:
-    folder = written(write_sweep(tmp_path / "mine", **fields))
+    asked = {"file": "sweep.yaml", "profile": "tiny", "folder": str(tmp_path)}
+    folder = written(write_sweep(tmp_path / "mine", asked=asked, **fields))
     keep_report(folder, tmp_path / "kept", numerics=5, beside={"note.txt": "beside"})
     return tmp_path / "kept"
 
@@ -58,6 +59,7 @@ def test_a_kept_report_agrees_with_its_scores(tmp_path: Path) -> None:
     assert found.checked["report.json"] > 100
     assert json.loads((folder / KEPT).read_text())["numerics"] == 5
     assert (folder / "note.txt").read_text() == "beside"
+    assert str(tmp_path) not in (folder / "sweep.json").read_text(), "a path of this machine"
     assert json.loads((folder / "report.json").read_text())["laws"] == [{"arm": "up", "seed": None}]
 
 
