@@ -78,7 +78,10 @@ def _median(rows: Sequence[Row], value: Callable[[Row], float | None]) -> float 
 def _share(part: str) -> Callable[[Row], float | None]:
     def share(row: Row) -> float | None:
         budget = row["variance"]
-        return None if budget is None or budget["refused"] else budget["these_problems"]["parts"][part]["share"]
+        if budget is None or budget["refused"]:
+            return None
+        parts = budget["these_problems"]["parts"]
+        return parts[part]["share"] if part in parts else None  # greedy decoding has no noise of samples
 
     return share
 
