@@ -14,10 +14,10 @@ import yaml
 
 from docs.findings import __main__ as findings_program
 from docs.findings import source
-from docs.findings.answer import Kept, all_runs, judged, summary
+from docs.findings.answer import Kept, _judged, all_runs, judged, summary
 from docs.findings.measures import Measure, difference, measures_table
 from docs.findings.method import ONE_SEED_SDS, _visible_row
-from docs.findings.source import FOLDER, RECORDS, Run, read_findings
+from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
 from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.records.files import write_json
@@ -185,6 +185,34 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     assert summary(found[:1]) == "1 prediction: 1 shown."
     assert summary([found[0], found[0], found[2]]) == "3 predictions: 2 shown, 1 refuted."
     assert f"**{summary(found)}**" in (own / "folder" / "01_knob.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("relation", "low_pp", "high_pp", "outcome"),
+    [
+        ("better than", 0.1, 2.0, "shown"),
+        ("better than", -0.5, 0.9, "refuted"),
+        ("better than", -0.5, 1.1, "cannot be told"),
+        ("worse than", -2.0, -0.1, "shown"),
+        ("worse than", -0.9, 0.5, "refuted"),
+        ("worse than", -1.1, 0.5, "cannot be told"),
+        ("equivalent to", -0.9, 0.9, "shown"),
+        ("equivalent to", 0.1, 1.5, "refuted"),
+        ("equivalent to", -1.5, -0.1, "refuted"),
+        ("equivalent to", -1.5, 0.5, "cannot be told"),
+    ],
+)
+def test_an_interval_decides_a_prediction(relation: str, low_pp: float, high_pp: float, outcome: str) -> None:
+    """A gain is refuted where the interval rules one as large as the margin out."""
+    row = {"arm": "up", "baseline": "base", "verdict": "", "note": "", "low_pp": low_pp, "high_pp": high_pp}
+    kept = Kept(Path("kept"))
+    vars(kept)["report"] = {"screening": [], "interactions": [], "contrasts": [row | {"level": 0.95, "margin_pp": 1.0}]}
+    prediction = Prediction(run="small", says=f"up {relation} base")
+    turned = Prediction(run="small", says=f"base {_TURNED.get(relation, relation)} up")
+    assert _judged(prediction, kept).outcome == _judged(turned, kept).outcome == outcome
+
+
+_TURNED = {"better than": "worse than", "worse than": "better than"}
 
 
 def test_a_measure_is_the_mean_of_a_cells_rows(tmp_path: Path) -> None:
