@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import RefusedError
 from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.files import read_object, write_json
-from reports.measure.contrasts import Contrast, compare_arms
+from reports.measure.contrasts import EQUAL_COMPLETIONS, Contrast, compare_arms
 from reports.measure.interactions import factor_effects
 from reports.measure.measurements import Measurement, Metric
 from reports.page.document import FINAL_SCORES, contrast_row, without_nan
@@ -154,7 +154,16 @@ def _numbers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
 
 
 def _only(row: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: row.get(key, ABSENT) for key in now}
+    return {key: _without_texts(row.get(key, ABSENT)) for key in now}
+
+
+def _without_texts(value: Any) -> Any:
+    """What a report says, without the note on equal completions, whose texts are not kept."""
+    if isinstance(value, dict):
+        return {key: _without_texts(item) for key, item in value.items()}
+    return (
+        "; ".join(part for part in value.split("; ") if part != EQUAL_COMPLETIONS) if isinstance(value, str) else value
+    )
 
 
 def _compact(document: object) -> str:

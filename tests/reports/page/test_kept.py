@@ -13,6 +13,7 @@ from harness.errors import RefusedError
 from harness.records import SweepRecord
 from harness.records.files import write_json
 from reports.measure import analyse
+from reports.measure.contrasts import EQUAL_COMPLETIONS
 from reports.page.document import SECTIONS, verdict_document, write_data
 from reports.page.kept import KEPT, keep_report, verify_kept
 from tests.reports.synthetic import write_sweep
@@ -84,6 +85,9 @@ def test_what_was_altered_is_named(tmp_path: Path) -> None:
     assert difference.place == "contrasts[0].difference_pp"
     change(folder, SCORES, "0.999", score)
     assert verify_kept(folder).difference is None
+
+    change(folder, "report.json", '"note": ""', f'"note": "{EQUAL_COMPLETIONS}"')
+    assert verify_kept(folder).difference is None, "texts are not kept, so this is taken on trust"
 
     change(folder, "report.json", '"verdict": "better"', '"verdict": "worse"')
     difference = verify_kept(folder).difference
