@@ -7,7 +7,7 @@ VLLM_TESTS := tests/test_real_input.py tests/harness/sampling/test_vllm_judge.py
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-all test-rest test-slow test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check docs \
-	chromium models reasoning-gym postgresql clean
+	findings chromium models reasoning-gym postgresql clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -46,6 +46,11 @@ test-lm-eval: .venv-lm-eval
 # The pages of docs/, with tables from the code, as build/docs/index.html.
 docs: .venv/installed-docs
 	$(BIN)/python -m mkdocs build --strict --quiet
+
+# Asks anew what the literature claims, which takes nights, and writes docs/findings/. Goes on where it stopped; what is
+# kept there is not run again. `make findings ONLY="1 4"` runs these two.
+findings: .venv/installed
+	$(BIN)/python -m docs.findings $(ONLY)
 
 # For the test that opens a report in a browser, which skips without one. Needs root, on Debian or Ubuntu.
 chromium:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from evals.tasks.base import Generated, Problem, Step, Task
 
-MIN_TERMS, MAX_TERMS = 3, 7
+TERMS = range(3, 8)
 TRAIN_PROBLEMS, TEST_PROBLEMS = 8192, 256
 MANY_TEST_PROBLEMS = 8192
 # Shares of the ways of working; the rest is careful. A slip can strike any partial sum of careful and rambling work.
@@ -27,10 +27,10 @@ SLIP_FRAC = 0.07
 HASTY_RIGHT_FRAC = 0.10
 
 
-def draw_digits(rng: random.Random, split: str) -> tuple[int, ...]:
+def draw_digits(rng: random.Random, split: str, n_terms: range = TERMS) -> tuple[int, ...]:
     """Digits of one problem of `split`. A hash of the digits assigns every sum to one split: splits never overlap."""
     while True:
-        terms = MIN_TERMS + int(rng.random() * (MAX_TERMS - MIN_TERMS + 1))
+        terms = n_terms.start + int(rng.random() * len(n_terms))
         digits = tuple(1 + int(rng.random() * 9) for _ in range(terms))
         is_test = hashlib.blake2b(bytes(digits), digest_size=1).digest()[0] < 32
         if is_test == (split == "test"):
@@ -71,11 +71,11 @@ def _digits(problem: Problem) -> tuple[int, ...]:
     return tuple(int(term) for term in problem.problem.rstrip("=").split("+"))
 
 
-def _problems(split: str, count: int, seed: int) -> list[Problem]:
+def _problems(split: str, count: int, seed: int, n_terms: range = TERMS) -> list[Problem]:
     rng = random.Random(seed)
     seen: dict[tuple[int, ...], None] = {}
     while len(seen) < count:
-        seen.setdefault(draw_digits(rng, split))
+        seen.setdefault(draw_digits(rng, split, n_terms))
     problems = []
     for digits in seen:
         expression = "+".join(map(str, digits))
@@ -158,3 +158,19 @@ MANY = replace(
     splits={"test": Generated(lambda: _problems("test", MANY_TEST_PROBLEMS, seed=2), version=1)},
 )
 """The same sums, and more of them to be evaluated on: for questions about the problems, such as how to decode."""
+
+
+def _with_terms(name: str, n_terms: range) -> Task:
+    """Sums of other lengths. The model of the profile `tiny` has seen none of more than seven terms."""
+    splits = {
+        "train": Generated(lambda: _problems("train", TRAIN_PROBLEMS, seed=1, n_terms=n_terms), version=1),
+        "test": Generated(lambda: _problems("test", TEST_PROBLEMS, seed=2, n_terms=n_terms), version=1),
+    }
+    return replace(TASK, name=name, splits=splits)
+
+
+HARD = _with_terms("arithmetic_hard", range(7, 11))
+"""Nearly all are longer than anything in the demonstrations."""
+
+MIXED = _with_terms("arithmetic_mixed", range(3, 11))
+"""Easy and hard sums side by side."""

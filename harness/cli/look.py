@@ -239,12 +239,12 @@ def show(
 
 def _settings_of_file(name: str) -> dict[str, Any] | None:
     """A profile or a sweep with its defaults; None if nothing of the kind has this name."""
-    from evals.yaml_file import load_yaml
+    from harness.plan.profile import read_profile
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 
     profiles = shipped(SHIPPED / "profiles")
     if name in profiles:
-        return {"profile": name, **load_yaml(profiles[name])}
+        return {"profile": name, **read_profile(profiles[name])}
     if name in shipped(SHIPPED) or name.endswith((".yaml", ".yml")):
         sweep = load_sweep(name)[0]
         # What a search does not read must not stand in its file, even with the value that it has anyway.

@@ -132,22 +132,31 @@ def verify(
 ) -> None:
     """Recompute every number of a written report from the records. Exits 1 if one differs.
 
-    It names the first that differs, with both values. Figures are drawn again and compared too.
+    It names the first that differs, with both values. Figures are drawn again and compared too. Of a kept report,
+    which has no cells, the contrasts are computed again from the final scores.
 
     Example: bench verify std_norm
+
+    Example: bench verify docs/findings/records/std_norm-tiny
     """
     from reports.measure.measurements import MetricError
+    from reports.page.kept import is_kept, verify_kept
     from reports.page.verification import verify_report
 
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
     record = read_arms(folder, "a search's page is checked by `bench report`")
-    if not (folder / "report" / "report.json").is_file():
+    kept = is_kept(folder)
+    if not kept and not (folder / "report" / "report.json").is_file():
         raise RefusedError(f"{record.name}: has no written report. `bench report {record.name}` writes one.")
+    if kept and reflection_words is not None:
+        raise RefusedError(
+            f"{folder}: is a kept report, without the text that --reflection-words looks at. Leave it out."
+        )
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
     note("computing the report again")
     try:
-        found = verify_report(record, folder / "report", followed)
+        found = verify_kept(folder) if kept else verify_report(record, folder / "report", followed)
     except MetricError as error:
         raise RefusedError(f"{error}.") from None
     difference = found.difference
@@ -159,7 +168,8 @@ def verify(
         print_json({"sweep": record.name, "agrees": first is None, "checked": found.checked, "difference": first})
     elif difference is None:
         total = sum(found.checked.values())
-        print_text(f"{record.name}: all {total:,} values of {len(found.checked)} files match the records")
+        of_what = "the kept report match its final scores" if kept else f"{len(found.checked)} files match the records"
+        print_text(f"{record.name}: all {total:,} values of {of_what}")
     if difference is not None:
         remedy = f" `bench report {record.name}` writes it again." if difference.is_stale else ""
         raise BenchError(f"{record.name}: {difference.sentence}{remedy}")

@@ -91,8 +91,7 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
                 problems += [f"{layer.origin}: {_under_objective(line)}" for line in str(error).splitlines()]
         elif overrides and not algorithm_is_named:
             missing.append(f"{layer.origin}: objective knobs without `algorithm`; name a preset to start from.")
-        # Types first: they reset their siblings, which the same layer may set, in whatever order it names them.
-        for knob in sorted(flat, key=lambda knob: not knob.endswith(".type")):
+        for knob in _types_first(flat):
             _set(knobs, knob, flat[knob])
             origins.pop(knob, None)
             origins[knob] = layer.origin
@@ -257,6 +256,19 @@ def _is_part(knob: str) -> bool:
     """Whether a knob is the weight of a reward part; that of a user's function may hold dots: `package.module:name`."""
     part = knob.removeprefix(_PARTS)
     return part != knob and ("." not in part or ":" in part)
+
+
+def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings on top of others, nested: what `resolve` makes of two layers before it fills in defaults."""
+    knobs, flat = dotted(below), dotted(above)
+    for knob in _types_first(flat):
+        _set(knobs, knob, flat[knob])
+    return _nested(knobs)
+
+
+def _types_first(flat: Knobs) -> list[str]:
+    """They reset their siblings, which the same layer may set, in whatever order it names them."""
+    return sorted(flat, key=lambda knob: not knob.endswith(".type"))
 
 
 def _set(knobs: Knobs, knob: str, value: Any) -> None:

@@ -1,4 +1,8 @@
-"""A profile: the settings of a substrate, and what its file says of itself, such as the spread measured there."""
+"""A profile: the settings of a substrate, and what its file says of itself, such as the spread measured there.
+
+A variant of a substrate `extends` its profile and states only what differs. The spread is not inherited: on other
+problems, or from another start, it is another one.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 
 from evals.tasks import get_task
 from evals.yaml_file import load_yaml
-from harness.config.resolve import Layer, dotted
+from harness.config.resolve import Layer, dotted, laid_over
 from harness.config.task import EvalSpec
 from harness.errors import RefusedError
 from harness.plan.sweep_file import SHIPPED, find_file, shipped
@@ -18,6 +22,7 @@ _PAIRED_SD = "paired_sd_pp"
 _SAMPLING_SD = "sampling_sd_pp"
 _FACTS = ("description", _PAIRED_SD, _SAMPLING_SD)
 """What a profile's file says of itself: no settings."""
+EXTENDS = "extends"
 
 
 def find_profile(given: str, beside: Path) -> Path:
@@ -27,9 +32,32 @@ def find_profile(given: str, beside: Path) -> Path:
     return find_file(given, shipped(SHIPPED / "profiles"), "profile")
 
 
+def read_profile(path: Path) -> dict[str, Any]:
+    """A profile's file, as if it stated what it extends too. Raises RefusedError where that is no profile, or extends
+    another one itself."""
+    document = load_yaml(path)
+    if EXTENDS not in document:
+        return document
+    given = document.pop(EXTENDS)
+    if not isinstance(given, str):
+        raise RefusedError(f"{path}: {EXTENDS} is {given!r}, but must name one profile, e.g. tiny.")
+    try:
+        extended = find_profile(given, beside=path)
+    except RefusedError as error:
+        raise RefusedError(f"{path}: {EXTENDS}: {error}") from None
+    below = load_yaml(extended)
+    if EXTENDS in below:
+        raise RefusedError(
+            f"{path}: {EXTENDS} is {given}, which extends {below[EXTENDS]} itself: extend that, and state all that "
+            "differs from it."
+        )
+    facts = {key: document.pop(key) for key in _FACTS if key in document}
+    return facts | laid_over({key: value for key, value in below.items() if key not in _FACTS}, document)
+
+
 def profile_layer(path: Path) -> Layer:
     """The settings of a profile's file."""
-    return Layer(str(path), {key: value for key, value in load_yaml(path).items() if key not in _FACTS})
+    return Layer(str(path), {key: value for key, value in read_profile(path).items() if key not in _FACTS})
 
 
 @dataclass(frozen=True)

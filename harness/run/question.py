@@ -28,6 +28,7 @@ from harness.plan import Plan, PlannedCell
 from harness.plan.filing import records_of
 from harness.plan.gate import values_that_differ
 from harness.plan.plan import RECOMMENDED_SEEDS
+from harness.plan.profile import EXTENDS, read_profile
 from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
 from harness.plan.tuning import tuning_record
@@ -128,7 +129,7 @@ def _keep_files(request: SweepRequest, specs: Collection[RunSpec], folder: Path)
     """Keep what a run from the records alone needs, unless this run started from there."""
     if request.path.parent.resolve() == folder.resolve():
         return
-    wanted = {Path(SWEEP_FILE): _sweep_file(request), Path(KEPT_PROFILE): request.profile_path.read_bytes()}
+    wanted = {Path(SWEEP_FILE): _sweep_file(request), Path(KEPT_PROFILE): _profile(request.profile_path)}
     for name in sorted({name for spec in specs for name in spec.own_files()}):
         wanted[Path(name)] = plugins.user_file(name).read_bytes()
     for module in [*plugins.in_use(), *(module for spec in specs for module in user_code(spec))]:
@@ -146,8 +147,16 @@ def _sweep_file(request: SweepRequest) -> bytes:
             return request.path.read_bytes()
     except (RefusedError, ValidationError):  # edited since
         pass
-    stated = request.sweep.model_dump(mode="json", exclude_unset=True, by_alias=True)
-    return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True).encode()
+    return _as_yaml(request.sweep.model_dump(mode="json", exclude_unset=True, by_alias=True))
+
+
+def _profile(path: Path) -> bytes:
+    """The file as its author wrote it, unless it extends another one, which may change."""
+    return _as_yaml(read_profile(path)) if EXTENDS in load_yaml(path) else path.read_bytes()
+
+
+def _as_yaml(document: Mapping[str, Any]) -> bytes:
+    return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True).encode()
 
 
 def _keep(path: Path, content: bytes) -> None:

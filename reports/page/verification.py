@@ -95,14 +95,27 @@ def compare_reports(written: Path, recomputed: Path) -> Verification:
     if stale is not None:
         return Verification(checked, stale)
     for file in _files(written, recomputed):
-        found, expected = dict(_leaves(written / file)), dict(_leaves(recomputed / file))
-        checked[file] = 0
-        for place in expected | found:
-            one, other = found.get(place, ABSENT), expected.get(place, ABSENT)
-            if not _agree(one, other):
-                return Verification(checked, Difference(file, place, one, other))
-            checked[file] += 1
+        found = _compare(file, dict(_leaves(written / file)), dict(_leaves(recomputed / file)))
+        checked |= found.checked
+        if found.difference is not None:
+            return Verification(checked, found.difference)
     return Verification(checked, None)
+
+
+def differing(file: str, written: object, recomputed: object) -> Verification:
+    """The same of two documents, as JSON has them, of one file."""
+    return _compare(file, dict(_nested(written, "")), dict(_nested(recomputed, "")))
+
+
+def _compare(file: str, written: dict[str, Any], recomputed: dict[str, Any]) -> Verification:
+    """What stands at each place of a file, up to the first difference."""
+    n_checked = 0
+    for place in recomputed | written:
+        one, other = written.get(place, ABSENT), recomputed.get(place, ABSENT)
+        if not _agree(one, other):
+            return Verification({file: n_checked}, Difference(file, place, one, other))
+        n_checked += 1
+    return Verification({file: n_checked}, None)
 
 
 def _files(*folders: Path) -> list[str]:

@@ -9,24 +9,30 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from evals.yaml_file import load_yaml
 from harness.plan import make_plan
+from harness.plan.profile import EXTENDS
 from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 
 FROZEN = Path(__file__).parent / "hashes.json"
 NEEDS_STEPS = ("positives_only", "ppo")
 """Sweeps that ask about steps of the work, which only the task of the profile `tiny` has."""
 
-NEEDS_TINY = ("distillation", "scalerl", "thinking_modes", "turns")
-"""Sweeps that bring a teacher, a prompt or a task along, with the tokens of the model of the profile `tiny`, or
-slices of its completion limit."""
+NEEDS_TINY = ("distillation", "scalerl", "sft_prompts_vs_samples", "start_by_algorithm", "thinking_modes", "turns")
+"""Sweeps that bring a teacher, demonstrations, a prompt or a task along, with the tokens of the model of the profile
+`tiny`, or slices of its completion limit."""
 
 Hashes = dict[str, dict[str, dict[str, str]]]
 
 
 def profiles_of(sweep: str) -> list[str]:
-    """The shipped profiles that a shipped sweep can be asked on."""
-    at_home_on_tiny = sweep in (*NEEDS_STEPS, *NEEDS_TINY)
-    return [profile for profile in shipped(SHIPPED / "profiles") if profile == "tiny" or not at_home_on_tiny]
+    """The shipped profiles that a shipped sweep can be asked on; those that extend another one stand for all sweeps
+    under one of them."""
+    profiles = shipped(SHIPPED / "profiles")
+    if sweep in (*NEEDS_STEPS, *NEEDS_TINY):
+        return ["tiny"]
+    variants = [name for name, path in profiles.items() if EXTENDS in load_yaml(path)]
+    return [name for name in profiles if sweep == "std_norm" or name not in variants]
 
 
 def hashes() -> Hashes:

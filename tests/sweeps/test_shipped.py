@@ -26,12 +26,14 @@ PROFILES = shipped(SHIPPED / "profiles")
 
 def test_the_sweeps_and_profiles_are_there() -> None:
     assert set(SWEEPS) == {
-        "aa", "algorithms", "clip_high", "curriculum", "decoding", "distillation", "dpo_beta", "dpo_vs_grpo", "entropy",
-        "format_reward", "group_vs_batch", "kimi_length", "kl", "kl_clip_high", "length_norm", "lora_rank",
-        "overlong", "overoptimisation", "pairwise_judge", "pass_k", "positives_only", "ppo", "precision", "preference",
-        "prompts_vs_samples", "scalerl", "spurious_rewards", "staged_context", "staleness", "std_norm", "temperature",
+        "aa", "algorithms", "cispo", "clip_high", "curriculum", "decoding", "distillation", "dpo_beta", "dpo_vs_grpo",
+        "entropy", "entropy_target", "format_reward", "group_vs_batch", "kimi_length", "kl", "kl_clip_high",
+        "length_norm", "lora_rank", "overlong", "overoptimisation", "pairwise_judge", "pass_k", "positives_only",
+        "ppo", "precision", "preference", "prompts_vs_samples", "scalerl", "sft_prompts_vs_samples",
+        "spurious_rewards", "staged_context", "staleness", "start_by_algorithm", "std_norm", "temperature",
         "thinking_modes", "turns", "updates", "verifier_free"
     }  # fmt: skip
+    assert {"tiny-easy", "tiny-hard", "tiny-mixed", "tiny-short-context", "tiny-weak-start"} <= set(PROFILES)
     assert {"tiny", "smollm2-gsm8k", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-math-1.5b"} <= set(PROFILES)
 
 
@@ -147,7 +149,7 @@ def test_a_profile_describes_itself() -> None:
     for profile, path in PROFILES.items():
         assert yaml.safe_load(path.read_text(encoding="utf-8"))["description"]
         assert find_profile(profile, beside=SWEEPS["std_norm"]) == path
-        assert {"description", "paired_sd_pp", "sampling_sd_pp"}.isdisjoint(profile_layer(path).settings)
+        assert {"description", "extends", "paired_sd_pp", "sampling_sd_pp"}.isdisjoint(profile_layer(path).settings)
 
 
 def test_the_hashes_are_frozen() -> None:

@@ -15,6 +15,7 @@ from harness.records.registration import REGISTERED
 from harness.run.cell import CellLog
 from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import write_sweep_file
+from tests.reports.page.test_kept import kept
 from tests.reports.synthetic import Changes, write_sweep
 
 SCORES = {"base": (0.50, 0.52, 0.51, 0.55), "up": (0.53, 0.56, 0.57, 0.58), "same": (0.501, 0.519, 0.512, 0.549)}
@@ -159,3 +160,14 @@ def test_results_are_printed_for_a_paper(bench: Bench, tmp_path: Path) -> None:
     assert first.startswith("arm,") and {row.split(",")[0] for row in rows} == {*SCORES}
     refused = bench("report", "mine", "--format", "csv", "--json")
     assert refused.code == 2 and "give one of them" in refused.err
+
+
+def test_a_kept_report_is_verified_without_its_cells(bench: Bench, tmp_path: Path) -> None:
+    folder = kept(tmp_path, arms={"base": 0.0, "up": 2.0}, seeds=6)
+    result = bench("verify", folder)
+    assert result.code == 0 and "values of the kept report match its final scores" in result.out
+    refused = bench("verify", folder, "--reflection-words", "wait")
+    assert refused.code == 2 and "is a kept report, without the text that --reflection-words looks at" in refused.err
+    (folder / "report.json").write_text((folder / "report.json").read_text().replace("better", "worse"))
+    altered = bench("verify", folder)
+    assert altered.code == 1 and "report.json, the digest" in altered.err

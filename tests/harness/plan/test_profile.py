@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from evals.yaml_file import load_yaml
 from harness.errors import RefusedError
 from harness.plan import make_plan
-from harness.plan.profile import MeasuredSpread, find_profile, profile_layer
-from harness.plan.sweep_file import SHIPPED
+from harness.plan.profile import EXTENDS, MeasuredSpread, find_profile, profile_layer, read_profile
+from harness.plan.sweep_file import KEPT, KEPT_PROFILE, SHIPPED
+from harness.run.question import write_question
 
 
 def test_a_profile_is_looked_for_beside_the_sweep_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +74,46 @@ def test_all_of_a_spread_counts_as_sampling_where_its_part_is_not_known(tmp_path
 def test_a_spread_that_is_none_is_refused(text: str, fault: str, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=fault):
         spread(tmp_path / "mine.yaml", text)
+
+
+def profile(folder: Path, name: str, text: str) -> Path:
+    path = folder / f"{name}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_variant_states_only_what_differs_from_the_profile_that_it_extends(tmp_path: Path) -> None:
+    lora = "lora: {type: lora, rank: 4, alpha: 8.0}"
+    profile(
+        tmp_path, "base", f"description: all\npaired_sd_pp: 0.8\nmodel: {{{lora}}}\ntrain: {{steps: 3, device: cpu}}\n"
+    )
+    variant = profile(
+        tmp_path, "variant", "extends: base.yaml\ndescription: few\nmodel.lora.type: none\ntrain.steps: 2\n"
+    )
+    layer = profile_layer(variant)
+    # The rank belongs to the kind of adapter that the variant puts away, and the spread to another substrate.
+    assert layer.settings == {"model": {"lora": {"type": "none"}}, "train": {"steps": 2, "device": "cpu"}}
+    assert layer.origin == str(variant) and read_profile(variant)["description"] == "few"
+    assert MeasuredSpread.of(variant) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("extends: 3", r"variant.yaml: extends is 3, but must name one profile, e.g. tiny"),
+        ("extends: tniy", r"variant.yaml: extends: profile 'tniy': .* did you mean tiny\?"),
+        ("extends: tiny-easy", "extends is tiny-easy, which extends tiny itself: extend that"),
+    ],
+)
+def test_a_variant_that_extends_no_profile_is_refused(text: str, fault: str, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match=fault):
+        profile_layer(profile(tmp_path, "variant", text))
+
+
+def test_the_records_keep_a_variant_with_all_that_it_extends(tmp_path: Path) -> None:
+    """They are asked again from there, when the extended profile may say something else."""
+    plan = make_plan("std_norm", "tiny-hard", seeds=1)
+    write_question(plan, tmp_path, "bench run std_norm")
+    again = make_plan(str(tmp_path / "std_norm"))
+    assert EXTENDS not in load_yaml(tmp_path / "std_norm" / KEPT / KEPT_PROFILE)
+    assert [cell.hash for cell in again.cells] == [cell.hash for cell in plan.cells]

@@ -1,0 +1,1 @@
+"""The documentation: pages, what fills in their tables, and the findings with what makes them."""

@@ -1,0 +1,152 @@
+"""What the kept reports say of a claim: each prediction is shown, refuted, or cannot be told."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from docs.findings.measures import Values, difference, read_measures
+from docs.findings.source import NO_DIFFERENCE, Finding, Prediction, Run
+from harness.errors import RefusedError
+from harness.records import SweepRecord
+from harness.records.files import read_object
+from reports.formats import count, interval, number
+from reports.page.headline import declared_rows
+from reports.page.kept import KEPT, kept_report
+from reports.page.requirements import Judgement, Requirement, judge
+from reports.page.verdict import judged_rows
+
+Outcome = Literal["shown", "refuted", "cannot be told"]
+OUTCOMES: tuple[Outcome, ...] = ("shown", "refuted", "cannot be told")
+
+_OPPOSITES = {"better": ("not better",), "worse": ("not worse",), "equivalent": ("better", "worse")}
+"""By relation, those of which any refutes it. A gain is refuted where one as large as the margin is ruled out."""
+
+_COVERAGE: dict[str, Outcome] = {"sharpened": "shown", "discovered": "refuted", "both": "refuted"}
+"""What the word of `reports.statistics.coverage_word` says of the claim that training sharpens only."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kept report of a run."""
+
+    folder: Path
+
+    @cached_property
+    def sweep(self) -> SweepRecord:
+        return kept_report(self.folder)[0]
+
+    @cached_property
+    def report(self) -> dict[str, list[dict[str, Any]]]:
+        return kept_report(self.folder)[1]
+
+    @cached_property
+    def measures(self) -> dict[str, Values]:
+        return read_measures(self.folder)
+
+    @cached_property
+    def numerics(self) -> int:
+        """The NUMERICS_VERSION under which its cells were trained."""
+        return int(read_object(self.folder / KEPT)["numerics"])
+
+    @property
+    def contrasts(self) -> list[dict[str, Any]]:
+        """Those that the sweep declares."""
+        return declared_rows(self.report)
+
+    @property
+    def before(self) -> dict[str, float | None]:
+        """The metrics of the model before training on the compared task; empty if they were not measured."""
+        task = self.report["arms"][0]["task"]
+        return next((dict(row["metrics"]) for row in reversed(self.sweep.base_scores) if row["task"] == task), {})
+
+    @property
+    def trained_s(self) -> float:
+        return math.fsum(cell["total_s"] or 0.0 for cell in self.report["cells"])
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A prediction with what became of it, and why."""
+
+    what: str
+    run: str
+    outcome: Outcome
+    why: str
+
+
+def judged(finding: Finding, kept: dict[str, Kept]) -> list[Judged]:
+    """The predictions of a claim, each against its run. kept: by the names of the finding's runs."""
+    return [_judged(one, kept[one.run]) for one in finding.predicts]
+
+
+def _judged(prediction: Prediction, kept: Kept) -> Judged:
+    try:
+        decide = _by_verdict if prediction.measure is None else _by_measure
+        outcome, why = decide(prediction, kept)
+    except RefusedError as error:
+        raise RefusedError(f"{kept.folder.name}, {prediction.says!r}: {error}") from None
+    what = prediction.says if prediction.measure is None else f"{prediction.measure}: {prediction.says}"
+    return Judged(what, prediction.run, outcome, why)
+
+
+def _by_verdict(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
+    arm, relation, baseline = prediction.arms
+    rows = judged_rows(kept.report)
+
+    def judgement(relation: str) -> Judgement:
+        return judge(Requirement(prediction.says, arm, relation, baseline), rows)
+
+    found = judgement(relation)
+    if found.holds:
+        return "shown", found.why
+    against = next((one for one in map(judgement, _OPPOSITES[relation]) if one.holds), None)
+    return ("cannot be told", found.why) if against is None else ("refuted", against.why)
+
+
+def _by_measure(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
+    """By the sign of the 95% interval: a measure has no margin."""
+    arm, relation, baseline = prediction.arms
+    values = kept.measures.get(prediction.measure or "", {})
+    found = difference(values, arm, None if baseline == NO_DIFFERENCE else baseline)
+    if found is None:
+        return "cannot be told", "it was not recorded"
+    low, high = (found.low, found.high) if relation == "more" else (-found.high, -found.low)
+    outcome: Outcome = "shown" if low > 0 else "refuted" if high < 0 else "cannot be told"
+    if math.isnan(found.low):
+        return outcome, f"the difference is {number(found.mean)}, without an interval: n = {found.n}"
+    ends = interval(found.low, found.high, decimals=3)
+    return outcome, f"the difference is {number(found.mean)}, 95% interval {ends}, n = {found.n}"
+
+
+def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
+    """Each arm of each run against the model before training: has training only sharpened?"""
+    return [
+        Judged(
+            f"{row['arm']} sharpens", one.folder.name, _COVERAGE.get(row["word"], "cannot be told"), str(row["word"])
+        )
+        for one in kept
+        for row in one.report["coverage"]
+        if row["against"] is None
+    ]
+
+
+def summary(found: Sequence[Judged]) -> str:
+    """`3 predictions: 2 shown, 1 cannot be told.`"""
+    counts = Counter(one.outcome for one in found)
+    parts = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
+    return f"{count(len(found), 'prediction')}: {', '.join(parts)}."
+
+
+def kept_runs(finding: Finding) -> dict[str, Kept]:
+    return {name: Kept(run.record) for name, run in finding.runs.items()}
+
+
+def all_runs(findings: Sequence[Finding]) -> dict[Path, Run]:
+    """Every run of the findings once, by the folder of its record."""
+    return {run.record: run for finding in findings for run in finding.runs.values()}

@@ -1,0 +1,128 @@
+"""method.md: where the noise of all these comparisons came from, what pairing saved, and what fewer seeds would have
+seen."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from docs.findings.answer import Kept, kept_runs
+from docs.findings.page import table
+from docs.findings.source import Finding
+from reports.formats import count, percent, points, ratio
+from reports.statistics import power
+
+FEW_SEEDS = (3, 6)
+ONE_SEED_SDS = 1.960 + 0.842
+"""Whoever knows the sd from elsewhere finds a true difference of so many sds in a single seed, with 80% power at the 5%
+level."""
+_PARTS = {"seeds": "training seeds", "seeds_x_problems": "seed x problem", "sampling": "evaluation samples"}
+
+Row = dict[str, Any]
+
+
+def method_page(findings: Sequence[Finding], kept: Sequence[Kept]) -> str:
+    """method.md, over the runs that are kept."""
+    rows = [row for one in kept for row in one.report["contrasts"]]
+    found = [row for row in rows if row["verdict"] in ("better", "worse") and (_sd_pp(row) or 0) > 0]
+    return _PAGE.format(
+        comparisons=count(len(rows), "comparison"),
+        sweeps=count(len(kept), "sweep"),
+        budget=_budget(kept),
+        pairing=_pairing(kept),
+        visible=_visible(findings, found),
+    )
+
+
+_PAGE = """# What was learned about measuring
+
+<!-- Made by `make findings`. -->
+
+Over {comparisons} of an arm with its baseline, in {sweeps}. Every number of a sweep is the median over its comparisons.
+
+## Where the noise comes from
+
+{budget}
+
+The sd is that of one seed's difference, in percentage points. The shares are of the variance of the mean difference on
+these problems. More samples shrink the last of them only; more seeds shrink all.
+
+## What pairing saved
+
+{pairing}
+
+The correlation is that of the two arms' scores over seeds. The variance ratio is that of the paired mean difference
+over an unpaired one: at 0.5, pairing saved half of the seeds. Above 1 it cost some.
+
+## What fewer seeds would have seen
+
+{visible}
+
+An effect counts as visible if a design with so many seeds finds it with 80% power at the 5% level, without any
+correction. For one seed the sd is taken as known from elsewhere; nobody who has one seed knows it.
+"""
+
+
+def _sd_pp(row: Row) -> float | None:
+    """The standard deviation of one seed's difference."""
+    differences = row["differences_pp"]
+    return statistics.stdev(differences) if len(differences) > 1 else None
+
+
+def _median(rows: Sequence[Row], value: Callable[[Row], float | None]) -> float | None:
+    known = [one for row in rows if (one := value(row)) is not None]
+    return statistics.median(known) if known else None
+
+
+def _share(part: str) -> Callable[[Row], float | None]:
+    def share(row: Row) -> float | None:
+        budget = row["variance"]
+        if budget is None or budget["refused"]:
+            return None
+        parts = budget["these_problems"]["parts"]
+        return parts[part]["share"] if part in parts else None  # greedy decoding has no noise of samples
+
+    return share
+
+
+def _budget(kept: Sequence[Kept]) -> str:
+    rows = []
+    for one in kept:
+        contrasts = one.report["contrasts"]
+        shares = [percent(_median(contrasts, _share(part))) for part in _PARTS]
+        rows.append([one.folder.name, str(len(one.sweep.seeds)), points(_median(contrasts, _sd_pp)), *shares])
+    return table(["run", "seeds", "sd (pp)", *_PARTS.values()], rows)
+
+
+def _pairing(kept: Sequence[Kept]) -> str:
+    rows = []
+    for one in kept:
+        contrasts = one.report["contrasts"]
+        medians = [_median(contrasts, lambda row, key=key: row[key]) for key in ("correlation", "variance_ratio")]  # type: ignore[misc]
+        rows.append([one.folder.name, *map(ratio, medians)])
+    return table(["run", "correlation", "variance ratio"], rows)
+
+
+def _visible(findings: Sequence[Finding], found: Sequence[Row]) -> str:
+    """How many effects so many seeds would have shown: those that the sources report, and those found here."""
+    published = []
+    for finding in findings:
+        rows = [row for one in kept_runs(finding).values() for row in one.report["contrasts"]] if finding.is_run else []
+        if finding.published_pp is not None and (sd := _median(rows, _sd_pp)):
+            published.append((finding.published_pp, sd))
+    ours = [(abs(row["difference_pp"]), sd) for row in found if (sd := _sd_pp(row))]
+    return table(
+        ["effects", "number", "1 seed", *(f"{n} seeds" for n in FEW_SEEDS)],
+        [
+            _visible_row("reported by the sources, with the noise measured here", published),
+            _visible_row("found here", ours),
+        ],
+    )
+
+
+def _visible_row(name: str, effects: Sequence[tuple[float, float]]) -> list[str]:
+    """effects: each with the sd of one seed's difference, in percentage points."""
+    by_one = sum(effect >= ONE_SEED_SDS * sd for effect, sd in effects)
+    by_few = [sum(effect >= power(sd, n=n).effect for effect, sd in effects) for n in FEW_SEEDS]
+    return [name, str(len(effects)), str(by_one), *map(str, by_few)]

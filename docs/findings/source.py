@@ -1,0 +1,165 @@
+"""NN_name.yaml: a claim, the runs that ask about it, and what it predicts of them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from docs.findings.measures import Measure
+from evals.yaml_file import load_yaml
+from harness.config.resolve import readable_errors
+from harness.errors import RefusedError, UnknownNameError
+from reports.page.requirements import parse_requirement
+
+FOLDER = Path(__file__).parent
+RECORDS = FOLDER / "records"
+HOME = Path("runs/findings")
+"""Each setting of a sweep has a home of its own there, since in a home a sweep's name is one question."""
+
+_MEASURED = re.compile(r"(?P<arm>\S+) (?P<relation>more|less) than (?P<baseline>\S+)")
+NO_DIFFERENCE = "0"
+"""The baseline of a measure that is a difference itself."""
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _is_measure(text: str) -> str:
+    Measure.parse(text)
+    return text
+
+
+class Run(Part):
+    """A sweep in one setting. sweep, profile: shipped names or files. most_seeds: it goes on until every contrast has a
+    verdict, up to so many seeds; without it the sweep file's own seeds are run."""
+
+    sweep: str
+    profile: str = "tiny"
+    set: list[str] = []
+    most_seeds: int | None = Field(None, ge=6)
+
+    @property
+    def name(self) -> str:
+        """That of the sweep, which may be a file of its own."""
+        return Path(self.sweep).stem
+
+    @property
+    def place(self) -> str:
+        """The name of its home: the profile, and what was set of the training. Another evaluation of the same cells
+        has the same home, where nothing is trained for it."""
+        return self._slug([setting for setting in self.set if not setting.startswith("eval.")])
+
+    @property
+    def record(self) -> Path:
+        return RECORDS / f"{self.name}-{self._slug(self.set)}"
+
+    @property
+    def folder(self) -> Path:
+        """That of the sweep, in its home."""
+        return HOME / self.place / self.name
+
+    def _slug(self, settings: list[str]) -> str:
+        values = [one.rpartition(".")[2] for one in settings]
+        return re.sub(r"[^\w.=+-]", "_", "+".join([Path(self.profile).stem, *values]))
+
+    @property
+    def options(self) -> list[str]:
+        """Those of `bench freeze` and `bench run`."""
+        options = ["--profile", self.profile, *(word for setting in self.set for word in ("--set", setting))]
+        options += [] if self.most_seeds is None else ["--until", "verdict", "--most-seeds", str(self.most_seeds)]
+        return [*options, "--home", str(HOME / self.place)]
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["bench", "run", self.sweep, *self.options])
+
+
+class Prediction(Part):
+    """What the claim says of one run. says: as in `bench verdict --require`, with better, worse or equivalent; of a
+    measure `ARM more|less than ARM`, or than 0 if the measure is itself a difference."""
+
+    run: str
+    says: str
+    measure: Annotated[str, AfterValidator(_is_measure)] | None = None
+
+    @property
+    def arms(self) -> tuple[str, str, str]:
+        """The arm, the relation, the arm that it is compared with."""
+        if self.measure is None:
+            asked = parse_requirement(self.says)
+            return asked.arm, asked.relation, asked.baseline
+        found = _MEASURED.fullmatch(self.says)
+        if found is None:
+            raise RefusedError(f"{self.says!r}: of a measure say `ARM more than ARM` or `ARM less than ARM`.")
+        return found["arm"], found["relation"], found["baseline"]
+
+    @model_validator(mode="after")
+    def _is_readable(self) -> Prediction:
+        relation = self.arms[1]
+        if self.measure is None and relation not in ("better", "worse", "equivalent"):
+            raise ValueError(f"says is {self.says!r}: a claim predicts better, worse or equivalent")
+        return self
+
+
+class Finding(Part):
+    """A claim and how it is asked.
+
+    source: who makes the claim, and where. runs: by a name that the page uses. predicts: nothing for a claim about
+    coverage. coverage: whether the claim is about every run of every finding: that training sharpens. on_gpu: a run
+    that would need a GPU, which the page names as not run. paragraph: what is to be made of the answer, by hand.
+    """
+
+    number: int = Field(ge=1)
+    name: str
+    title: str
+    claim: str
+    source: str
+    about: Literal["predictions", "coverage"] = "predictions"
+    runs: dict[str, Run] = {}
+    predicts: list[Prediction] = []
+    measures: list[Annotated[str, AfterValidator(_is_measure)]] = []
+    published_pp: float | None = Field(None, gt=0, description="the effect that the source reports, if it does")
+    on_gpu: Run | None = None
+    paragraph: str = ""
+
+    @model_validator(mode="after")
+    def _predicts_of_its_runs(self) -> Finding:
+        for prediction in self.predicts:
+            if prediction.run not in self.runs:
+                raise UnknownNameError("run", prediction.run, self.runs)
+        if (self.about == "coverage") == bool(self.runs):
+            raise ValueError("runs: state them, or set about to coverage, which takes those of all findings")
+        return self
+
+    @property
+    def page(self) -> str:
+        return f"{self.number:02d}_{self.name}.md"
+
+    @property
+    def measured(self) -> list[str]:
+        """All measures, those of its predictions first."""
+        predicted = [one.measure for one in self.predicts if one.measure is not None]
+        return list(dict.fromkeys([*predicted, *self.measures]))
+
+    @property
+    def is_run(self) -> bool:
+        return bool(self.runs) and all(run.record.is_dir() for run in self.runs.values())
+
+
+def read_findings(folder: Path = FOLDER) -> list[Finding]:
+    """The findings of a folder, by number. Raises RefusedError for a file that is none."""
+    return [_read(path) for path in sorted(folder.glob("[0-9][0-9]_*.yaml"))]
+
+
+def _read(path: Path) -> Finding:
+    number, _, name = path.stem.partition("_")
+    try:
+        return Finding.model_validate(load_yaml(path) | {"number": int(number), "name": name})
+    except ValidationError as error:
+        lines = [line for _, line in readable_errors(error, [*Finding.model_fields])]
+        raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from error

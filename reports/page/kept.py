@@ -1,0 +1,180 @@
+"""A report in short, to be committed beside what is concluded from it: the question, report.json and the final scores.
+
+It takes a hundredth of the cells' room, and holds enough to compute every contrast again. What only the cells could
+show (curves, samples, laws of single seeds) is taken on trust. `kept.json` has the digests of all files, and the
+version of the numerics that trained the cells.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import RefusedError
+from harness.records import CellRecord, SweepRecord, read_sweep
+from harness.records.files import read_object, write_json
+from reports.measure.contrasts import EQUAL_COMPLETIONS, Contrast, compare_arms
+from reports.measure.interactions import factor_effects
+from reports.measure.measurements import Measurement, Metric
+from reports.page.document import FINAL_SCORES, contrast_row, without_nan
+from reports.page.headline import headline_rows
+from reports.page.templating import write_text
+from reports.page.verification import ABSENT, Difference, Verification, differing
+
+if TYPE_CHECKING:
+    from reports.page.document import Report
+
+KEPT = "kept.json"
+_SCORES = f"data/{FINAL_SCORES}"
+_AT_LENGTH = ("flips", "problem_ranges", "across_tasks", "modes")
+"""Sections of report.json that are about single problems and tasks, and long."""
+
+
+def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str | bytes] | None = None) -> None:
+    """Keep the report of a sweep that has ended.
+
+    folder: of the sweep. out: is made, or written over. numerics: the NUMERICS_VERSION that trained the cells. beside:
+    further files by name, such as a figure. Raises RefusedError where cells are still to come, or arms evaluate one
+    checkpoint and are compared problem by problem.
+    """
+    sweep, page = read_sweep(folder), folder / "report"
+    if not sweep.is_complete:
+        raise RefusedError(f"{folder}: has cells that have not ended. `bench run {sweep.name}` goes on.")
+    if sweep.checkpoint is not None:
+        raise RefusedError(
+            f"{folder}: compares its arms problem by problem, and a kept report has no scores of single problems."
+        )
+    report = read_object(page / "report.json")
+    short = {key: [] if key in _AT_LENGTH else rows for key, rows in report.items()}
+    short["laws"] = [row for row in report["laws"] if row.get("seed") is None]
+    # Without what is long, and without the folders of the machine that asked.
+    question = sweep.model_copy(update={"contamination": [], "best_of_n": {}, "asked": None, "path": out})
+    contents: dict[str, str | bytes] = {
+        "report.json": _compact(short),
+        _SCORES: (page / _SCORES).read_text(encoding="utf-8"),
+        **(beside or {}),
+    }
+    for name, content in contents.items():
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            write_text(path, content)
+    question.write()
+    digests = {name: _digest(out / name) for name in sorted(["sweep.json", *contents])}
+    write_json(out / KEPT, {"schema": 1, "numerics": numerics, "files": digests})
+
+
+def is_kept(folder: Path) -> bool:
+    return (folder / KEPT).is_file()
+
+
+def kept_report(folder: Path) -> tuple[SweepRecord, Report]:
+    """The question and the report that were kept in a folder."""
+    return read_sweep(folder), read_object(folder / "report.json")
+
+
+def verify_kept(folder: Path) -> Verification:
+    """Compare every file with its digest, then every contrast and effect of report.json, its arms' scores and its
+    answer with what the final scores give."""
+    for name, digest in read_object(folder / KEPT)["files"].items():
+        found = _digest(folder / name) if (folder / name).is_file() else ABSENT
+        if found != digest:
+            return Verification({}, Difference(name, "the digest", digest, found))
+    sweep, report = kept_report(folder)
+    again = json.loads(_compact(_recomputed(sweep, report, folder)))
+    written = {key: [_only(row, now) for row, now in zip(report[key], again[key], strict=False)] for key in again}
+    return differing("report.json", written, again)
+
+
+def _recomputed(sweep: SweepRecord, report: Report, folder: Path) -> Report:
+    """The sections of report.json that follow from the final scores."""
+    measurements = _measurements(sweep, report, folder)
+    contrasts, effects = compare_arms(sweep, measurements), factor_effects(sweep, measurements)
+    found: Report = {
+        "contrasts": _rows(sweep, contrasts),
+        "interactions": _rows(sweep, [effect.contrast for effect in effects]),
+        "arms": [
+            {"arm": arm, "seeds": [m.cell.seed for m in cells], "scores_pp": [m.score_pp for m in cells]}
+            for arm, cells in measurements.items()
+        ],
+    }
+    return found | {"headline": headline_rows(report)}
+
+
+def _rows(sweep: SweepRecord, contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
+    n = len(contrasts)
+    rows = (
+        contrast_row(one, metric=sweep.metric, margin_pp=sweep.margin_pp, n_contrasts=n, warnings=[])
+        for one in contrasts
+    )
+    return [without_nan({key: value for key, value in row.items() if key != "warnings"}) for row in rows]
+
+
+def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[Measurement]]:
+    """The finished cells as the report counts them, with the final scores as all that they measured."""
+    metric, evaluation = Metric.of(sweep), sweep.evaluation
+    drawn = {}
+    if evaluation is not None:
+        known = [n for n in (evaluation.problems, sweep.n_held_out(metric.task)) if n is not None]
+        drawn = {"n_problems": min(known, default=None), "n_samples": evaluation.samples}
+    rows = {(row["arm"], row["seed"]): row for row in report["cells"]}
+    cells = []
+    for cell in sweep.cells:
+        row = rows[cell.arm, cell.seed]
+        cells.append(CellRecord(cell.path, cell.arm, cell.seed, cell.hash, cell.evaluation, seen=row))
+    vars(sweep)["cells"] = cells
+    scores = {(row["arm"], int(row["seed"])): row for row in _read_scores(folder) if row["task"] == metric.task}
+    found: dict[str, list[Measurement]] = {arm: [] for arm in sweep.arms}
+    for cell in cells:
+        if cell.state == "done":
+            metrics = dict(_numbers(scores[cell.arm, cell.seed]))
+            one = Measurement(cell, metric)
+            final = {"final": True, "task": metric.task, "metrics": metrics, **drawn}
+            vars(one).update(scores=[final], final_samples=None, evaluates_checkpoint=False)
+            found[cell.arm].append(one)
+    return found
+
+
+def _read_scores(folder: Path) -> list[dict[str, str]]:
+    with (folder / _SCORES).open(encoding="utf-8", newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def _numbers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    for name, text in row.items():
+        if name not in ("arm", "seed", "task") and text and math.isfinite(number := float(text)):
+            yield name, number
+
+
+def _only(row: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _without_texts(row.get(key, ABSENT)) for key in now}
+
+
+def _without_texts(value: Any) -> Any:
+    """What a report says, without the note on equal completions, whose texts are not kept."""
+    if isinstance(value, dict):
+        return {key: _without_texts(item) for key, item in value.items()}
+    return (
+        "; ".join(part for part in value.split("; ") if part != EQUAL_COMPLETIONS) if isinstance(value, str) else value
+    )
+
+
+def _compact(document: object) -> str:
+    """One section a line, so that a change of one is a change of a line."""
+    if not isinstance(document, dict):
+        return json.dumps(document, ensure_ascii=False, allow_nan=False)
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(rows, ensure_ascii=False, allow_nan=False)}" for key, rows in document.items()
+    ]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()

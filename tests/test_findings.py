@@ -1,0 +1,305 @@
+"""The findings: their sources can be asked, their pages follow from what is kept, and nothing is run twice."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from docs.findings import __main__ as findings_program
+from docs.findings import source
+from docs.findings.answer import Kept, _judged, all_runs, judged, summary
+from docs.findings.measures import Measure, difference, measures_table
+from docs.findings.method import ONE_SEED_SDS, _visible_row
+from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
+from harness.errors import RefusedError
+from harness.plan import make_plan
+from harness.records.files import write_json
+from reports.measure import analyse
+from reports.measure.interactions import declared_names
+from reports.page.document import SECTIONS, verdict_document, write_data
+from reports.page.kept import is_kept, verify_kept
+from reports.statistics import power
+from tests.reports.synthetic import write_sweep
+
+FINDINGS = read_findings()
+RUNS = {path.name: run for path, run in all_runs(FINDINGS).items()}
+MOST_BYTES = 20_000_000
+MOST_DETECTABLE_PP = {4: 1.0, 8: 1.5, 12: 1.5}
+"""By the most contrasts: with the spread of the profile `tiny`, at the last look."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_can_be_asked_and_can_answer(name: str) -> None:
+    run = RUNS[name]
+    plan = make_plan(run.sweep, run.profile, run.set, seeds=run.most_seeds)
+    plan.require_answerable()
+    declared = declared_names(plan.grid, [*plan.arms], plan.baseline)
+    n_seeds = len(plan.request.seed_list)
+    allowed = next(pp for most, pp in MOST_DETECTABLE_PP.items() if len(declared) <= most)
+    sd = 0.8 * max(one.sd_ratio for one in declared)
+    assert power(sd, n=n_seeds, alpha=plan.sweep.compare.alpha / len(declared)).effect <= allowed
+    compared = {one.name for one in declared} | {one.baseline for one in declared} | {*plan.arms}
+    for finding in FINDINGS:
+        for prediction in finding.predicts:
+            arm, _, baseline = prediction.arms
+            if finding.runs[prediction.run] == run:
+                assert {arm, baseline} - {"0"} <= compared, f"{finding.number}: {prediction.says}"
+
+
+def test_each_claim_has_its_number_and_its_source() -> None:
+    assert [one.number for one in FINDINGS] == list(range(1, len(FINDINGS) + 1))
+    assert all(any(character.isdigit() for character in one.source) for one in FINDINGS)
+
+
+def test_what_is_committed_is_whole() -> None:
+    """The pages are those that the records give, every record passes `bench verify`, and none is of no finding."""
+    pages = findings_program.pages(FINDINGS)
+    assert set(FOLDER.glob("*.md")) == {*pages}
+    for path, text in pages.items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make findings`"
+    folders = [path for path in RECORDS.glob("*") if path.is_dir()]
+    assert {path.name for path in folders} <= {*RUNS}
+    for folder in folders:
+        difference = verify_kept(folder).difference
+        assert difference is None, f"{folder.name}: {difference.sentence}"
+    assert sum(path.stat().st_size for path in RECORDS.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+ARMS = {"base": 0.0, "up": 3.0, "same": 0.0}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Sources, records and homes of a test's own."""
+    for module, name in ((source, "RECORDS"), (source, "FOLDER"), (findings_program, "FOLDER")):
+        monkeypatch.setattr(module, name, tmp_path / name.lower())
+    monkeypatch.setattr(source, "HOME", tmp_path / "runs")
+    monkeypatch.setattr(findings_program, "read_findings", lambda: source.read_findings(tmp_path / "folder"))
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+def claim(own: Path, number: int = 1, **fields: Any) -> None:
+    document: dict[str, Any] = {
+        "title": "A knob",
+        "claim": "The knob | helps.",
+        "source": "Somebody (1234.56789)",
+        "runs": {"small": {"sweep": "mine"}},
+        "predicts": [
+            {"run": "small", "says": "up better than base"},
+            {"run": "small", "says": "same better than base"},
+            {"run": "small", "says": "up equivalent to base"},
+            {"run": "small", "says": "up more than base", "measure": "final_scores.pass@1"},
+            {"run": "small", "says": "base less than up", "measure": "final_scores.pass@1"},
+            {"run": "small", "says": "base more than up", "measure": "final_scores.pass@1"},
+            {"run": "small", "says": "up more than base", "measure": "final_scores.unheard_of"},
+        ],
+    }
+    path = own / "folder" / f"{number:02d}_knob.yaml"
+    path.write_text(yaml.safe_dump(document | fields, sort_keys=False), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep that has ended, with what is kept of its report."""
+    folder = tmp_path_factory.mktemp("ended") / "mine"
+    folder.mkdir()
+    analysis = analyse(
+        write_sweep(folder, ARMS, seeds=6, asked={"file": "sweep.yaml", "profile": "tiny", "folder": "."})
+    )
+    (folder / "report").mkdir()
+    write_json(folder / "report" / "report.json", {key: [] for key in SECTIONS} | verdict_document(analysis))
+    write_data(analysis, folder / "report" / "data")
+    return folder
+
+
+def runner(ended: Path, calls: list[list[str]]) -> Callable[[Sequence[str]], int]:
+    """A `bench` whose runs end at once."""
+
+    def call(words: Sequence[str]) -> int:
+        calls.append([*words])
+        if words[0] == "run":
+            shutil.copytree(ended, Path(words[words.index("--home") + 1]) / words[1])
+        return 0
+
+    return call
+
+
+def test_findings_are_made_once(own: Path, ended: Path) -> None:
+    claim(own, paragraph="It helps here.")
+    calls: list[list[str]] = []
+    assert findings_program.main([], runner(ended, calls)) == 0
+    options = ["--profile", "tiny", "--home", str(own / "runs" / "tiny")]
+    assert calls == [["freeze", "mine", *options], ["run", "mine", *options]]
+    assert is_kept(own / "records" / "mine-tiny")
+    first = {path.name: path.read_text() for path in (own / "folder").glob("*.md")}
+    assert {*first} == {"01_knob.md", "README.md", "method.md"}
+
+    assert findings_program.main([], runner(ended, calls)) == 0
+    assert len(calls) == 2, "what is kept is not run again"
+    assert {path.name: path.read_text() for path in (own / "folder").glob("*.md")} == first
+
+    page = first["01_knob.md"]
+    assert "It helps here." in page and "Not registered before its first cell." in page
+    assert "bench run mine --profile tiny" in page and "before training 35% pass@1" in page
+    assert "The knob \\| helps." in first["README.md"], "a bar ends no cell of the table"
+    assert "2 contrasts of 1 sweep and on 7 predictions" in first["README.md"]
+
+
+def test_a_run_that_does_not_end_is_said_and_the_others_are_made(
+    own: Path, ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim(own, runs={"small": {"sweep": "mine"}, "other": {"sweep": "theirs", "set": ["train.steps=3"]}}, predicts=[])
+    calls: list[list[str]] = []
+    able = runner(ended, calls)
+    code = findings_program.main([], lambda words: 1 if words[1] == "theirs" else able(words))
+    assert code == 1 and "has not ended, and is not kept: bench run theirs" in capsys.readouterr().err
+    assert is_kept(own / "records" / "mine-tiny") and not is_kept(own / "records" / "theirs-tiny+steps=3")
+    assert {path.name for path in (own / "folder").glob("*.md")} == {"README.md", "method.md"}
+    assert "not run" in (own / "folder" / "README.md").read_text()
+
+
+def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
+    claim(own)
+    findings_program.main([], runner(ended, []))
+    (finding,) = source.read_findings(own / "folder")
+    kept = Kept(own / "records" / "mine-tiny")
+    found = judged(finding, {"small": kept})
+    by_arm = {row["arm"]: row for row in kept.report["contrasts"]}
+    assert by_arm["up"]["low_pp"] > 1.0, "beyond the margin"
+    low, high = by_arm["same"]["low_pp"], by_arm["same"]["high_pp"]
+    same = "shown" if low > 0 else "refuted" if high < 1.0 else "cannot be told"
+    assert [one.outcome for one in found[:3]] == ["shown", same, "refuted"]
+    ends = difference(kept.measures["final_scores.pass@1"], "up", "base")
+    assert ends is not None and ends.low > 0
+    assert [one.outcome for one in found[3:]] == ["shown", "shown", "refuted", "cannot be told"]
+    assert f"95% interval [{ends.low:+.3f}, {ends.high:+.3f}]" in found[3].why
+    assert found[6].why == "it was not recorded"
+    assert summary(found[:1]) == "1 prediction: 1 shown."
+    assert summary([found[0], found[0], found[2]]) == "3 predictions: 2 shown, 1 refuted."
+    assert f"**{summary(found)}**" in (own / "folder" / "01_knob.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("relation", "low_pp", "high_pp", "outcome"),
+    [
+        ("better than", 0.1, 2.0, "shown"),
+        ("better than", -0.5, 0.9, "refuted"),
+        ("better than", -0.5, 1.1, "cannot be told"),
+        ("worse than", -2.0, -0.1, "shown"),
+        ("worse than", -0.9, 0.5, "refuted"),
+        ("worse than", -1.1, 0.5, "cannot be told"),
+        ("equivalent to", -0.9, 0.9, "shown"),
+        ("equivalent to", 0.1, 1.5, "refuted"),
+        ("equivalent to", -1.5, -0.1, "refuted"),
+        ("equivalent to", -1.5, 0.5, "cannot be told"),
+    ],
+)
+def test_an_interval_decides_a_prediction(relation: str, low_pp: float, high_pp: float, outcome: str) -> None:
+    """A gain is refuted where the interval rules one as large as the margin out."""
+    row = {"arm": "up", "baseline": "base", "verdict": "", "note": "", "low_pp": low_pp, "high_pp": high_pp}
+    kept = Kept(Path("kept"))
+    vars(kept)["report"] = {"screening": [], "interactions": [], "contrasts": [row | {"level": 0.95, "margin_pp": 1.0}]}
+    prediction = Prediction(run="small", says=f"up {relation} base")
+    turned = Prediction(run="small", says=f"base {_TURNED.get(relation, relation)} up")
+    assert _judged(prediction, kept).outcome == _judged(turned, kept).outcome == outcome
+
+
+_TURNED = {"better than": "worse than", "worse than": "better than"}
+
+
+def test_a_measure_is_the_mean_of_a_cells_rows(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [f"{arm},{seed},{step},{part},{value}" for arm in "ab" for seed in (0, 1) for step, part, value in (
+        (1, "x", 1.0), (2, "x", 2.0), (3, "x", ""), (4, "x", 9.0 + seed), (4, "y", 50.0))]  # fmt: skip
+    (data / "table.csv").write_text("\n".join(["arm,seed,step,part,value", *rows]) + "\n")
+    assert Measure.parse("table.value[part=x]").values(tmp_path)["a", 0] == 4.0
+    assert Measure.parse("table.value[part=x]@end").values(tmp_path)["a", 1] == 10.0
+    assert Measure.parse("table.other").values(tmp_path) == Measure.parse("none.value").values(tmp_path) == {}
+    assert measures_table(tmp_path, ["table.step"]).splitlines()[:2] == ["arm,seed,measure,value", "a,0,table.step,2.8"]
+    with pytest.raises(RefusedError, match=r"a measure is TABLE.COLUMN"):
+        Measure.parse("value")
+
+
+def test_a_difference_of_a_measure_is_paired_by_seed() -> None:
+    rng = np.random.default_rng(0)
+    shared = rng.normal(0, 10, 8)
+    values = {("base", seed): shared[seed] for seed in range(8)}
+    values |= {("arm", seed): shared[seed] + 1 + 0.1 * rng.normal() for seed in range(7)}
+    found = difference(values, "arm", "base")
+    assert found is not None and found.n == 7
+    assert abs(found.mean - 1) < 0.2
+    assert 0 < found.high - found.low < 0.5, "unpaired it would be tens"
+    assert difference(values, "absent", "base") is None
+    alone = difference({("arm", 0): 1.0, ("arm", 1): 2.0}, "arm", None)
+    assert alone is not None and alone.mean == 1.5 and math.isnan(alone.low)
+
+
+def test_few_seeds_see_large_effects_only() -> None:
+    at_three = power(1.0, n=3).effect
+    assert at_three > ONE_SEED_SDS, "three seeds must find out the sd too"
+    effects = [(0.1, 1.0), (at_three * 1.01, 1.0), (ONE_SEED_SDS * 0.99, 1.0), (at_three * 2, 2.1)]
+    assert _visible_row("", effects)[1:] == ["4", "2", "1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"predicts": [{"run": "smal", "says": "up better than base"}]}, "unknown run 'smal'; did you mean small"),
+        ({"predicts": [{"run": "small", "says": "up not worse than base"}]}, "a claim predicts better, worse or"),
+        ({"predicts": [{"run": "small", "says": "up above base", "measure": "a.b"}]}, "of a measure say `ARM more"),
+        ({"measures": ["tokens"]}, "'tokens': a measure is TABLE.COLUMN"),
+        ({"about": "coverage"}, "runs: state them, or set about to coverage"),
+        ({"clam": "x"}, "clam is not a key here; did you mean claim"),
+    ],
+)
+def test_a_faulty_source_is_refused(own: Path, fields: dict[str, Any], fault: str) -> None:
+    claim(own, **fields)
+    with pytest.raises(RefusedError, match=fault):
+        source.read_findings(own / "folder")
+
+
+def test_settings_have_homes_and_records_of_their_own() -> None:
+    runs = [Run(sweep="a"), Run(sweep="a", profile="my/b.yaml"), Run(sweep="my/a.yaml", set=["x.y=1"])]
+    runs += [Run(sweep="a", set=["eval.temperature=0"])]
+    assert [run.place for run in runs] == ["tiny", "b", "tiny+y=1", "tiny"], "another evaluation trains nothing"
+    assert [run.record.name for run in runs] == ["a-tiny", "a-b", "a-tiny+y=1", "a-tiny+temperature=0"]
+
+
+@pytest.mark.slow
+def test_a_finding_is_registered_run_kept_and_verified(own: Path) -> None:
+    """With the real `bench`, on two arms that train for two steps."""
+    asked = {
+        "name": "mine",
+        "question": "Does it matter?",
+        "profile": "tiny",
+        "ablate": ["objective.scale"],
+        "base": {"algorithm": "grpo", "train.steps": 2, "eval": {"every": 0, "problems": 16, "samples": 2}},
+        "arms": {"base": {}, "up": {"objective.scale": "none"}},
+        "seeds": 3,
+    }
+    sweep = own / "mine.yaml"
+    sweep.write_text(yaml.safe_dump(asked), encoding="utf-8")
+    one, greedy = {"sweep": str(sweep)}, {"sweep": str(sweep), "set": ["eval.temperature=0"]}
+    says = [{"run": "small", "says": "up better than base"}]
+    claim(own, runs={"small": one, "greedy": greedy}, predicts=says, measures=["steps.entropy/full"])
+    assert findings_program.main([]) == 0
+    page = (own / "folder" / "01_knob.md").read_text()
+    assert "Registered before the first cell. Digest" in page
+    assert [verify_kept(own / "records" / name).difference for name in ("mine-tiny", "mine-tiny+temperature=0")] == [
+        None
+    ] * 2
+    cells = [path.name for path in (own / "runs" / "tiny" / "mine" / "cells").iterdir()]
+    assert len(cells) == 6, "the greedy evaluation trains nothing"
+    trained = {path: path.stat().st_mtime_ns for path in (own / "runs").rglob("steps.jsonl")}
+    assert findings_program.main([]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (own / "runs").rglob("steps.jsonl")} == trained
+    assert (own / "folder" / "01_knob.md").read_text() == page
