@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from harness.records import SweepRecord, cell_directory_name, read_sweep
+from harness.records.cell import EMBEDDINGS_FILE
+from harness.records.embeddings import EmbeddedToken, write_embeddings
 from tests.reports.synthetic_rollouts import write_training
 
 TASK = "arithmetic"
@@ -143,6 +145,15 @@ def _write_cell(
         _write_evals(path / "evals.parquet", arm, texts)
     _write_jsonl(path / "scores.jsonl", [row | {"task": task} for row in scores for task in tasks])
     write_training(path, arm, seed, STEPS, EVERY, texts)
+    write_embeddings(path / EMBEDDINGS_FILE, [_embedded(token, 0.01 * (1 + arm + seed)) for token in range(6)])
+
+
+def _embedded(token: int, moved: float) -> EmbeddedToken:
+    """Of six tokens on a circle, of which the first three write a word; each moves to the right."""
+    x, y = math.cos(token), math.sin(token)
+    ends = {"start_x": x, "start_y": y, "end_x": x + moved, "end_y": y}
+    word = "Wait" if token < 3 else None
+    return EmbeddedToken(token=token, text=f" t{token}", word=word, **ends, centre_distance=2.0, moved=2 * moved)
 
 
 def _score_row(step: int, tokens: int, pass_at_1: float, *, final: bool) -> dict[str, Any]:
