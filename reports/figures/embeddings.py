@@ -99,7 +99,7 @@ def draw_embeddings(analysis: Analysis) -> Drawing | None:
 
 
 def _plane(by_seed: Mapping[int, list[EmbeddedToken]]) -> ArmPlane | None:
-    """Of the seeds that started like the first that recorded anything; None if none did."""
+    """The seeds that started like the first one that recorded anything; None if none did."""
     found = {seed: tokens for seed, tokens in by_seed.items() if tokens}
     if not found:
         return None

@@ -149,7 +149,7 @@ def _write_cell(
 
 
 def _embedded(token: int, moved: float) -> EmbeddedToken:
-    """Of six tokens on a circle, of which the first three write a word; each moves to the right."""
+    """One of six tokens on a circle, which moves to the right; the first three write a word."""
     x, y = math.cos(token), math.sin(token)
     ends = {"start_x": x, "start_y": y, "end_x": x + moved, "end_y": y}
     word = "Wait" if token < 3 else None
