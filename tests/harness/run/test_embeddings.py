@@ -34,17 +34,17 @@ def test_the_axes_are_eigenvectors_of_the_covariance_and_have_a_sign(seed: int, 
     assert spread.tolist() == pytest.approx(values[::-1][:2].tolist())
 
 
-def tokens_of(texts: list[str], unknown: int | None) -> dict[int, str]:
+def tokens_of(texts: list[str], unknown: int) -> dict[str, str]:
     """word_tokens of a tokenizer that takes the longest of these texts, or <unk>."""
 
     def encode(text: str) -> list[int]:
-        tokens = []
+        tokens: list[int] = []
         while text:
             fitting = [one for one in texts if text.startswith(one)]
             taken = max(fitting, key=len) if fitting else text[0]
             tokens.append(texts.index(taken) if fitting else unknown)
             text = text[len(taken) :]
-        return tokens  # type: ignore[return-value]
+        return tokens
 
     tokenizer = SimpleNamespace(unk_token_id=unknown)
     model: Any = SimpleNamespace(tokenizer=tokenizer, encode_text=encode, decode=lambda ids: texts[ids[0]])

@@ -65,7 +65,7 @@ def test_frozen_embeddings_are_said_to_be(tmp_path: Path) -> None:
             token | {"end_x": token["start_x"], "end_y": token["start_y"], "moved": 0.0}
             for token in read_embeddings(path)
         ]
-        write_embeddings(path, still)  # type: ignore[arg-type]
+        write_embeddings(path, still)
     assert "None of them moved (n = 1 per arm): these embeddings were not trained." in drawing(sweep).caption
 
 
