@@ -172,7 +172,9 @@ def _wrapped(text: str, indent: str = "") -> str:
 def show(
     name: Annotated[
         str,
-        typer.Argument(help="An algorithm, sweep, profile or knob, a sweep file, or anything that `bench ls` lists."),
+        typer.Argument(
+            help="An algorithm, sweep, profile or knob, a sweep's or judge's file, or what `bench ls` lists."
+        ),
     ],
     set_: Annotated[
         list[str] | None,
@@ -214,13 +216,16 @@ def show(
 
 
 def _settings_of_file(name: str) -> dict[str, Any] | None:
-    """A profile or a sweep with its defaults; None if nothing of the kind has this name."""
+    """A profile, a sweep or a judge with its defaults; None if nothing of the kind has this name."""
+    from evals.grading.pair_judge import judge_in
     from evals.yaml_file import load_yaml
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 
     profiles = shipped(SHIPPED / "profiles")
     if name in profiles:
         return {"profile": name, **load_yaml(profiles[name])}
+    if (judge := judge_in(name)) is not None:
+        return {"judge": name, **judge.file.model_dump(mode="json")}
     if name in shipped(SHIPPED) or name.endswith((".yaml", ".yml")):
         sweep = load_sweep(name)[0]
         # What a search does not read must not stand in its file, even with the value that it has anyway.

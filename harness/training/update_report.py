@@ -19,6 +19,7 @@ from torch import Tensor
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
 from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
+from evals.grading.asked_model import reply_costs
 from evals.grading.model_judge import reply_metrics
 from harness.config.run_spec import TrainSpec
 from harness.processes import Processes
@@ -355,7 +356,16 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
         "len/difficulty_slope": _difficulty_slope(batch.attempts),
         **_staleness(batch),
         **(judge_metrics(batch.attempts) if any(attempt.comparison for attempt in batch.attempts) else {}),
+        **_cost_of_judges(batch),
     }
+
+
+def _cost_of_judges(batch: Batch) -> dict[str, float | None]:
+    """All replies, of a grader that asks a model and of a pairwise judge; {} without any."""
+    replies = [attempt.verdict.reply for attempt in batch.attempts if attempt.verdict.reply is not None]
+    for attempt in batch.attempts:
+        replies += attempt.comparison.preference.replies if attempt.comparison is not None else ()
+    return reply_costs(replies) if replies else {}
 
 
 def _staleness(batch: Batch) -> dict[str, float | None]:
