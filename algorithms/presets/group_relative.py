@@ -166,7 +166,7 @@ SCALE_RL = Preset(
         zero_std="drop",
     ),
     summary="CISPO's bounded weight, group-centred rewards over their std in the step, equal groups dropped",
-    source="ScaleRL, Khatri et al. 2510.13786, section 4",
+    source="ScaleRL, Khatri et al. 2510.13786",
     about="The weight is bounded at 5; the paper finds no difference within 4 to 8. Each prompt counts equally, by the "
     "mean over its group's tokens. The paper samples with a pipeline (PipelineRL-8) whose weights change while "
     "completions are under way and whose trainer is at most 8 steps ahead: rollout.partial, with slices of an eighth "

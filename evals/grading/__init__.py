@@ -113,10 +113,6 @@ class GradesWhole(Grader, ABC):
 class AsksModel(GradesWhole, ABC):
     """A grader that asks a model."""
 
-    @abstractmethod
-    def requests_sent(self) -> int:
-        """How many requests this process has sent to judges so far, retries included."""
-
 
 GRADERS: Kind[Grader] = Kind(
     "grader",
@@ -231,11 +227,6 @@ def grade(
     found = grader if isinstance(grader, Grader) else get_grader(grader)
     extracted = extract_answer(text, extract or "chain")
     return judge(extracted, answer, found, own, Submission(problem, answer, text, extracted))
-
-
-def requests_sent(grader: Grader) -> int:
-    """How many requests this process has sent to judges so far, retries included; 0 for other graders."""
-    return grader.requests_sent() if isinstance(grader, AsksModel) else 0
 
 
 def rule_beside(grader: Grader, own: str | None) -> Grader | None:

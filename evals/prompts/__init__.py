@@ -50,7 +50,7 @@ class Thinking(Declared):
     think, direct: the flags of the modes, which fill `{mode}`.
     end: what stands between steps and answer; its first occurrence ends the thinking.
     stop: what is put behind thoughts that are cut at a budget, so that the answer follows. The default is the
-        instruction of Qwen3 (2505.09388, section 4.3).
+        instruction of Qwen3 (2505.09388).
     """
 
     think: str = ""

@@ -182,7 +182,7 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            help="An algorithm, sweep, profile or knob, a sweep file, anything of `bench ls`; with --from a file."
+            help="An algorithm, sweep, profile or knob, the file of a sweep or judge, any of `bench ls`; or --from's."
         ),
     ],
     as_: Annotated[
@@ -238,13 +238,16 @@ def show(
 
 
 def _settings_of_file(name: str) -> dict[str, Any] | None:
-    """A profile or a sweep with its defaults; None if nothing of the kind has this name."""
+    """A profile, a sweep or a judge with its defaults; None if nothing of the kind has this name."""
+    from evals.grading.pair_judge import judge_in
     from harness.plan.profile import read_profile
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 
     profiles = shipped(SHIPPED / "profiles")
     if name in profiles:
         return {"profile": name, **read_profile(profiles[name])}
+    if (judge := judge_in(name)) is not None:
+        return {"judge": name, **judge.file.model_dump(mode="json")}
     if name in shipped(SHIPPED) or name.endswith((".yaml", ".yml")):
         sweep = load_sweep(name)[0]
         # What a search does not read must not stand in its file, even with the value that it has anyway.

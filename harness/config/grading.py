@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from evals.grading import OWN
-from evals.grading.model_judge import judge_of
+from evals.grading.model_judge import Judge, judge_of
+from evals.grading.pair_judge import PairJudge
 from evals.grading.unit_tests import runs_code
 from evals.tasks import GYM_TASKS, get_task
 from harness.rewards.parts.correct import JudgeScore, PassedTests
@@ -50,7 +51,11 @@ def _judge_problems(spec: RunSpec) -> Iterator[str]:
             f"reward.parts.{JudgeScore.name} with reward.grader={spec.reward.grader}: this grader gives no numbers. "
             "Name a judge file with `right_from`, or leave the part out"
         )
-    for knob, judge in ((knob, judge_of(grader)) for knob, (grader, _) in _graded(spec).items()):
+    judges: dict[str, Judge | PairJudge | None] = {
+        **{knob: judge_of(grader) for knob, (grader, _) in _graded(spec).items()},
+        "reward.pairwise.judge": spec.reward.asked_judge,
+    }
+    for knob, judge in judges.items():
         if judge is None:
             continue
         if judge.file.source is not None and spec.train.processes > 1:
@@ -58,7 +63,7 @@ def _judge_problems(spec: RunSpec) -> Iterator[str]:
                 f"{knob}={judge.name} with train.processes={spec.train.processes}: a judge with `source` runs in one "
                 "process while the others wait. Serve its model at an `address`, or set train.processes to 1"
             )
-        if knob == "reward.grader" and judge.needs_answer and get_task(spec.task.train).grader is None:
+        if knob == "reward.grader" and "answer" in judge.file.shown and get_task(spec.task.train).grader is None:
             yield (
                 f"{knob}={judge.name} with task.train={spec.task.train}: the judge's text shows {{answer}}, and this "
                 "task has none. Leave {answer} out of the text, or train on a task with answers"

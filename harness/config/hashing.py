@@ -12,6 +12,7 @@ from typing import Any
 from algorithms import RULES, Objective
 from evals.grading import GRADERS, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
+from evals.grading.pair_judge import read_pair_judge
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES, template_version
 from evals.tasks import TASKS, without_mode
@@ -46,6 +47,7 @@ _TEMPLATES = (
 )
 
 _GRADERS = ("reward.grader", "eval.grader")
+_PAIR_JUDGE = "reward.pairwise.judge"
 
 # Another GPU needs another share of its memory for the same numbers, and what is only recorded or allowed changes none.
 # How many processes train a cell changes no more than rounding, as threads and processors do; each start records it.
@@ -72,6 +74,7 @@ _HASHED_UNLESS: dict[str, Any] = {
     "model.head_dtype": "model",
     "rollout.dtype": "trainer",
     "rollout.max_turns": None,
+    "reward.pairwise.judge": None,
     "train.optimizer.type": "adamw",
     "train.optimizer.beta1": 0.9,
     "train.optimizer.beta2": 0.999,
@@ -345,4 +348,6 @@ def _knobs(spec: RunSpec) -> dict[str, Any]:
     # The kind of device rounds in its own way; which one of a kind does not matter.
     knobs["train.device"] = spec.train.device.partition(":")[0]
     knobs |= {knob: references.template_identity(knobs[knob]) for knob in _TEMPLATES if knobs.get(knob)}
+    if knobs.get(_PAIR_JUDGE):
+        knobs[_PAIR_JUDGE] = references.judge_identity(read_pair_judge(knobs[_PAIR_JUDGE]))
     return knobs | {knob: references.grader_identity(knobs[knob]) for knob in _GRADERS if knob in knobs}

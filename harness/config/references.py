@@ -11,7 +11,8 @@ from typing import Any
 from algorithms import RULES, Objective
 from evals.grading import grader_version
 from evals.grading.extract import EXTRACTION_VERSION
-from evals.grading.model_judge import judge_of
+from evals.grading.model_judge import Judge, judge_of
+from evals.grading.pair_judge import PairJudge
 from evals.metrics import metric_sources
 from evals.pairs import parse_pair_source
 from evals.prompts import template_version
@@ -96,11 +97,14 @@ def template_identity(given: str) -> str:
 
 
 def grader_identity(given: str | None) -> object:
-    """A grader's name. For a judge: the digest of those fields of its file that can change a verdict, wherever the file
-    lies, and with `source` that of its model's files."""
+    """A grader's name; `judge_identity` for a judge."""
     judge = judge_of(given)
-    if judge is None:
-        return given
+    return given if judge is None else judge_identity(judge)
+
+
+def judge_identity(judge: Judge | PairJudge) -> object:
+    """The digest of those fields of a judge's file that can change a verdict, wherever the file lies, and with `source`
+    that of its model's files."""
     return judge.version if judge.file.source is None else [judge.version, model_fingerprint(judge.file.source)]
 
 

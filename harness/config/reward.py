@@ -9,12 +9,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
 
 from algorithms.objective import Credit
+from evals.grading.pair_judge import PairJudge
 from evals.tasks import get_task
 from harness import plugins
 from harness.config.section import OF_TASK, GraderName, Section
 from harness.errors import RefusedError, UnknownNameError
 from harness.rewards import PARTS
 from harness.rewards.base import LISTED_BY, Part, RewardPart, nameable_parts
+from harness.rewards.parts.learned import PairwiseJudge
 from harness.rewards.parts.verifier_free import Jepo, VrCli
 from harness.rewards.total import is_reference
 
@@ -73,6 +75,16 @@ class RewardSpec(Section):
     def needs_judge(self) -> bool:
         """Whether a part reads the comparisons of a judge."""
         return any(name in self.parts for name, part in PARTS.all().items() if part.needs_judge)
+
+    @property
+    def asked_judge(self) -> PairJudge | None:
+        """The pairwise judge of a file; None where none compares, or where it is trained."""
+        return self.of(PairwiseJudge).asked if self.needs_judge else None
+
+    @property
+    def trains_judge(self) -> bool:
+        """Whether the pairwise judge is trained before the cells."""
+        return self.needs_judge and self.asked_judge is None
 
     @model_validator(mode="after")
     def _parts_exist(self) -> RewardSpec:

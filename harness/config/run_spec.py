@@ -19,6 +19,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
 from evals.grading.model_judge import Judge, judge_of
+from evals.grading.pair_judge import PairJudge
 from evals.grading.unit_tests import runs_code
 from evals.tasks import LM_EVAL_PREFIX, get_task, without_mode
 from evals.tasks.environment import Environment
@@ -177,8 +178,8 @@ class RunSpec(Section):
 
     @property
     def judge_template(self) -> str | None:
-        """The template with which a pairwise judge is asked; None without such a judge."""
-        if not self.reward.needs_judge:
+        """The template with which a pairwise judge that is trained is asked; None without such a judge."""
+        if not self.reward.trains_judge:
             return None
         return self.reward.of(PairwiseJudge).template or get_task(self.task.train).judge_template
 
@@ -253,9 +254,10 @@ class RunSpec(Section):
         return self.reward.grader
 
     @property
-    def judges(self) -> list[Judge]:
-        """The judges that a cell asks: graders that ask a model."""
-        return [judge for judge in map(judge_of, self._graders) if judge is not None]
+    def judges(self) -> list[Judge | PairJudge]:
+        """The judges of files that a cell asks: graders that ask a model, and one that compares."""
+        pairwise = None if self.checkpoint else self.reward.asked_judge
+        return [judge for judge in (*map(judge_of, self._graders), pairwise) if judge is not None]
 
     @property
     def runs_code(self) -> bool:

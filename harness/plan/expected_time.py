@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evals.tasks import get_task
+from harness.config.hashing import base_evaluation_hash
 from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
 from harness.records import CellRecord
@@ -68,7 +69,7 @@ class Pace:
         return steps * step_s + evaluated_s + self.rest_s
 
     def base_s(self, spec: RunSpec) -> float:
-        """The time of one final evaluation: of the model before training, which is done once for a sweep, or of a
+        """The time of one final evaluation: of the model before training, which is done once for each start, or of a
         trained cell."""
         return self._evaluation_s(spec, spec.eval.samples)
 
@@ -212,7 +213,8 @@ def expected_time(
     timed = len(paces) - finished
     total_s = 0.0
     if cells[0].checkpoint is None:
-        total_s = statistics.fmean(pace.base_s(cells[0]) for pace in _best(cells[0], paces))
+        starts = {base_evaluation_hash(spec.model_copy(update={"seed": 0})): spec for spec in cells}
+        total_s = sum(statistics.fmean(pace.base_s(spec) for pace in _best(spec, paces)) for spec in starts.values())
     total_s += _in_slots([each for each in seconds if each is not None], at_once)
     origin: Origin = "a timed step" if timed else "finished cells"
     return ExpectedTime(total_s, len(cells), at_once, origin, timed or finished)

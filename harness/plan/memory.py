@@ -154,7 +154,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
             held["reward_model"] = FLOAT32_BYTES * shape.parameters
         if generator is not None:
             held["generator"] = generator.parameters * width
-        if spec.reward.needs_judge:
+        if spec.reward.trains_judge:
             judging = ENGINES.find("torch").memory(judging_load(spec, shape, width, device))
             held |= {"judge": width * shape.parameters, "judge_kv_cache": sum(judging.parts_bytes.values())}
             phases["judging"] = judging.drawing_bytes

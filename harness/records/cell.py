@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.records.counted import Counted, count, shortfall
+from harness.records.embeddings import EmbeddedToken, read_embeddings
 from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
@@ -44,6 +45,7 @@ _START = ("epoch", "from_step", "owner", "time", "registered")
 EVALUATIONS = "evaluations"
 EVALUATION_FILE = "evaluation.json"
 STARTS_FILE = "starts.jsonl"
+EMBEDDINGS_FILE = "embeddings.jsonl"
 _COUNTED = (STARTS_FILE, "steps.jsonl", "timing.jsonl", "scores.jsonl", PROBLEMS_FILE, "rollouts")
 
 
@@ -162,7 +164,7 @@ class CellRecord:
 
     def count_finished(self) -> Counted:
         """The same of a finished cell, or of one of its evaluations that is finished."""
-        return self.count(self.evals.name, EVALUATION_FILE)
+        return self.count(self.evals.name, EVALUATION_FILE, EMBEDDINGS_FILE)
 
     def shortfall(self, counted: Counted) -> str | None:
         """What its files lack of what was counted, in words; None if all of it is there, or was put aside for another
@@ -358,6 +360,11 @@ class CellRecord:
     ) -> pyarrow.Table | None:
         """Columns of the completions drawn in training, see `harness.records.rollouts`; None if none are recorded."""
         return read_rollouts(self.rollouts, columns, most_files, needed, self.superseded())
+
+    def read_embeddings(self) -> list[EmbeddedToken]:
+        """Where tokens of reflection words lie; [] before the cell is done, and where nothing of it is known. Raises
+        DamagedRecordError."""
+        return read_embeddings(self.path / EMBEDDINGS_FILE)
 
     def read_problems(self) -> list[ProblemRow]:
         """The problems that the cell's samples refer to, in training ("train") and in evaluations ("test"); [] in

@@ -194,6 +194,7 @@ class SweepRecord(Part):
     contamination: list[dict[str, Any]] = []
     data: list[Source] = []
     base_scores: list[dict[str, Any]] = []
+    base_scores_by_arm: dict[str, list[dict[str, Any]]] = {}
     best_of_n: dict[str, list[dict[str, Any]]] = {}
     asked: Asked | None = None
     plugins: list[Plugin] = []
@@ -213,10 +214,14 @@ class SweepRecord(Part):
                 f"{', '.join(strangers)} is its baseline or the arm of a cell, but not among its arms "
                 f"{', '.join(self.arms)}"
             )
-        for row in self.base_scores:
+        for row in (*self.base_scores, *(row for rows in self.base_scores_by_arm.values() for row in rows)):
             BaseScore.model_validate(row)
             require_bins(f"{self.path / 'sweep.json'}, {row['task']}", row)
         return self
+
+    def base_scores_of(self, arm: str) -> list[dict[str, Any]]:
+        """The evaluations of the model that an arm starts from; [] until they are made."""
+        return self.base_scores_by_arm.get(arm, self.base_scores)
 
     @property
     def is_search(self) -> bool:

@@ -12,12 +12,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from evals.grading import Reply
+
 if TYPE_CHECKING:
     from harness.rewards.base import Attempt
 
 Scores = tuple[float, float]
 NO_SCORES: Scores = (math.nan, math.nan)
 """Stands for an answer without readable scores."""
+CountedScores = tuple[float, float, Reply]
+"""Scores with the reply that they were read from, whose cost is counted."""
 
 
 class Pair(NamedTuple):
@@ -35,8 +39,8 @@ class Pair(NamedTuple):
 class Judge(Protocol):
     """Compares completions: a model of our own, a model at an address, or a person's rule."""
 
-    def scores(self, pairs: Sequence[Pair]) -> Sequence[Scores]:
-        """For each pair, the scores of its first and second completion; `NO_SCORES` if they cannot be read.
+    def scores(self, pairs: Sequence[Pair]) -> Sequence[Scores | CountedScores]:
+        """For each pair, the scores of its first and second completion; NaN if they cannot be read.
 
         Equal pairs must get equal scores, whatever else is in the batch, so that a resumed cell gets the same rewards.
         """
@@ -44,10 +48,11 @@ class Judge(Protocol):
 
 class Preference(NamedTuple):
     """A judge's verdicts on one pair in both orders: 1 if it prefers the pair's first completion, -1 the second, 0 for
-    equal scores, NaN without scores."""
+    equal scores, NaN without scores. replies: those that are to be counted."""
 
     in_order: float
     swapped: float
+    replies: tuple[Reply, ...] = ()
 
     @property
     def agreed(self) -> float:
@@ -68,15 +73,18 @@ def preferences(judge: Judge, pairs: Sequence[Pair]) -> list[Preference]:
     a tie, and the judge is not asked."""
     orders = [order for pair in pairs if pair.first != pair.second for order in (pair, pair.swapped)]
     asked = list(dict.fromkeys(orders))
-    verdicts = dict(zip(asked, map(_verdict, judge.scores(asked) if asked else []), strict=True))
+    scores = dict(zip(asked, judge.scores(asked) if asked else [], strict=True))
     return [
-        Preference(verdicts[pair], 0 - verdicts[pair.swapped]) if pair.first != pair.second else Preference(0.0, 0.0)
+        _preference(scores[pair], scores[pair.swapped]) if pair.first != pair.second else Preference(0.0, 0.0)
         for pair in pairs
     ]
 
 
-def _verdict(scores: Scores) -> float:
-    first, second = scores
+def _preference(in_order: Scores | CountedScores, swapped: Scores | CountedScores) -> Preference:
+    return Preference(_verdict(*in_order[:2]), 0 - _verdict(*swapped[:2]), (*in_order[2:], *swapped[2:]))
+
+
+def _verdict(first: float, second: float) -> float:
     return math.nan if math.isnan(first + second) else float((first > second) - (first < second))
 
 

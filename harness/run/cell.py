@@ -19,7 +19,7 @@ from harness.config.run_spec import RunSpec
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.processes import Interrupted, Processes, Stopping, peak_memory_mb, reset_peak_memory
 from harness.records import CellRecord
-from harness.records.cell import STARTS_FILE
+from harness.records.cell import EMBEDDINGS_FILE, STARTS_FILE
 from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
@@ -31,6 +31,7 @@ from harness.records.files import (
 from harness.records.lease import Lease
 from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
+from harness.run.embeddings import FollowedTokens
 from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.flops import FlopsRule, Spent
 from harness.run.health import health_flags
@@ -86,6 +87,7 @@ class CellRun:
         self._trained = Trained(spec, begin, examples, cell.checkpoints)
         self._start, self._learner = self._trained.start, self._trained.learner
         self._model = self._start.model
+        self._followed = FollowedTokens.of(self._start)
         self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
         self._evaluator = Evaluator(spec.eval, spec.seed, self._trained.sampler)
         self._step = 0
@@ -110,6 +112,7 @@ class CellRun:
         self._require_code()
         self._require_lease()
         self._log.compact_evaluations()
+        self._followed.write(self._cell.path / EMBEDDINGS_FILE, self._model)
         outcome = {
             "flags": health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
             "digest": weights_digest(self._model.state_dict()),

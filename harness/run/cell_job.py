@@ -273,7 +273,7 @@ def _examples(spec: RunSpec, inputs: Mapping[str, Path], starting_point: Startin
     problems = training_prompts(spec, read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {})
     start, generator = starting_point.get(spec, source), starting_point.generator(spec)
     scorer = RewardModel.load(inputs["reward_model"], start) if "reward_model" in inputs else None
-    judge = GenerativeJudge.load(inputs["judge"], spec, start) if "judge" in inputs else None
+    judge = GenerativeJudge.load(inputs["judge"], spec, start) if "judge" in inputs else spec.reward.asked_judge
     account = {stage: read_report(inputs[stage]) for stage in ("reward_model", "judge") if stage in inputs}
     if generator is not None:
         account["generator"] = generator.account()

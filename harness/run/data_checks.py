@@ -54,7 +54,7 @@ def require_models_and_data(plan: Plan) -> list[str]:
     for spec in specs:
         if spec.reward.needs_reward_model and not _fixed(spec):
             labelled_prompts(spec, LearnedReward)
-        if spec.reward.needs_judge and not _fixed(spec):
+        if spec.reward.trains_judge and not _fixed(spec):
             labelled_prompts(spec, PairwiseJudge)
         if spec.rollout.sampler == "given" and not _fixed(spec):
             for problem in get_task(spec.task.train).split("train").load():

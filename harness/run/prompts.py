@@ -179,7 +179,7 @@ class Prioritised(PromptOrder):
 
 class Retiring(PromptOrder):
     """Another order, whose solved prompts never come again: those of whose completions a step finds a share of
-    `retire_at` or more correct (no positive resampling: ScaleRL, 2510.13786, section 3).
+    `retire_at` or more correct (no positive resampling: ScaleRL, 2510.13786).
 
     Where the other order has a retired prompt, one comes that it would refill the step with, so that the other prompts
     stay those of an arm that retires none. Of the prompts as many stay as a step takes.

@@ -174,7 +174,9 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
     request, sweep = plan.request, plan.sweep
     earlier = _earlier(plan.folder(home))
     values = values_that_differ(plan.arms)
-    base = result_path(find_stage("base"), plan.first_spec, home)
+    bases = {arm: result_path(find_stage("base"), spec, home) for arm, spec in plan.arms.items()}
+    base_scores = {arm: read_json(path) for arm, path in bases.items() if path.exists()}
+    start_alike = len({*bases.values()}) == 1
     return SweepRecord(
         path=plan.folder(home),
         kind="search" if sweep.search is not None else "sweep",
@@ -209,7 +211,8 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
         budget_tokens=plan.first_spec.budget.tokens,
         contamination=contamination(plan, home / "cache"),
         data=[Source(**row) for row in data_sources(plan, home / "cache")],
-        base_scores=read_json(base) if base.exists() else [],
+        base_scores=next(iter(base_scores.values()), []) if start_alike else [],
+        base_scores_by_arm={} if start_alike else base_scores,
         best_of_n={arm: read_json(path) for arm, path in best_of_n_paths(plan.arms, home).items() if path.exists()},
         asked=AskedRecord(
             file=SWEEP_FILE,

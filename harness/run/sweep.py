@@ -156,15 +156,14 @@ class SweepRun:
         ]
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
-        """What the report shows of the start, and is not there yet: its evaluation, if all arms start from the same
-        model under the same evaluation; and what choosing by each reward model makes of it."""
+        """What the report shows of each arm's start, and is not there yet: its evaluation, and what choosing by the
+        reward model makes of it."""
         if self.plan.request.checkpoint is not None:
             return []
         base, best_of_n = find_stage("base"), find_stage("best_of_n")
         wanted: dict[Path, tuple[RunSpec, Stage]] = {}
-        bases = {result_path(base, spec, self.home) for spec in self.plan.arms.values()}
-        if len(bases) == 1:
-            wanted[bases.pop()] = (self.plan.first_spec, base)
+        for spec in self.plan.arms.values():
+            wanted.setdefault(result_path(base, spec, self.home), (spec, base))
         for arm, path in best_of_n_paths(self.plan.arms, self.home).items():
             wanted[path] = (self.plan.arms[arm], best_of_n)
         return [one for path, one in wanted.items() if not path.exists()]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evals.grading import Reply
-from evals.grading.model_judge import Judge, Question, lent
+from evals.grading.asked_model import Asking, Question, lent
 from harness.config.hashing import digest
 from harness.config.references import model_fingerprint
 from harness.errors import RefusedError
@@ -55,8 +55,8 @@ class JudgeMessenger:
     requests: int = 0
     _replies: dict[str, Replies] = field(default_factory=dict)
 
-    def ask(self, judge: Judge, questions: Sequence[Question]) -> list[Reply]:
-        """As `evals.grading.model_judge.Messenger.ask`. Raises as `ChatClient.ask`, and as `load_model`."""
+    def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
+        """As `evals.grading.asked_model.Messenger.ask`. Raises as `ChatClient.ask`, and as `load_model`."""
         replies = self._replies_of(judge)
         by_name = {question.name: question for question in questions}
         missing = replies.missing([*by_name])
@@ -72,14 +72,14 @@ class JudgeMessenger:
                 self._ask_address(judge, asked, keep)
         return [replies[question.name] for question in questions]
 
-    def _replies_of(self, judge: Judge) -> Replies:
+    def _replies_of(self, judge: Asking) -> Replies:
         weights = judge.file.source and model_fingerprint(judge.file.source)  # unknown for a server's model
-        name = digest(judge.decoding | {"weights": weights})[:16]
+        name = digest(judge.file.decoding | {"weights": weights})[:16]
         if name not in self._replies:
             self._replies[name] = Replies(self.home / "cache" / FOLDER / name)
         return self._replies[name]
 
-    def _ask_address(self, judge: Judge, asked: Sequence[Question], keep: Callable[[int, ChatReply], None]) -> None:
+    def _ask_address(self, judge: Asking, asked: Sequence[Question], keep: Callable[[int, ChatReply], None]) -> None:
         file = judge.file
         assert file.address is not None and file.model is not None
         client = ChatClient(
@@ -99,7 +99,7 @@ def judges_in(home: Path, on_waiting: OnWaiting = lambda sentence, is_away: None
         yield
 
 
-def require_askable(judge: Judge) -> None:
+def require_askable(judge: Asking) -> None:
     """Raise RefusedError if the judge's key or local model is missing."""
     file = judge.file
     if file.address is not None and file.api_key_env is not None and not os.environ.get(file.api_key_env, "").strip():
@@ -113,7 +113,7 @@ _in_process: dict[str, LanguageModel] = {}
 """The last model of a judge in this process, by its source."""
 
 
-def _ask_in_process(judge: Judge, asked: Sequence[Question], keep: Callable[[int, ChatReply], None]) -> None:
+def _ask_in_process(judge: Asking, asked: Sequence[Question], keep: Callable[[int, ChatReply], None]) -> None:
     """Ask a model loaded in this process. Sampling noise is keyed by the question, so a reply can be repeated."""
     import torch
 

@@ -1,7 +1,7 @@
 """Completions from an engine, each with noise of its own: the one way in which evaluations and stages draw.
 
 Evaluation under a thinking budget: a model that has not finished thinking by then is told to answer, in the words of
-the prompt template (Qwen3, 2505.09388, section 4.3).
+the prompt template (Qwen3, 2505.09388).
 """
 
 from __future__ import annotations

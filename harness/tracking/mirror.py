@@ -191,13 +191,15 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     n_points = 0
     statuses = {cell.path: cell.read_status() for cell in sweep.cells}
     trials = {name: trial for trial in study.trials for name in trial.cells} if study is not None else {}
-    base_scores = sweep.base_scores if _start_alike(sweep) else []
+    # Earlier versions recorded that of the first arm's start only.
+    start_is_known = bool(sweep.base_scores_by_arm) or _start_alike(sweep)
     session.damaged = []
 
     def changed() -> Iterator[tuple[str, Any, CellView, News]]:
         for cell in sweep.cells:
             name, status = cell.path.name, statuses[cell.path]
             tags = trial_tags(trials[name]) if name in trials else {}
+            base_scores = sweep.base_scores_of(cell.arm) if start_is_known else []
             now = (status, fingerprint(cell), tags, len(base_scores))
             if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
                 continue

@@ -1,9 +1,9 @@
 """What a cold start learns: problems with their solutions, as the model is asked and as it is to answer.
 
 A solution has steps and an answer, with the template's end of thinking between them. It can be shown in two modes,
-which fuses them into one model (Qwen3, 2505.09388, section 4.3): whole, where the prompt asks for steps, or without its
+which fuses them into one model (Qwen3, 2505.09388): whole, where the prompt asks for steps, or without its
 steps, where it asks for the answer at once. It can also be shown with its steps cut at a budget, so that the model
-learns to answer from what it has. Qwen3 does without these: there the ability "emerges naturally" from the fusion.
+learns to answer from what it has. Qwen3 reports that it needs none of these.
 
 Where a task has an environment each line of a solution is a turn. The environment answers it as ever, and only the
 turns are learned.

@@ -73,7 +73,7 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
 
 def _distinct_before(analysis: Analysis) -> float | None:
     """The number for the model before training, if it drew as many samples: more samples give more answers."""
-    base = analysis.base_evaluation
+    base = analysis.base_evaluation()
     if base is None or base.get("n_samples") not in _sample_counts(analysis):
         return None
     return finite(base["metrics"].get(DISTINCT))
@@ -90,7 +90,7 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
     by_arm = analysis.by_seed(lambda m: None if m.final is None else m.final.get("reliability") or None)
     if not by_arm:
         return None
-    base_bins = (analysis.base_evaluation or {}).get("reliability")
+    base_bins = (analysis.base_evaluation() or {}).get("reliability")
     curves = [_reliability_curve(arm, by_seed) for arm, by_seed in by_arm.items()]
     figure = draw_curves(
         analysis,

@@ -34,7 +34,8 @@ def draw_learning(analysis: Analysis) -> Drawing | None:
     curves = evaluation_curves(analysis, metric.name, analysis.sweep.alpha)
     if all(len(line.x) < 2 for curve in curves for line in curve.lines):
         return None
-    before = "" if analysis.base_metrics.get(metric.name) is None else "; the first is the model before training"
+    starts = [analysis.base_metrics(arm).get(metric.name) for arm in analysis.measurements]
+    before = "; the first is the model before training" if any(score is not None for score in starts) else ""
     what = (
         f"{metric.name} on held-out problems of {metric.task}. The last point is the final evaluation, by which arms"
         f" are compared{before}."

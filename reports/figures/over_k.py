@@ -79,7 +79,7 @@ def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
     ks = _evaluated_k(curves)
     if len(ks) < 2:
         return None
-    base_model = base_line_over_k(analysis.base_metrics, family)
+    base_model = base_line_over_k(analysis.base_metrics(), family)
     figure = draw_curves(
         analysis,
         curves,

@@ -44,15 +44,15 @@ class Analysis:
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The results of functions that are `derived`, by their names."""
 
-    @property
-    def base_evaluation(self) -> Row | None:
-        """The evaluation of the model before training on the compared task; None until it is measured."""
-        return next((row for row in reversed(self.sweep.base_scores) if row["task"] == self.metric.task), None)
+    def base_evaluation(self, arm: str | None = None) -> Row | None:
+        """The evaluation on the compared task of the model that an arm starts from, or all arms; None until it is
+        measured, and of all arms where they start from different models."""
+        rows = self.sweep.base_scores if arm is None else self.sweep.base_scores_of(arm)
+        return next((row for row in reversed(rows) if row["task"] == self.metric.task), None)
 
-    @property
-    def base_metrics(self) -> dict[str, float | None]:
-        """The metrics of the model before training on the compared task; empty until they are measured."""
-        return {} if self.base_evaluation is None else dict(self.base_evaluation["metrics"])
+    def base_metrics(self, arm: str | None = None) -> dict[str, float | None]:
+        """The metrics in `base_evaluation`; empty where that is None."""
+        return dict((self.base_evaluation(arm) or {}).get("metrics", {}))
 
     @property
     def trains(self) -> bool:

@@ -100,15 +100,19 @@ def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]
 
 def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:
     """The model before training is evaluated once: its noise is shared by all seeds, and is in the band."""
-    before: list[int] | None = (analysis.base_evaluation or {}).get("problems_by_right")
     alpha = alpha_of_each(analysis.sweep, len(analysis.arms))
-    if before is None:
-        return [
-            Coverage(curve.arm, None, alpha, curve, "cannot tell", crossover(curve), False, UNKNOWN_NOISE)
-            for curve in gain_curves(analysis)
-        ]
-    found = []
+    by_arm: dict[str, list[int] | None] = {
+        arm: (analysis.base_evaluation(arm) or {}).get("problems_by_right") for arm in analysis.measurements
+    }
+    found = [
+        Coverage(curve.arm, None, alpha, curve, "cannot tell", crossover(curve), False, UNKNOWN_NOISE)
+        for curve in gain_curves(analysis)
+        if by_arm[curve.arm] is None
+    ]
     for arm, own in counts.items():
+        before = by_arm[arm]
+        if before is None:
+            continue
         ks = all_k(min(len(problems) - 1 for problems in (before, *own.values())))
         if len(ks) > 1:
             after = np.array([pass_curve(problems, ks) for problems in own.values()])
@@ -121,11 +125,11 @@ def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int
 
 def gain_curves(analysis: Analysis) -> list[Curve]:
     """pass@k after training minus before it by the recorded metrics, in percentage points, without a band."""
-    before = base_line_over_k(analysis.base_metrics, "pass")
-    if before is None:
-        return []
     curves = []
     for curve in curves_over_k(analysis, "pass"):
+        before = base_line_over_k(analysis.base_metrics(curve.arm), "pass")
+        if before is None:
+            continue
         gains = [gain for line in curve.lines if len((gain := _gain(line, before)).x) > 1]
         if gains and len((mean := mean_curve(curve.arm, gains, analysis.sweep.alpha)).grid) > 1:
             nothing = np.full(len(mean.grid), np.nan)

@@ -110,12 +110,16 @@ def evaluation_curves(analysis: Analysis, metric: str, alpha: float) -> list[Cur
     alpha: the band is at level 1 - alpha. Cells whose final evaluation lacks the metric are left out, as they are from
     every comparison, so a line ends in the score that is compared.
     """
-    axis, start = training_axis(analysis), analysis.base_metrics.get(metric)
+    axis = training_axis(analysis)
+    starts = {arm: analysis.base_metrics(arm).get(metric) for arm in analysis.measurements}
 
     def points(m: Measurement) -> Points:
         if m.final_value(metric) is None:
             return []
-        return [(0, start), *((axis.of_evaluation(m, row), row["metrics"].get(metric)) for row in m.evaluations)]
+        return [
+            (0, starts[m.cell.arm]),
+            *((axis.of_evaluation(m, row), row["metrics"].get(metric)) for row in m.evaluations),
+        ]
 
     return curves_of(analysis, points, evaluation_mean, alpha)
 

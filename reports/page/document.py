@@ -228,7 +228,8 @@ def comparison_numbers(comparison: Comparison | None) -> dict[str, Any]:
 
 def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
     sweep, metric = analysis.sweep, analysis.metric
-    before = finite(analysis.base_metrics.get(metric.name))
+    base_metrics = analysis.base_metrics(arm.arm)
+    before = finite(base_metrics.get(metric.name))
     return {
         "arm": arm.arm,
         "metric": sweep.metric,
@@ -237,7 +238,7 @@ def _arm(analysis: Analysis, arm: ArmSummary) -> dict[str, Any]:
         "level": 1 - sweep.alpha,
         "checkpoint": sweep.checkpoint,
         "before_pp": None if before is None else 100 * before,
-        "before_ece": finite(analysis.base_metrics.get("ece")),
+        "before_ece": finite(base_metrics.get("ece")),
         "budget_tokens": sweep.budget_tokens,
         **{key: value for key, value in asdict(arm).items() if key != "arm"},
         **({} if (judge := judge_and_truth(analysis.measurements[arm.arm])) is None else {"judge": asdict(judge)}),

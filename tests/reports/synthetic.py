@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from harness.records import SweepRecord, cell_directory_name, read_sweep
+from harness.records.cell import EMBEDDINGS_FILE
+from harness.records.embeddings import EmbeddedToken, write_embeddings
 from tests.reports.synthetic_rollouts import write_training
 
 TASK = "arithmetic"
@@ -75,7 +77,7 @@ def write_sweep(
         "warnings": [],
         "budget_tokens": BUDGET_TOKENS,
         "best_of_n": dict.fromkeys(arms, BEST_OF_N),
-        "base_scores": [_score_row(0, 0, 0.35, final=True)],
+        "base_scores": [score_row(0, 0, 0.35, final=True)],
         "provenance": {"bench": "0.1.0"},
     }
     (folder / "sweep.json").write_text(json.dumps(document | sweep_fields))
@@ -135,17 +137,34 @@ def _write_cell(
         for step in range(1, STEPS + 1)
     ])  # fmt: skip
     scores = [
-        _score_row(step, int(tokens[step - 1]), progress(step) + rng.normal(0, 0.01), final=False)
+        score_row(step, int(tokens[step - 1]), progress(step) + rng.normal(0, 0.01), final=False)
         for step in range(EVERY, STEPS, EVERY)
     ]
     if status["state"] == "done":
-        scores.append(_score_row(STEPS, int(tokens[-1]), final, final=True))
+        scores.append(score_row(STEPS, int(tokens[-1]), final, final=True))
         _write_evals(path / "evals.parquet", arm, texts)
     _write_jsonl(path / "scores.jsonl", [row | {"task": task} for row in scores for task in tasks])
     write_training(path, arm, seed, STEPS, EVERY, texts)
+    write_embeddings(path / EMBEDDINGS_FILE, [_embedded(token, 0.01 * (1 + arm + seed)) for token in range(6)])
 
 
-def _score_row(step: int, tokens: int, pass_at_1: float, *, final: bool) -> dict[str, Any]:
+def _embedded(token: int, moved: float) -> EmbeddedToken:
+    """One of six tokens on a circle, which moves to the right; the first three write a word."""
+    x, y = math.cos(token), math.sin(token)
+    return EmbeddedToken(
+        token=token,
+        text=f" t{token}",
+        word="Wait" if token < 3 else None,
+        start_x=x,
+        start_y=y,
+        end_x=x + moved,
+        end_y=y,
+        centre_distance=2.0,
+        moved=2 * moved,
+    )
+
+
+def score_row(step: int, tokens: int, pass_at_1: float, *, final: bool) -> dict[str, Any]:
     metrics = {f"pass@{k}": 1 - (1 - pass_at_1) ** (k**0.6) for k in K}
     metrics |= {
         "avg@n": pass_at_1,

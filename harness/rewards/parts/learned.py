@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
+from evals.grading.pair_judge import PairJudge, read_pair_judge
 from harness.rewards import Attempt, RewardContext, RewardPart
 
 
@@ -41,7 +43,8 @@ class PairwiseJudge(RewardPart):
 
     With algorithm=brpo or objective.baseline=none the reward is the advantage; brpo uses the same reference.
 
-    The judge starts from the starting weights and is trained once for all arms and seeds: supervised on labelled pairs,
+    With `judge` the file says which model is asked and how its reply is read. Without, the judge starts from the
+    starting weights and is trained once for all arms and seeds: supervised on labelled pairs,
     then by GRPO, with reward 1 if the better completion gets the higher score. The paper also rewards format, margin
     and equal verdicts in both orders, lets the judge write critiques before the scores, and skips groups in which more
     than 80 % of the comparisons agree. It leaves open whether differing verdicts should count 0 or -1.
@@ -79,6 +82,37 @@ class PairwiseJudge(RewardPart):
         0.0, ge=-1, le=1, description="reward if the two orders do not agree on a winner; the paper leaves 0 or -1 open"
     )
     seed: int = Field(0, ge=0, description="fixes the order of pairs, their labels and which of them are kept")
+
+    judge: str | None = Field(
+        None, description="YAML file of a judge that is asked at an address, or in process; default: one is trained"
+    )
+    TRAINING: ClassVar[tuple[str, ...]] = (
+        *("prompts", "samples_per_prompt", "label_noise_rate", "template", "max_completion_tokens"),
+        *("cold_start_steps", "cold_start_learning_rate", "batch_size", "steps", "samples_per_pair"),
+        *("learning_rate", "seed"),
+    )
+    """The options of a judge that is trained."""
+
+    @field_validator("judge")
+    @classmethod
+    def _judge_can_be_read(cls, name: str | None) -> str | None:
+        if name is not None:
+            read_pair_judge(name)
+        return name
+
+    @model_validator(mode="after")
+    def _training_options_have_their_training(self) -> PairwiseJudge:
+        for name in self.TRAINING if self.judge is not None else ():
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name}={value} has no effect with judge={self.judge}, which is not trained: leave one of them out"
+                )
+        return self
+
+    @property
+    def asked(self) -> PairJudge | None:
+        """The judge of a file; None for one that is trained."""
+        return None if self.judge is None else read_pair_judge(self.judge)
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         return [

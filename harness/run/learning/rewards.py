@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 
 from algorithms import Objective
 from algorithms.objective import Credit, Overlong, Penalise
-from evals.grading import get_grader, grade_together, requests_sent, rule_beside
+from evals.grading import get_grader, grade_together, rule_beside
+from evals.grading.asked_model import requests_sent
 from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
@@ -42,7 +43,8 @@ from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy, require_copy
 from harness.training.reward_model import RewardModel
-from harness.training.update_report import UpdateReport, rollout_metrics
+from harness.training.rollout_report import rollout_metrics
+from harness.training.update_report import UpdateReport
 
 
 class Rollouts:
@@ -241,6 +243,7 @@ class RolloutLearner(ABC):
         """engine: draws from the policy as it is. If another policy is sampled from, an engine is made for it.
         checkpoints: as in `PastWeights`."""
         self._spec, self._start = spec, start
+        self._asks_models = bool(spec.judges)
         self._initial = frozen_copy(start.model) if self._needs_initial() else None
         self._round = RenewedCopy(start.model, spec.rollout.round_steps) if spec.rollout.sampler == "round" else None
         self._past: PastWeights | None = None
@@ -268,7 +271,7 @@ class RolloutLearner(ABC):
 
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
         self._begin_round(step)
-        sent_before = requests_sent(self._rollouts.grader)
+        sent_before = requests_sent() if self._asks_models else 0
         batch, under_way = self._gather(step, done_frac)
         before_update()
         update, chosen, columns = self._learn(batch, step)
@@ -278,8 +281,7 @@ class RolloutLearner(ABC):
             self._past.keep(step, self._start.model)
         measured = rollout_metrics(batch)
         waiting = {} if self._sliced is None else {"staleness/prompts_under_way": len(under_way)}
-        sent = requests_sent(self._rollouts.grader) - sent_before
-        judging = {"judge_requests": sent} if "judge/questions" in measured else {}
+        judging = {"judge_requests": requests_sent() - sent_before} if "judge/questions" in measured else {}
         reward, cost = measured["reward/mean"], batch.cost
         self._observe(batch, step, reward)
         drawn = {"len/limit": batch.max_completion_tokens, **self._order.metrics()}

@@ -243,7 +243,7 @@ def _quality(judge: GenerativeJudge, pairs: Sequence[Pair]) -> dict[str, float |
     it, which compares with the accuracy of a scalar reward model. Also `position_metrics`. None without pairs.
     """
     given = preferences(judge, pairs)
-    verdicts = [verdict == 1 for one in given for verdict in one]
+    verdicts = [verdict == 1 for one in given for verdict in (one.in_order, one.swapped)]
     return {
         "accuracy": _mean([one.agreed == 1 for one in given]),
         "one_order_accuracy": _mean(verdicts),
@@ -275,14 +275,14 @@ def _remark(folder: Path) -> str:
 
 def judge_hash(spec: RunSpec) -> str:
     """Identifies a judge. It is the same for all seeds, and for all uses of its verdicts."""
-    options = [f"reward.{PairwiseJudge.section}.{name}" for name in PairwiseJudge.model_fields if name != "tie"]
+    options = [f"reward.{PairwiseJudge.section}.{name}" for name in PairwiseJudge.TRAINING]
     return graded_hash("judge", spec, *options, template=template_version(spec.judge_template or ""))
 
 
 JUDGE = Stage(
     "judge",
     "training the judge",
-    needed=lambda spec: spec.reward.needs_judge and spec.pairs.type != "dataset",
+    needed=lambda spec: spec.reward.trains_judge and spec.pairs.type != "dataset",
     key=lambda spec: f"judge-{judge_hash(spec)[:16]}",
     make=_make,
     remark=_remark,

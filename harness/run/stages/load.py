@@ -21,7 +21,7 @@ def what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
     drawing = (rollout.engine, rollout.vllm_memory_frac, rollout.max_completion_tokens, rollout.temperature)
     prompts = (spec.task, spec.eval, spec.pairs.type, spec.reward.grader)
     gold = (*sorted(spec.reward.gold_parts), spec.reward.of(VrCli))
-    judged = (spec.judge_template, spec.reward.of(PairwiseJudge).max_completion_tokens)
+    judged = (spec.judge_template, spec.reward.of(PairwiseJudge))
     models = (spec.model, spec.teacher, spec.checkpoint)
     return *models, drawing, prompts, gold, judged, train.device, train.activation_checkpointing
 

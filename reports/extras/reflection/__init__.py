@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.records.embeddings import REFLECTION_WORDS
 from harness.records.rollouts import spread
 from reports.extras.reflection.tally import (
     COLUMNS,
-    DEFAULT_WORDS,
     OTHER,
     TOKEN_COLUMNS,
     WORD,
@@ -105,7 +105,7 @@ def read_reflection(analysis: Analysis) -> Reflection:
 
     A word that is given twice, in whatever case, counts once.
     """
-    words, processes = _without_repeats(analysis.reflection_words or DEFAULT_WORDS), analysis.processes
+    words, processes = _without_repeats(analysis.reflection_words or REFLECTION_WORDS), analysis.processes
     every = [((arm, m.cell.seed), m.cell) for arm, some in analysis.measurements.items() for m in some]
     cells = dict(spread(every, MOST_FILES // 2))
     most_files = max(2, MOST_FILES // max(1, len(cells)))

@@ -21,9 +21,6 @@ FloatArray = NDArray[np.float64]
 COLUMNS = ("step", "correct", "tokens")
 PER_EPOCH = ("log_ratio", "clipped", "masked")
 
-DEFAULT_WORDS = ("However", "Recheck", "Wait", "Aha", "Hmm", "Alternatively")
-"""The authors of CISPO name the first four."""
-
 
 def word_pattern(words: Sequence[str]) -> re.Pattern[str]:
     """Matches the words or phrases as whole words in upper or lower case; of several that begin alike, the longest."""

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from evals.errors import EvalError
 from evals.grading import Reply, Submission, Verdict, get_grader, grade, grader_version
-from evals.grading.model_judge import Judge, Question, cohens_kappa, lent, read_judge, reply_metrics
+from evals.grading.asked_model import Asking, Question, lent
+from evals.grading.model_judge import Judge, cohens_kappa, read_judge, reply_metrics
 from harness.errors import RefusedError
 from harness.rewards.parts.correct import JudgeScore
 from tests.harness.rewards.attempts import attempt, context
@@ -108,7 +109,7 @@ def test_judges_ask_through_what_was_lent(tmp_path: Path) -> None:
     class Echo:
         requests = 0
 
-        def ask(self, judge: Judge, questions: Sequence[Question]) -> list[Reply]:
+        def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
             return [Reply(question.name, "Verdict: yes", 5, 2) for question in questions]
 
     path = write_judge(tmp_path, address=ADDRESS)

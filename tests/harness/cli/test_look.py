@@ -12,6 +12,7 @@ import pytest
 from harness import plugins
 from harness.cli.look import KINDS, WIDTH, _kinds
 from tests.harness.cli.conftest import Bench
+from tests.harness.sampling.judge_server import PAIR_JUDGE, write_judge
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "tests" / "examples" / "extending"
@@ -64,6 +65,15 @@ def test_a_knob_is_shown_with_where_it_exists(bench: Bench) -> None:
     assert knob["exists"] == "with objective.rule.type=ppo_clip"
     assert "exists: with objective.rule.type=ppo_clip" in bench("show", "objective.rule.clip_high").out
     assert "exists" not in bench("show", "train.steps").out
+
+
+def test_the_file_of_a_judge_is_checked_and_shown_with_its_defaults(bench: Bench, tmp_path: Path) -> None:
+    judge = write_judge(tmp_path, **{**PAIR_JUDGE, "address": "http://localhost:1/v1"})
+    shown = bench("show", judge, "--json").document
+    assert (shown["judge"], shown["concurrency"], shown["text"]) == (judge, 8, PAIR_JUDGE["text"])
+    write_judge(tmp_path, parse="no group", address="http://localhost:1/v1")
+    refused = bench("show", judge)
+    assert refused.code == 2 and "parse: has 0 groups, but needs one, around the verdict" in refused.err
 
 
 def test_a_reward_part_is_shown_with_formula_traps_and_what_others_do(bench: Bench) -> None:

@@ -184,6 +184,16 @@ def test_another_question_leaves_cells_alone(sweep: Path, unbroken: Path, tmp_pa
     assert len(read_sweep(home / "small").cells) == 4
 
 
+def test_arms_of_different_starts_have_each_its_scores_before_training(tmp_path: Path) -> None:
+    arms: dict[str, dict[str, Any]] = {"whole": {}, "rounded": {"model.dtype": "bfloat16"}}
+    code, stderr = bench.run_here(bench.write_sweep(tmp_path, arms, seeds=1), tmp_path / "home")
+    assert code == 0, stderr
+    record = read_sweep(tmp_path / "home" / "small")
+    assert record.base_scores == [] and [*record.base_scores_by_arm] == ["whole", "rounded"]
+    whole, rounded = (record.base_scores_of(arm) for arm in arms)
+    assert whole[0]["task"] == rounded[0]["task"] == "arithmetic" and whole != rounded
+
+
 def test_divergence_is_an_outcome(tmp_path: Path) -> None:
     """The arm is scored where its weights were last finite, flagged and kept; the other goes on; exit 0."""
     sweep = bench.write_sweep(tmp_path, {"calm": {}, "wild": {"train.learning_rate": 1e15}}, seeds=1)

@@ -22,6 +22,14 @@ JUDGE = {
     "timeout_s": 5,
 }
 
+PAIR_JUDGE = {
+    "text": "Problem: {problem}\nA: {first}\nB: {second}\nScores?",
+    "parse": r"Scores: ([0-9.]+), ([0-9.]+)",
+    "right": None,
+    "wrong": None,
+}
+"""What differs from `JUDGE` in a judge of two completions."""
+
 Fault = tuple[int, bytes, dict[str, str]]
 """Status, body and headers of a response that is no reply; status 0: the connection is dropped, -1: nothing is said."""
 

@@ -115,6 +115,20 @@ def test_a_curve_begins_with_the_model_before_training(sweep: DiskSweep, uri: st
     assert reader.curve("a-s0", "train/generated_tokens") == [(0, 0.0), (1, 70.0)]
 
 
+def test_where_starts_differ_each_curve_begins_with_its_own(sweep: DiskSweep, uri: str, reader: Reader) -> None:
+    scores = {"a": 0.25, "b": 0.125}
+    for arm in scores:
+        cell = sweep.start(arm)
+        evaluate(cell, 1, final=True)
+        cell.write_status("done")
+    row = {"step": 0, "final": False, "task": "sums"}
+    starts = {arm: [row | {"metrics": {"pass@1": score}}] for arm, score in scores.items()}
+    sweep.change(ablate=["model.dtype"], base_scores_by_arm=starts)
+    Mirror(sweep.path, uri).sync()
+    for arm, score in scores.items():
+        assert reader.timed_curve(f"{arm}-s0", "eval/sums/pass_at_1") == [(0, score, 0.0), (1, 0.5, 2.0)]
+
+
 def test_a_score_waits_for_the_time_at_which_it_was_there(sweep: DiskSweep, uri: str, reader: Reader) -> None:
     cell = sweep.start("a")
     train(cell, 1, 1)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records import SweepRecord
+from harness.records.embeddings import REFLECTION_WORDS
 from reports.extras.reflection import ArmWords, Reflection, read_reflection, reflection_table
 from reports.extras.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO, word_curves
 from reports.extras.reflection.tally import (
-    DEFAULT_WORDS,
     OTHER,
     WORD,
     Count,
@@ -105,7 +105,7 @@ def one_cell(folder: Any, rows: list[dict[str, Any]] = ROWS, arms: int = 1) -> S
     return sweep
 
 
-def reflection_of(sweep: SweepRecord, words: tuple[str, ...] = DEFAULT_WORDS) -> Reflection:
+def reflection_of(sweep: SweepRecord, words: tuple[str, ...] = REFLECTION_WORDS) -> Reflection:
     return read_reflection(analyse(sweep, words))
 
 

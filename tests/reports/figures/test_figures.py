@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from harness.records import SweepRecord
+from harness.records.cell import EMBEDDINGS_FILE
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import RC, drawn_narrow
 from reports.figures import FIGURES, in_reading_order, render_figures
@@ -117,7 +118,7 @@ def test_captions_name_n_and_the_band(tmp_path, seeds, band):
     assert all(
         band in caption
         for name, caption in captions.items()
-        if name not in (*bars, *bandless, "entropy_law", "variance")
+        if name not in (*bars, *bandless, "entropy_law", "variance", "reflection_embeddings")
     )
     assert all("no band" in captions[name] for name in bandless)
     assert all(says[seeds > 2] in captions[name] for name, says in bars.items())
@@ -136,6 +137,7 @@ def test_a_figure_without_records_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
     for cell in sweep.cells:
         write_steps(cell, [])
+        (cell.path / EMBEDDINGS_FILE).unlink()
     left = ["learning", "pass_at_k", "maj_at_k", "pareto", "difficulty", "distinct_answers", "reliability"]
     figures = render_figures(analyse(sweep))
     assert [figure.name for figure in figures] == left
@@ -144,6 +146,7 @@ def test_a_figure_without_records_is_left_out(tmp_path):
 def test_what_older_records_lack_is_left_out(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
     shutil.rmtree(sweep.cells[0].rollouts)
+    (sweep.cells[0].path / EMBEDDINGS_FILE).unlink()
     rewrite_rows(sweep, "scores.jsonl", without_newer_metrics)
     rewrite_rows(sweep, "steps.jsonl", lambda row: {key: row[key] for key in ("step", "generated_tokens", "len/mean")})
     assert [figure.name for figure in render_figures(analyse(sweep))] == ["learning", "pass_at_k", "length", "pareto"]

@@ -9,6 +9,7 @@ import pytest
 
 from harness.records import SweepRecord
 from reports.measure import analyse
+from reports.measure.coverage import UNKNOWN_NOISE, coverage, gain_curves
 from reports.measure.curves import (
     STEPS,
     TOKENS,
@@ -22,9 +23,10 @@ from reports.measure.curves import (
     to_line,
     training_axis,
 )
+from reports.page.document import report_document
 from reports.statistics import t_interval
 from tests.reports.rewriting import rewrite_rows, write_steps
-from tests.reports.synthetic import write_sweep
+from tests.reports.synthetic import score_row, write_sweep
 
 
 def test_seeds_with_different_x_are_interpolated_onto_the_range_they_share():
@@ -144,6 +146,22 @@ def test_curves_end_in_what_the_table_and_the_verdict_say(tmp_path, fractions, k
         comparison = contrast.comparison
         assert end_of(curve) == pytest.approx((comparison.difference, comparison.low, comparison.high))
         assert np.all(np.diff(curve.grid) > 0)
+
+
+def test_each_arm_begins_with_the_model_that_it_starts_from(tmp_path):
+    starts = {"base": [score_row(0, 0, 0.35, final=True)], "up": [score_row(0, 0, 0.2, final=True)]}
+    sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=3, base_scores=[], base_scores_by_arm=starts)
+    analysis = analyse(sweep)
+    first = [curve.mean[0] for curve in evaluation_curves(analysis, "pass@1", sweep.alpha)]
+    assert first == pytest.approx([0.35, 0.2])
+    gains = {curve.arm: curve.mean[0] for curve in gain_curves(analysis)}
+    after = {arm.arm: arm.mean_pp or 0.0 for arm in analysis.arms}
+    assert gains == pytest.approx({"base": after["base"] - 35, "up": after["up"] - 20})
+    assert [(row.arm, row.note) for row in coverage(analysis) if row.against is None] == [
+        ("base", UNKNOWN_NOISE),
+        ("up", UNKNOWN_NOISE),
+    ]
+    assert [arm["before_pp"] for arm in report_document(analysis)["arms"]] == [35.0, 20.0]
 
 
 def cut_tokens(sweep: SweepRecord, fractions: tuple[float, ...]) -> None:

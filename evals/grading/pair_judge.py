@@ -1,0 +1,91 @@
+"""Judges of two completions: YAML files of the user's own that say which model is asked what, and how two scores are
+read from its reply. `harness.rewards.judging` asks them in both orders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from evals.errors import EvalError
+from evals.grading import Reply
+from evals.grading.asked_model import ModelFile, messenger
+from evals.grading.model_judge import Judge, read_judge
+from evals.yaml_file import ENDINGS, load_yaml, read_yaml
+from harness import plugins
+
+
+class PairJudgeFile(ModelFile):
+    """What a pairwise judge's file says."""
+
+    holes: ClassVar[tuple[str, ...]] = ("problem", "first", "second")
+    groups: ClassVar[tuple[int, str]] = (
+        2,
+        "two, around the scores of the first and the second completion, e.g. 'Scores: ([0-9.]+), ([0-9.]+)'",
+    )
+
+    text: str = Field(description="the question, with {first} and {second}; also {problem}")
+    parse: str = Field(
+        description="a regular expression with two groups; its last match in the reply holds the scores of the first "
+        "and the second completion"
+    )
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if missing := [f"{{{hole}}}" for hole in ("first", "second") if hole not in self.shown]:
+            yield f"text: has no {' and no '.join(missing)}; a pairwise judge must see both completions"
+
+
+@dataclass(frozen=True)
+class PairJudge:
+    """A `harness.rewards.judging.Judge` as its file says."""
+
+    name: str
+    file: PairJudgeFile
+
+    @property
+    def version(self) -> str:
+        return self.file.version
+
+    def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, Reply]]:
+        """For each (problem, first, second), the scores of both, and the reply that they were read from; NaN where it
+        has none. Raises EvalError if no messenger was lent, and what the messenger raises."""
+        questions = [self.file.question(dict(zip(PairJudgeFile.holes, pair, strict=True))) for pair in pairs]
+        return [(*self._read(reply), reply) for reply in messenger().ask(self, questions)]
+
+    def _read(self, reply: Reply) -> tuple[float, float]:
+        found = self.file.last_match(reply)
+        try:
+            scores = (math.nan, math.nan) if found is None else (float(found[1]), float(found[2]))
+        except (TypeError, ValueError):  # a group that matches no number, or nothing
+            return math.nan, math.nan
+        return scores if all(map(math.isfinite, scores)) else (math.nan, math.nan)
+
+
+def read_pair_judge(name: str) -> PairJudge:
+    """The pairwise judge in a YAML file. Raises EvalError if the file is missing or faulty."""
+    return _judge_in(str(plugins.user_file(name).resolve()), name)
+
+
+def judge_in(name: str) -> Judge | PairJudge | None:
+    """The judge of either kind in a YAML file; None if the name is not that of a file with a judge's keys. Raises as
+    `read_judge`."""
+    path = plugins.user_file(name)
+    if not name.endswith(ENDINGS) or not path.is_file() or "parse" not in (found := load_yaml(path)):
+        return None
+    sees_two = any(f"{{{hole}}}" in str(found.get("text")) for hole in ("first", "second"))
+    return read_pair_judge(name) if sees_two else read_judge(name)
+
+
+@plugins.cached
+def _judge_in(path: str, name: str) -> PairJudge:
+    """Read once per process, so that editing the file does not change verdicts of a running cell."""
+    file = read_yaml(Path(path), PairJudgeFile, "pairwise judge")
+    if faults := list(file.faults()):
+        raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
+    return PairJudge(name, file)

@@ -1,0 +1,118 @@
+"""Reflection words among the input embeddings: their tokens and the nearest others in one plane, at the start and at
+the end of training.
+
+Shapes: W tokens of words, N all tokens that are followed, V vocabulary, D hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from harness.models.language_model import LanguageModel
+from harness.records.embeddings import REFLECTION_WORDS, EmbeddedToken, write_embeddings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+NEIGHBOURS = 3
+"""How many other tokens are followed for each token of a word: those of the largest cosine at the start."""
+CHUNK_TOKENS = 8192
+"""Rows of the vocabulary that are compared at once: all would be another copy of the matrix, in float32."""
+
+
+@dataclass(frozen=True)
+class FollowedTokens:
+    """Tokens of reflection words, with the tokens nearest to them, as they were at the start.
+
+    words: by token, the words' tokens first; None for the others. texts: what each token writes. start: float64 [N, D].
+    """
+
+    words: dict[int, str | None]
+    texts: list[str]
+    start: Tensor
+
+    @classmethod
+    def of(cls, start: LanguageModel) -> FollowedTokens:
+        """Those of a policy with its starting weights; none if the tokenizer can write no reflection word."""
+        of_words = word_tokens(start)
+        words: dict[int, str | None] = {**of_words}
+        if of_words:
+            words |= dict.fromkeys(_nearest(start, [*of_words]))
+        return cls(words, [start.decode([token]) for token in words], _rows(start.model, [*words]))
+
+    def write(self, path: Path, model: PreTrainedModel) -> None:
+        """Record where the tokens lie in the model with its weights of now. Writes no file without tokens."""
+        if self.words:
+            write_embeddings(path, self._placed(_rows(model, [*self.words])))
+
+    def _placed(self, end: Tensor) -> list[EmbeddedToken]:
+        centre = self.start.mean(0)
+        axes = principal_axes(self.start)
+        starts, ends = ((rows - centre) @ axes.T for rows in (self.start, end))
+        distances, moved = (self.start - centre).norm(dim=1), (end - self.start).norm(dim=1)
+        columns = (starts.tolist(), ends.tolist(), distances.tolist(), moved.tolist())
+        return [
+            EmbeddedToken(
+                token=token,
+                text=text,
+                word=word,
+                start_x=start_x,
+                start_y=start_y,
+                end_x=end_x,
+                end_y=end_y,
+                centre_distance=distance,
+                moved=length,
+            )
+            for (token, word), text, (start_x, start_y), (end_x, end_y), distance, length in zip(
+                self.words.items(), self.texts, *columns, strict=True
+            )
+        ]
+
+
+def word_tokens(model: LanguageModel) -> dict[int, str]:
+    """The word of each token that writes a reflection word: at the start of a text or after a space, with a capital or
+    without. If no single token writes a word, the tokens that its shortest form is made of."""
+    unknown = model.tokenizer.unk_token_id
+    found: dict[int, str] = {}
+    for word in REFLECTION_WORDS:
+        forms = [model.encode_text(space + form) for form in (word, word.lower()) for space in ("", " ")]
+        known = [form for form in forms if unknown is None or unknown not in form]
+        single = [form for form in known if len(form) == 1]
+        for token in (token for form in single or sorted(known, key=len)[:1] for token in form):
+            if model.decode([token]).strip():
+                found.setdefault(token, word)
+    return found
+
+
+def principal_axes(rows: Tensor) -> Tensor:
+    """The first two principal components [2, D] of rows [N, D], as unit vectors; the largest of an axis's loadings is
+    positive, since the sign of a singular vector is arbitrary."""
+    axes = torch.linalg.svd(rows - rows.mean(0), full_matrices=False).Vh[:2]
+    largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
+    signed: Tensor = axes * largest.sign()
+    return signed
+
+
+def _nearest(model: LanguageModel, tokens: list[int]) -> list[int]:
+    """The tokens nearest to each of these by cosine, without them and without special ones; one that is near to several
+    once."""
+    weight: Tensor = model.model.get_input_embeddings().weight.detach()
+    wanted = functional.normalize(weight[tokens].float(), dim=1)
+    parts = [functional.normalize(part.float(), dim=1) @ wanted.T for part in torch.split(weight, CHUNK_TOKENS)]
+    cosines = torch.cat(parts).T.cpu()  # [W, V]
+    readable = {token for token in model.tokenizer.get_vocab().values() if token < len(weight)}
+    candidates = sorted(readable - {*tokens, *model.tokenizer.all_special_ids})
+    order = cosines[:, candidates].argsort(dim=1, descending=True, stable=True)[:, :NEIGHBOURS]
+    return list(dict.fromkeys(candidates[place] for place in order.flatten().tolist()))
+
+
+def _rows(model: PreTrainedModel, tokens: list[int]) -> Tensor:
+    """Input embeddings of tokens, float64 [N, D] on the CPU."""
+    weight: Tensor = model.get_input_embeddings().weight.detach()
+    return weight[tokens].cpu().double()

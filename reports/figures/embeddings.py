@@ -1,0 +1,238 @@
+"""Reflection tokens in one plane of the policy's input embeddings: where they lie, and how training moved them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.drawing.curves import PANEL_CHARACTERS, arm_label, panel_columns, seeds_per_arm
+from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
+from reports.drawing.rendering import DataRow, Drawing, mark
+from reports.drawing.style import GREY, INK, SEED_ALPHA, ArmStyle, arm_styles, is_narrow
+from reports.figures import Figure
+from reports.formats import number, percent
+from reports.measure import Analysis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+    from harness.records.embeddings import EmbeddedToken
+    from reports.statistics import FloatArray
+
+LONGEST_ARROW_FRAC = 0.3
+"""Arrows are drawn a power of ten as long, the largest with which none is longer than this share of the panel."""
+CHARACTER_POINTS, LINE_POINTS = 4.4, 8.0
+"""What a character of a label takes, and a line of them."""
+OFFSET_POINTS = (3.0, 1.0)
+"""Where a label begins, from its token."""
+PANEL_IN = 2.3
+LABELS = ("tokens of reflection words", "tokens nearest to them")
+
+
+@dataclass(frozen=True)
+class ArmPlane:
+    """The tokens of an arm in the plane of its start, which its seeds share.
+
+    tokens: of its first seed. ends: by seed, where they ended [N, 2].
+    """
+
+    tokens: list[EmbeddedToken]
+    ends: dict[int, FloatArray]
+    moved: FloatArray
+    """Distance between start and end in all dimensions [seeds, N]."""
+
+    @property
+    def starts(self) -> FloatArray:
+        return _places(self.tokens, "start")
+
+    @property
+    def steps(self) -> FloatArray:
+        """From each token's start to its mean end [N, 2]."""
+        mean: FloatArray = np.mean([*self.ends.values()], axis=0) - self.starts
+        return mean
+
+
+def draw_embeddings(analysis: Analysis) -> Drawing | None:
+    """None if no cell recorded where its tokens lie."""
+    sweep = analysis.sweep
+    planes = {
+        arm: plane
+        for arm, cells in analysis.measurements.items()
+        if (plane := _plane({m.cell.seed: m.cell.read_embeddings() for m in cells})) is not None
+    }
+    if not planes:
+        return None
+    styles = arm_styles(sweep.arms, sweep.baseline)
+    first = next(iter(planes.values()))
+    is_one_plane = all(_agree(plane.tokens, first.tokens) for plane in planes.values())
+    factor = _factor([*planes.values()])
+    columns = panel_columns()
+    rows = -(-len(planes) // columns)
+    layout = Panels(rows, columns, PANEL_IN, column_gap=0.55, row_gap=0.45, left=0.65, top=0.45)
+    figure, grid = layout.draw(LABELS)
+    panels = [panel for row in grid for panel in row]
+    for (arm, plane), panel in zip(planes.items(), panels, strict=False):
+        _draw_plane(panel, arm, plane, styles[arm], factor)
+        panel.set_title(arm_label(arm, len(plane.ends), PANEL_CHARACTERS), loc="left")
+        panel.locator_params(nbins=4)
+    shown = panels[: len(planes)]
+    if is_one_plane:
+        share_limits(shown, "x")
+        share_limits(shown, "y")
+        keep_only_grid(shown[:-columns], "x")
+    for plane, panel in zip(planes.values(), shown, strict=True):
+        _write_labels(panel, plane, 72 / figure.dpi)
+    for panel in shown[-columns:]:
+        panel.set_xlabel("first component")
+    for row in grid:
+        row[0].set_ylabel("second component")
+        row[0].yaxis.set_label_coords(-0.13 if is_narrow() else -0.18, 0.5)
+    for panel in panels[len(planes) :]:
+        panel.set_visible(False)
+    legend_at_bottom(figure, _legend())
+    return Drawing(figure, _caption(planes, factor, is_one_plane), _rows(planes))
+
+
+def _plane(by_seed: Mapping[int, list[EmbeddedToken]]) -> ArmPlane | None:
+    """The seeds that started like the first one that recorded anything; None if none did."""
+    found = {seed: tokens for seed, tokens in by_seed.items() if tokens}
+    if not found:
+        return None
+    first = next(iter(found.values()))
+    alike = {seed: tokens for seed, tokens in found.items() if _agree(tokens, first)}
+    ends = {seed: _places(tokens, "end") for seed, tokens in alike.items()}
+    return ArmPlane(first, ends, np.array([[one["moved"] for one in tokens] for tokens in alike.values()]))
+
+
+def _places(tokens: Sequence[EmbeddedToken], which: str) -> FloatArray:
+    columns: list[dict[str, Any]] = [{**token} for token in tokens]
+    return np.array([[token[f"{which}_x"], token[f"{which}_y"]] for token in columns])
+
+
+def _agree(tokens: Sequence[EmbeddedToken], others: Sequence[EmbeddedToken]) -> bool:
+    """Whether these are the same tokens at the same places, but for what another machine rounds differently."""
+    if [token["token"] for token in tokens] != [token["token"] for token in others]:
+        return False
+    scale = max(token["centre_distance"] for token in others)
+    return bool(np.allclose(_places(tokens, "start"), _places(others, "start"), rtol=0, atol=1e-4 * scale))
+
+
+def _factor(planes: Sequence[ArmPlane]) -> int:
+    """By how much arrows are longer than what they show."""
+    longest = max(float(np.linalg.norm(plane.steps, axis=1).max()) for plane in planes)
+    span = max(float(np.ptp(plane.starts, axis=0).max()) for plane in planes)
+    if longest == 0:
+        return 1
+    power = math.floor(math.log10(LONGEST_ARROW_FRAC * span / longest))
+    return int(10 ** max(0, power))
+
+
+def _draw_plane(panel: Axes, arm: str, plane: ArmPlane, style: ArmStyle, factor: int) -> None:
+    starts, gap = plane.starts, np.full((len(plane.tokens), 2), np.nan)
+    ways = [np.stack([starts, starts + factor * (end - starts), gap], axis=1) for end in plane.ends.values()]
+    if len(ways) > 1:
+        x, y = np.concatenate([way.reshape(-1, 2) for way in ways]).T
+        mark(panel.plot(x, y, color=style.color, linewidth=0.5, alpha=SEED_ALPHA)[0], arm, "seed")
+    tips = starts + factor * plane.steps
+    panel.update_datalim(tips)
+    of_word = np.array([token["word"] is not None for token in plane.tokens])
+    for chosen, color, marker in ((~of_word, GREY, "x"), (of_word, style.color, "o")):
+        if not chosen.any():
+            continue
+        x, y = starts[chosen].T
+        panel.plot(x, y, linestyle="", marker=marker, markersize=3.5, color=color)
+        u, v = (tips - starts)[chosen].T
+        arrows = panel.quiver(x, y, u, v, angles="xy", scale_units="xy", scale=1, width=0.006, color=color)
+        mark(arrows, arm, "mean")
+    panel.margins(0.12)
+    panel.autoscale_view()
+
+
+def _write_labels(panel: Axes, plane: ArmPlane, points: float) -> None:
+    """The text of each token beside its start, those of words first; not where it would cover another. points: of a
+    pixel."""
+    order = sorted(plane.tokens, key=lambda token: token["word"] is None)
+    at = points * panel.transData.transform(_places(order, "start"))
+    right = points * panel.get_window_extent().x1
+    taken: list[tuple[float, float, float, float]] = []
+    for token, (x, y) in zip(order, at.tolist(), strict=True):
+        text = repr(token["text"])[1:-1].strip()
+        left, low = x + OFFSET_POINTS[0], y + OFFSET_POINTS[1]
+        box = (left, low, left + CHARACTER_POINTS * len(text), low + LINE_POINTS)
+        if box[2] > right or any(_overlap(box, other) for other in taken):
+            continue
+        taken.append(box)
+        color, place = INK if token["word"] is not None else GREY, (token["start_x"], token["start_y"])
+        panel.annotate(text, place, OFFSET_POINTS, textcoords="offset points", color=color, fontsize=7)
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _legend() -> list[Line2D]:
+    from matplotlib.lines import Line2D
+
+    looks = (ArmStyle(INK, "o", ""), ArmStyle(GREY, "x", ""))
+    return [
+        Line2D([], [], color=look.color, linestyle=look.dash, marker=look.marker, markersize=3.5, label=label)
+        for look, label in zip(looks, LABELS, strict=True)
+    ]
+
+
+def _caption(planes: dict[str, ArmPlane], factor: int, is_one_plane: bool) -> str:
+    first = next(iter(planes.values()))
+    words = ", ".join(dict.fromkeys(token["word"] for token in first.tokens if token["word"] is not None))
+    moved = np.concatenate([plane.moved.ravel() for plane in planes.values()])
+    in_plane = np.concatenate(
+        [np.linalg.norm(end - plane.starts, axis=1) for plane in planes.values() for end in plane.ends.values()]
+    )
+    spread = sum(token["centre_distance"] ** 2 for token in first.tokens)
+    parts = [
+        f"Input embeddings of the tokens that write reflection words ({words}) and of those nearest to them by cosine "
+        "before training, in the plane of the first two principal components of these embeddings before training.",
+        f"It holds {percent(float((first.starts**2).sum() / spread))} of their variance.",
+        "" if is_one_plane else "Arms that start from different models have planes of their own, which do not compare.",
+    ]
+    if moved.any():
+        longer = "" if factor == 1 else f", drawn {factor:,} times as long as it is"
+        in_plane_frac = float((in_plane**2).sum() / (moved**2).sum())
+        parts += [
+            f"An arrow leads from a token's place before training to its mean place after it{longer}; thin lines do so "
+            f"for each seed ({seeds_per_arm([len(plane.ends) for plane in planes.values()])}).",
+            f"Tokens moved by up to {number(float(moved.max()))}, where their spread is "
+            f"{number(math.sqrt(spread / len(first.tokens)))}; {percent(in_plane_frac)} of the squared movement lies "
+            "in the plane.",
+        ]
+    else:
+        n = seeds_per_arm([len(plane.ends) for plane in planes.values()])
+        parts.append(f"None of them moved ({n}): these embeddings were not trained.")
+    parts.append("Labels that would cover another are left out; the figure's numbers name every token.")
+    return " ".join(part for part in parts if part)
+
+
+def _rows(planes: dict[str, ArmPlane]) -> list[DataRow]:
+    return [
+        {
+            **{"arm": arm, "seed": seed, "token": token["token"], "text": token["text"], "word": token["word"] or ""},
+            **{"start_x": token["start_x"], "start_y": token["start_y"], "end_x": end_x, "end_y": end_y},
+            "moved": length,
+        }
+        for arm, plane in planes.items()
+        for (seed, ends), moved in zip(plane.ends.items(), plane.moved.tolist(), strict=True)
+        for token, (end_x, end_y), length in zip(plane.tokens, ends.tolist(), moved, strict=True)
+    ]
+
+
+EMBEDDINGS = Figure(
+    name="reflection_embeddings",
+    title="Reflection tokens among the embeddings",
+    draw=draw_embeddings,
+    group="Policy",
+    order=225,
+)
