@@ -7,8 +7,8 @@ original, and one that was moved would not find them: so the addresses are rewri
 Nobody makes this database while it is looked at: whoever opens it waits for its turn, so one that is not whole was left
 by a process that was killed, or by a disk that was full.
 
-Points of curves go into MLflow's tables in one statement, here and on PostgreSQL: a long sweep has millions of them,
-and through MLflow's objects each takes ten times as long.
+Points of curves go into MLflow's tables by the column, here and on PostgreSQL: a long sweep has millions of them, and
+through MLflow's objects each takes ten times as long.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
+
+from harness.tracking.curves import Curve, Curves
 
 _log = logging.getLogger(__name__)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -73,34 +74,35 @@ def tagged(database: Path, artifacts: str, tags: Mapping[str, str]) -> str | Non
     return None if found is None else str(found[0])
 
 
-Metric = tuple[str, float, int, int]
-"""A point of a curve: key, value, when it was there in Unix milliseconds, step."""
-
-_ONE_BY_ONE = "INSERT OR IGNORE INTO metrics (key, value, timestamp, step, run_uuid, is_nan) VALUES (?, ?, ?, ?, ?, 0)"
-_ALL_AT_ONCE = """
-    INSERT INTO metrics (key, value, timestamp, step, run_uuid, is_nan)
-    SELECT key, value, timestamp, step, :run_id, false FROM unnest(
-        CAST(:keys AS text[]), CAST(:values AS float8[]), CAST(:times AS bigint[]), CAST(:steps AS bigint[])
-    ) AS points (key, value, timestamp, step)
-"""
-_UNLESS_THERE = " ON CONFLICT DO NOTHING"
-"""A server takes a quarter longer with it."""
-_LATEST = """
-    INSERT INTO latest_metrics (key, value, timestamp, step, run_uuid, is_nan)
-    VALUES (:key, :value, :timestamp, :step, :run_id, :is_nan)
+_PARAMS = {"key": "text", "value": "text", "run_uuid": "text"}
+_METRICS = {
+    "key": "text",
+    "value": "float8",
+    "timestamp": "bigint",
+    "step": "bigint",
+    "run_uuid": "text",
+    "is_nan": "bool",
+}
+"""Columns of MLflow's tables, with PostgreSQL's names of their types."""
+_COPY = f"COPY metrics ({', '.join(_METRICS)}) FROM STDIN (FORMAT BINARY)"
+_UNLESS_THERE = "ON CONFLICT DO NOTHING"
+_IF_LATER = """
     ON CONFLICT (key, run_uuid) DO UPDATE
     SET value = excluded.value, timestamp = excluded.timestamp, step = excluded.step, is_nan = excluded.is_nan
     WHERE (excluded.step, excluded.timestamp, excluded.value)
         > (latest_metrics.step, latest_metrics.timestamp, latest_metrics.value)
 """
 """What MLflow shows as the last value of a key: that of the latest step, and there the latest."""
-
-
-_PARAMS = "INSERT INTO params (key, value, run_uuid) VALUES (:key, :value, :run_id) ON CONFLICT DO NOTHING"
 _TURN = threading.Lock()
 """Two sweeps may be mirrored in one process, each by a thread of its own."""
-_CACHE_KIB = 262_144
-"""Memory for pages of an SQLite file: those that many runs change in one transaction are written once."""
+_SETTINGS = {
+    # Pages that many runs change in one transaction are written once.
+    "sqlite": "PRAGMA cache_size = -262144",
+    # The mirror is up to date once a tag of the parent run says so, and the server has all that was committed before
+    # on its disk before that commit returns.
+    "postgresql": "SET LOCAL synchronous_commit = off",
+}
+"""What makes a long transaction cheaper."""
 
 
 @contextmanager
@@ -115,8 +117,7 @@ def one_transaction(client: Any) -> Iterator[None]:
         yield
         return
     with _TURN, store.ManagedSessionMaker(read_only=False) as session:
-        if store.db_type == "sqlite":
-            session.connection().exec_driver_sql(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        session.connection().exec_driver_sql(_SETTINGS[store.db_type])
 
         depth, ours, each_its_own = 0, threading.get_ident(), store.ManagedSessionMaker
 
@@ -155,58 +156,88 @@ def _store(client: Any) -> Any | None:
     return store if isinstance(store, SqlAlchemyStore) and store.db_type in ("sqlite", "postgresql") else None
 
 
-def add_metrics(client: Any, run_id: str, metrics: Sequence[Metric], is_first: bool = False) -> bool:
+def add_metrics(client: Any, run_id: str, curves: Curves, is_first: bool = False) -> bool:
     """Add points to a run's curves as MLflow's `log_batch` does: a point that is there already is not added twice.
     is_first: the run has no points yet, and nobody else adds any. Returns False, and does nothing, if the client talks
     to a server, or to a database that takes no such statement.
 
     Values are finite, and keys legal names. Raises SQLAlchemyError."""
-    from sqlalchemy import text
-
     if (store := _store(client)) is None:
         return False
-    if not metrics:
+    if not curves:
         return True
-    curves: dict[str, list[Metric]] = {}
-    for one in dict.fromkeys(metrics):
-        curves.setdefault(one[0], []).append(one)
     # In the order of the largest index, so that neighbours there are written together.
-    rows = [row for key in sorted(curves) for row in sorted(curves[key], key=itemgetter(2))]
-    latest = [max(curve, key=itemgetter(3, 2, 1)) for curve in curves.values()]
-    names = ("key", "value", "timestamp", "step")
+    ordered = {key: curves[key].distinct() for key in sorted(curves)}
+    latest = [(key, *curve.last, run_id, False) for key, curve in ordered.items()]
     with store.ManagedSessionMaker(read_only=False) as session:
-        if store.db_type == "sqlite":
-            session.connection().exec_driver_sql(_ONE_BY_ONE, [(*row, run_id) for row in rows])
+        connection = session.connection()
+        if is_first and connection.dialect.driver == "psycopg":
+            _copy(connection, run_id, ordered)
         else:
-            keys, values, times, steps = map(_array, zip(*rows, strict=True))
-            columns = {"keys": keys, "values": values, "times": times, "steps": steps}
-            statement = text(_ALL_AT_ONCE if is_first else _ALL_AT_ONCE + _UNLESS_THERE)
-            session.execute(statement, {"run_id": run_id, **columns})
-        common = {"run_id": run_id, "is_nan": False}
-        session.execute(text(_LATEST), [common | dict(zip(names, row, strict=True)) for row in latest])
+            rows = [(key, *point, run_id, False) for key, curve in ordered.items() for point in curve.points()]
+            _insert(connection, "metrics", _METRICS, rows, _UNLESS_THERE)
+        _insert(connection, "latest_metrics", _METRICS, latest, _IF_LATER)
     return True
 
 
 def add_params(client: Any, run_id: str, params: Mapping[str, str]) -> bool:
     """Add parameters to a run as MLflow's `log_batch` does, but one that is there already stays as it is. Returns and
     raises as `add_metrics`; names are legal, and values short enough."""
-    from sqlalchemy import text
-
     if (store := _store(client)) is None:
         return False
     if not params:
         return True
-    rows = [{"key": key, "value": value, "run_id": run_id} for key, value in params.items()]
     with store.ManagedSessionMaker(read_only=False) as session:
-        session.execute(text(_PARAMS), rows)
+        rows = [(*param, run_id) for param in params.items()]
+        _insert(session.connection(), "params", _PARAMS, rows, _UNLESS_THERE)
     return True
 
 
-def _array(column: Sequence[object]) -> str:
-    """As PostgreSQL writes an array, in a fraction of the time that its driver takes for a list. The column holds
-    numbers or legal keys."""
-    elements = '","'.join(map(str, column))
-    return f'{{"{elements}"}}'
+def _insert(connection: Any, table: str, columns: Mapping[str, str], rows: Sequence[tuple[Any, ...]], end: str) -> None:
+    """Insert rows in one statement, whose end says what becomes of those that are there already."""
+    from sqlalchemy import text
+
+    into = f"INSERT INTO {table} ({', '.join(columns)})"
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"{into} VALUES ({', '.join('?' for _ in columns)}) {end}", rows)
+    else:  # for each row of many a server would be told anew
+        arrays = ", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in columns.items())
+        by_column = dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))
+        connection.execute(text(f"{into} SELECT * FROM unnest({arrays}) {end}"), by_column)
+
+
+def _copy(connection: Any, run_id: str, curves: Curves) -> None:
+    """Write points, none of which is there, in PostgreSQL's binary format (see its documentation of COPY): each field
+    comes after its length in bytes, and numbers, which neither side turns into text, in the network's byte order."""
+    from sqlalchemy.exc import DBAPIError
+
+    driver = connection.connection.driver_connection
+    try:
+        with driver.cursor() as cursor, cursor.copy(_COPY) as copy:
+            copy.write(b"PGCOPY\n\xff\r\n\x00" + bytes(8))
+            for key, curve in curves.items():
+                copy.write(_binary_rows(key.encode(driver.info.encoding), run_id.encode(), curve))
+            copy.write(b"\xff\xff")
+    except connection.dialect.loaded_dbapi.Error as error:
+        raise DBAPIError(_COPY, None, error) from error
+
+
+def _binary_rows(key: bytes, run_id: bytes, curve: Curve) -> bytes:
+    import numpy as np
+
+    fields: list[tuple[Any, str]] = [
+        *((key, f"S{len(key)}"), (curve.values, ">f8"), (curve.times_ms, ">i8"), (curve.steps, ">i8")),
+        *((run_id, f"S{len(run_id)}"), (False, "?")),
+    ]
+    layout = [("n_fields", ">i2")]
+    for place, (_, kind) in enumerate(fields):
+        layout += [(f"n_bytes_{place}", ">i4"), (f"value_{place}", kind)]
+    rows = np.empty(len(curve.steps), dtype=layout)
+    rows["n_fields"] = len(fields)
+    for place, (value, kind) in enumerate(fields):
+        rows[f"n_bytes_{place}"] = np.dtype(kind).itemsize
+        rows[f"value_{place}"] = value
+    return rows.tobytes()
 
 
 def _is_torn(database: Path) -> bool:
