@@ -148,11 +148,11 @@ class News:
         return cls(rows, extents, sending, joined(record.curves(new[name]) for name, record in _RECORDS.items()))
 
 
-def sync_cell(
+def begin_cell(
     view: CellView, news: News, run: MirroredRun | None, create: Callable[..., MirroredRun]
-) -> tuple[MirroredRun, int]:
-    """Bring `run` up to date, or the one that is made with `create(name, start_ms, tags)` if there is none or if the
-    records are no longer those it shows. Returns the run and the number of points sent."""
+) -> tuple[MirroredRun, News]:
+    """Prepare `run` for the news, or one that is made with `create(name, start_ms, tags)` if there is none or if the
+    records are no longer those it shows. Returns the run and what is news to it."""
     cell, rows = view.cell, news.rows
     if run is not None and _shows_other_rows(run, rows, view.is_over):
         run.delete()
@@ -167,12 +167,15 @@ def sync_cell(
         run.log_inputs(view.inputs)
     if view.status["state"] == "done" and TABLES_TAG not in run.tags and cell.evals.exists():
         run.log_table("completions.json", completions_table(first_samples(cell.evals), cell.read_problems()))
-
     if news.sending:
-        # First, so that after a kill in between the same points are known to be sent again.
+        # So that after a kill before the end the same points are known to be sent again.
         run.set_tags({_SENDING_TAG: json.dumps(news.sending)})
-    n_points = run.log_points(news.points)
-    # Last, so that it never speaks of points that were not sent.
+    return run, news
+
+
+def end_cell(view: CellView, news: News, run: MirroredRun) -> None:
+    """Say what the run holds, once the points of the news are there."""
+    cell = view.cell
     run.set_tags(
         {
             _MIRRORED_TAG: json.dumps(news.extents),
@@ -184,7 +187,6 @@ def sync_cell(
         }
     )
     run.set_status(STATUS[view.status["state"]], ended_ms(cell))
-    return run, n_points
 
 
 def began_ms(cell: CellRecord) -> int:

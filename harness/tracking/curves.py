@@ -48,10 +48,10 @@ class Curve(NamedTuple):
         import numpy as np
 
         order = np.lexsort((self.values, self.steps, self.times_ms))
-        columns = [column[order] for column in self]
         is_new = np.ones(len(order), dtype=bool)
-        is_new[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
-        return Curve(*(column[is_new] for column in columns))
+        is_new[1:] = np.any([np.diff(column[order]) != 0 for column in self], axis=0)
+        kept = order[is_new]
+        return Curve(self.steps[kept], self.values[kept], self.times_ms[kept])
 
 
 Curves = dict[str, Curve]
@@ -110,13 +110,12 @@ def _curves(prefix: str, rows: Sequence[Row]) -> Curves:
     steps = np.array([row.values["step"] for row in rows], dtype=np.int64)
     times_ms = np.array([row.at_ms for row in rows], dtype=np.int64)
     keys = dict.fromkeys(key for row in rows for key in row.values if key != "step")
-
-    def columns(key: str) -> Iterable[Curves]:
+    parts: list[Curves] = []
+    for key in keys:
         found = [row.values.get(key) for row in rows]
         values = np.array([value if isinstance(value, (int, float)) else math.nan for value in found], dtype=np.float64)
         # What a step does not have is null in the records: a gap in the curve. MLflow would store infinity as 1.8e308.
         is_there = np.isfinite(values)
         if is_there.any():
-            yield {mlflow_name(prefix + key): Curve(steps[is_there], values[is_there], times_ms[is_there])}
-
-    return joined(part for key in keys for part in columns(key))
+            parts.append({mlflow_name(prefix + key): Curve(steps[is_there], values[is_there], times_ms[is_there])})
+    return joined(parts)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.records.files import ProblemRow
 from harness.tracking.curves import Curves, mlflow_name, value_curves
-from harness.tracking.database import add_metrics, add_params
+from harness.tracking.store import add_metrics, add_params
 
 if TYPE_CHECKING:
     import pyarrow
