@@ -19,17 +19,13 @@ from harness.records.study import STUDY, StudyRecord, TrialRecord, read_study
 from harness.records.sweep import ENDED
 from harness.records.tables import read_parquet
 from harness.tracking.client import file_fingerprint, modified_ms
+from harness.tracking.curves import Curves, Row, joined, score_curves, step_curves, timing_curves, value_curves
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
     TABLES_TAG,
     MirroredRun,
-    Point,
     completions_table,
     flat_params,
-    score_points,
-    step_points,
-    timing_points,
-    value_points,
 )
 
 if TYPE_CHECKING:
@@ -48,25 +44,18 @@ _MIRRORED_TAG = "bench.mirrored"
 _SENDING_TAG = "bench.sending"
 
 
-class Row(NamedTuple):
-    """A row of a record and when it was written, in Unix milliseconds."""
-
-    values: dict[str, Any]
-    at_ms: int
-
-
 class _Record(NamedTuple):
     """A file of rows. Wall-clock never comes out the same again, so new values there do not mean another training."""
 
-    points: Callable[[dict[str, Any], int | None], list[Point]]
+    curves: Callable[[Sequence[Row]], Curves]
     is_reproducible: bool
 
 
 _RECORDS = {
-    "base": _Record(score_points, is_reproducible=True),
-    "steps": _Record(step_points, is_reproducible=True),
-    "scores": _Record(score_points, is_reproducible=True),
-    "timing": _Record(timing_points, is_reproducible=False),
+    "base": _Record(score_curves, is_reproducible=True),
+    "steps": _Record(step_curves, is_reproducible=True),
+    "scores": _Record(score_curves, is_reproducible=True),
+    "timing": _Record(timing_curves, is_reproducible=False),
 }
 _FILES = ("steps.jsonl", "timing.jsonl", "starts.jsonl")
 
@@ -138,7 +127,7 @@ class News:
     rows: dict[str, list[Row]]
     extents: dict[str, _Extent]
     sending: dict[str, _Extent]
-    points: list[Point]
+    points: Curves
 
     @classmethod
     def read(cls, view: CellView, run: MirroredRun | None) -> News:
@@ -151,17 +140,19 @@ class News:
         """tags: those of the run, which say what is mirrored."""
         mirrored = _extents(tags, _MIRRORED_TAG)
         new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
-        extents = {name: _extent(rows[name]) if new[name] else mirrored[name] for name in _RECORDS}
-        sending = {name: _Extent(len(rows[name]), _digest(new[name])) for name in _RECORDS if new[name]}
-        points = [one for name, record in _RECORDS.items() for row in new[name] for one in record.points(*row)]
-        return cls(rows, extents, sending, points)
+        extents, sending = dict(mirrored), {}
+        for name in (name for name in _RECORDS if new[name]):
+            texts, n_rows = _texts(rows[name]), len(rows[name])
+            extents[name] = _Extent(n_rows, _digest(texts))
+            sending[name] = _Extent(n_rows, _digest(_timed_texts(texts[mirrored[name].n_rows :], new[name])))
+        return cls(rows, extents, sending, joined(record.curves(new[name]) for name, record in _RECORDS.items()))
 
 
-def sync_cell(
+def begin_cell(
     view: CellView, news: News, run: MirroredRun | None, create: Callable[..., MirroredRun]
-) -> tuple[MirroredRun, int]:
-    """Bring `run` up to date, or the one that is made with `create(name, start_ms, tags)` if there is none or if the
-    records are no longer those it shows. Returns the run and the number of points sent."""
+) -> tuple[MirroredRun, News]:
+    """Prepare `run` for the news, or one that is made with `create(name, start_ms, tags)` if there is none or if the
+    records are no longer those it shows. Returns the run and what is news to it."""
     cell, rows = view.cell, news.rows
     if run is not None and _shows_other_rows(run, rows, view.is_over):
         run.delete()
@@ -170,17 +161,21 @@ def sync_cell(
         identity = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
         run = create(f"{cell.arm}-s{cell.seed}", began_ms(cell), {**identity, **view.sweep_tags})
     if _MIRRORED_TAG not in run.tags:
+        # First, as MLflow then reads the whole run, parameters included, to find where its files are.
+        run.log_file(cell.evaluation_folder / "spec.json")
         run.log_params(flat_params(cell.spec))
         run.log_inputs(view.inputs)
-        run.log_file(cell.evaluation_folder / "spec.json")
     if view.status["state"] == "done" and TABLES_TAG not in run.tags and cell.evals.exists():
         run.log_table("completions.json", completions_table(first_samples(cell.evals), cell.read_problems()))
-
     if news.sending:
-        # First, so that after a kill in between the same points are known to be sent again.
+        # So that after a kill before the end the same points are known to be sent again.
         run.set_tags({_SENDING_TAG: json.dumps(news.sending)})
-    n_points = run.log_points(news.points)
-    # Last, so that it never speaks of points that were not sent.
+    return run, news
+
+
+def end_cell(view: CellView, news: News, run: MirroredRun) -> None:
+    """Say what the run holds, once the points of the news are there."""
+    cell = view.cell
     run.set_tags(
         {
             _MIRRORED_TAG: json.dumps(news.extents),
@@ -192,7 +187,6 @@ def sync_cell(
         }
     )
     run.set_status(STATUS[view.status["state"]], ended_ms(cell))
-    return run, n_points
 
 
 def began_ms(cell: CellRecord) -> int:
@@ -228,10 +222,6 @@ def _extents(tags: Mapping[str, str], tag: str) -> dict[str, _Extent]:
     return {name: _Extent(*extents.get(name, (0, ""))) for name in _RECORDS}
 
 
-def _extent(rows: list[Row]) -> _Extent:
-    return _Extent(len(rows), _digest([row.values for row in rows]))
-
-
 def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: bool) -> bool:
     """Whether what is mirrored is no longer recorded, or was mirrored by an earlier version. Rows that a resume cut off
     may yet grow back as they were. So may rows that were on their way as we were killed, but at another time: MLflow
@@ -240,21 +230,30 @@ def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: boo
     is_other = any(
         record.is_reproducible
         and (is_over or len(rows[name]) >= extent.n_rows)
-        and _digest([row.values for row in rows[name][: extent.n_rows]]) != extent.digest
+        and _digest(_texts(rows[name][: extent.n_rows])) != extent.digest
         for name, record in _RECORDS.items()
         if (extent := mirrored[name]).n_rows
     )
     is_sent_otherwise = any(
-        _digest(rows[name][mirrored[name].n_rows : extent.n_rows]) != extent.digest
+        _digest(_timed_texts(_texts(sent), sent)) != extent.digest
         for name, extent in _extents(run.tags, _SENDING_TAG).items()
         if extent.n_rows
+        for sent in [rows[name][mirrored[name].n_rows : extent.n_rows]]
     )
     is_of_earlier_version = _MIRRORED_TAG in run.tags and _SENDING_TAG not in run.tags
     return is_other or is_sent_otherwise or is_of_earlier_version
 
 
-def _digest(rows: Sequence[Any]) -> str:
-    return hashlib.blake2b(json.dumps(rows).encode(), digest_size=8).hexdigest()
+def _texts(rows: Sequence[Row]) -> list[str]:
+    return [json.dumps(row.values) for row in rows]
+
+
+def _timed_texts(texts: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    return [f"[{text}, {row.at_ms}]" for text, row in zip(texts, rows, strict=True)]
+
+
+def _digest(texts: Sequence[str]) -> str:
+    return hashlib.blake2b(f"[{', '.join(texts)}]".encode(), digest_size=8).hexdigest()
 
 
 TRIAL_TAG = "bench.trial"
@@ -297,7 +296,7 @@ def sync_trial(
     mirrored = hashlib.blake2b(json.dumps(asdict(trial)).encode(), digest_size=8).hexdigest()
     if run.tags.get(_MIRRORED_TAG) == mirrored:
         return run, 0
-    points = value_points("objective/", dict(zip(objectives, trial.values or [], strict=False)))
+    points = value_curves("objective/", dict(zip(objectives, trial.values or [], strict=False)), run.start_ms)
     run.log_params(flat_params(trial.params))
     run.log_points(points)
     run.set_tags(trial_tags(trial) | {"hash": trial.hash or "", "flags": ", ".join(trial.flags)})

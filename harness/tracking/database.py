@@ -5,24 +5,16 @@ MLflow keeps the absolute address of every run's files. A home that was copied w
 original, and one that was moved would not find them: so the addresses are rewritten before MLflow reads them.
 
 Nobody makes this database while it is looked at: whoever opens it waits for its turn, so one that is not whole was left
-by a process that was killed, or by a disk that was full.
-
-Points of curves go into MLflow's tables in one statement, here and on PostgreSQL: a long sweep has millions of them,
-and through MLflow's objects each takes ten times as long.
-"""
+by a process that was killed, or by a disk that was full."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
 import sqlite3
-import sys
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 _log = logging.getLogger(__name__)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -71,142 +63,6 @@ def tagged(database: Path, artifacts: str, tags: Mapping[str, str]) -> str | Non
     except sqlite3.DatabaseError:  # `opening` says what is wrong with it
         return None
     return None if found is None else str(found[0])
-
-
-Metric = tuple[str, float, int, int]
-"""A point of a curve: key, value, when it was there in Unix milliseconds, step."""
-
-_ONE_BY_ONE = "INSERT OR IGNORE INTO metrics (key, value, timestamp, step, run_uuid, is_nan) VALUES (?, ?, ?, ?, ?, 0)"
-_ALL_AT_ONCE = """
-    INSERT INTO metrics (key, value, timestamp, step, run_uuid, is_nan)
-    SELECT key, value, timestamp, step, :run_id, false FROM unnest(
-        CAST(:keys AS text[]), CAST(:values AS float8[]), CAST(:times AS bigint[]), CAST(:steps AS bigint[])
-    ) AS points (key, value, timestamp, step)
-"""
-_UNLESS_THERE = " ON CONFLICT DO NOTHING"
-"""A server takes a quarter longer with it."""
-_LATEST = """
-    INSERT INTO latest_metrics (key, value, timestamp, step, run_uuid, is_nan)
-    VALUES (:key, :value, :timestamp, :step, :run_id, :is_nan)
-    ON CONFLICT (key, run_uuid) DO UPDATE
-    SET value = excluded.value, timestamp = excluded.timestamp, step = excluded.step, is_nan = excluded.is_nan
-    WHERE (excluded.step, excluded.timestamp, excluded.value)
-        > (latest_metrics.step, latest_metrics.timestamp, latest_metrics.value)
-"""
-"""What MLflow shows as the last value of a key: that of the latest step, and there the latest."""
-
-
-_PARAMS = "INSERT INTO params (key, value, run_uuid) VALUES (:key, :value, :run_id) ON CONFLICT DO NOTHING"
-_TURN = threading.Lock()
-"""Two sweeps may be mirrored in one process, each by a thread of its own."""
-_CACHE_KIB = 262_144
-"""Memory for pages of an SQLite file: those that many runs change in one transaction are written once."""
-
-
-@contextmanager
-def one_transaction(client: Any) -> Iterator[None]:
-    """Whatever MLflow's client writes in here is in the database afterwards, or nothing of it. Each call alone would
-    be some transactions, and on SQLite each of those waits for the disk. A server's calls are made as they come.
-
-    Raises SQLAlchemyError and MlflowException.
-    """
-    store = _store(client)
-    if store is None:
-        yield
-        return
-    with _TURN, store.ManagedSessionMaker(read_only=False) as session:
-        if store.db_type == "sqlite":
-            session.connection().exec_driver_sql(f"PRAGMA cache_size = -{_CACHE_KIB}")
-
-        depth, ours, each_its_own = 0, threading.get_ident(), store.ManagedSessionMaker
-
-        @contextmanager
-        def the_same(read_only: bool = True) -> Iterator[Any]:
-            nonlocal depth
-            if threading.get_ident() != ours:  # the store is shared by all clients of the process
-                with each_its_own(read_only) as other:
-                    yield other
-                return
-            depth += 1
-            yield session
-            session.flush()
-            depth -= 1
-            if not depth:  # as after a session of its own, so that the next call reads what the database made of it
-                session.expunge_all()
-
-        def refuse() -> None:
-            raise sys.exception() or AssertionError("nothing to undo")
-
-        # MLflow commits some changes itself, and undoes and repeats those that another process was quicker to make.
-        session.commit, session.rollback = session.flush, refuse
-        store.ManagedSessionMaker = the_same
-        try:
-            yield
-        finally:
-            store.ManagedSessionMaker = each_its_own
-            del session.commit, session.rollback
-
-
-def _store(client: Any) -> Any | None:
-    """MLflow's store, if it is a database that takes our statements; None for others, and for a server."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    store = client._tracking_client.store
-    return store if isinstance(store, SqlAlchemyStore) and store.db_type in ("sqlite", "postgresql") else None
-
-
-def add_metrics(client: Any, run_id: str, metrics: Sequence[Metric], is_first: bool = False) -> bool:
-    """Add points to a run's curves as MLflow's `log_batch` does: a point that is there already is not added twice.
-    is_first: the run has no points yet, and nobody else adds any. Returns False, and does nothing, if the client talks
-    to a server, or to a database that takes no such statement.
-
-    Values are finite, and keys legal names. Raises SQLAlchemyError."""
-    from sqlalchemy import text
-
-    if (store := _store(client)) is None:
-        return False
-    if not metrics:
-        return True
-    curves: dict[str, list[Metric]] = {}
-    for one in dict.fromkeys(metrics):
-        curves.setdefault(one[0], []).append(one)
-    # In the order of the largest index, so that neighbours there are written together.
-    rows = [row for key in sorted(curves) for row in sorted(curves[key], key=itemgetter(2))]
-    latest = [max(curve, key=itemgetter(3, 2, 1)) for curve in curves.values()]
-    names = ("key", "value", "timestamp", "step")
-    with store.ManagedSessionMaker(read_only=False) as session:
-        if store.db_type == "sqlite":
-            session.connection().exec_driver_sql(_ONE_BY_ONE, [(*row, run_id) for row in rows])
-        else:
-            keys, values, times, steps = map(_array, zip(*rows, strict=True))
-            columns = {"keys": keys, "values": values, "times": times, "steps": steps}
-            statement = text(_ALL_AT_ONCE if is_first else _ALL_AT_ONCE + _UNLESS_THERE)
-            session.execute(statement, {"run_id": run_id, **columns})
-        common = {"run_id": run_id, "is_nan": False}
-        session.execute(text(_LATEST), [common | dict(zip(names, row, strict=True)) for row in latest])
-    return True
-
-
-def add_params(client: Any, run_id: str, params: Mapping[str, str]) -> bool:
-    """Add parameters to a run as MLflow's `log_batch` does, but one that is there already stays as it is. Returns and
-    raises as `add_metrics`; names are legal, and values short enough."""
-    from sqlalchemy import text
-
-    if (store := _store(client)) is None:
-        return False
-    if not params:
-        return True
-    rows = [{"key": key, "value": value, "run_id": run_id} for key, value in params.items()]
-    with store.ManagedSessionMaker(read_only=False) as session:
-        session.execute(text(_PARAMS), rows)
-    return True
-
-
-def _array(column: Sequence[object]) -> str:
-    """As PostgreSQL writes an array, in a fraction of the time that its driver takes for a list. The column holds
-    numbers or legal keys."""
-    elements = '","'.join(map(str, column))
-    return f'{{"{elements}"}}'
 
 
 def _is_torn(database: Path) -> bool:

@@ -13,8 +13,9 @@ from harness.records.files import PROBLEMS_FILE, begins_s, read_json, read_jsonl
 from harness.records.scores import lm_eval_files
 from harness.tracking.cell import commit_tag, first_samples
 from harness.tracking.client import connect, experiment_id, modified_ms, talking_to_mlflow
+from harness.tracking.curves import value_curves
 from harness.tracking.question import FIRST_SAMPLES_PAGE, apart
-from harness.tracking.run import MirroredRun, completions_table, dataset_inputs, flat_params, value_points
+from harness.tracking.run import MirroredRun, completions_table, dataset_inputs, flat_params
 
 EXPERIMENT = "evals"
 _SAMPLES = "evals.parquet"
@@ -73,7 +74,7 @@ def _log(
         run = MirroredRun.create(client, experiment, name, start_ms, tags)
         run.log_params(flat_params(params))
         run.log_inputs(dataset_inputs([(task, "test")], []))
-        run.log_points(value_points(f"eval/{task}/", metrics))
+        run.log_points(value_curves(f"eval/{task}/", metrics, run.start_ms))
         run.log_file(file)
         if (folder / _SAMPLES).exists():
             table = completions_table(first_samples(folder / _SAMPLES), read_problems(folder / PROBLEMS_FILE))

@@ -10,10 +10,9 @@ rows of each record it holds, and their digest. It is written after the points i
 them. A point that is sent again is the same point (see `MirroredRun.log_points`). So no point is lost or there twice,
 whatever happens:
 
-    killed between points and tag        a database has neither, because both are written in one transaction. To a
-                                         server the points are sent again, and MLflow keeps one of each. If a resume
-                                         has rewritten their rows, with new times, the run goes to the bin and the cell
-                                         gets a new one
+    killed between points and tag        SQLite has neither, because both are written in one transaction. To others the
+                                         points are sent again, and one of each is kept. If a resume has rewritten
+                                         their rows, with new times, the run goes to the bin and the cell gets a new one
     mlflow.db deleted, server replaced   there is no tag, so all is sent
     a resume cut rows off the end        nothing is sent until the records have grown back to what is mirrored. If the
                                          rows are equal (the promise on CPU), it goes on from there. If not, the run
@@ -34,12 +33,12 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from harness.errors import BenchError
 from harness.records import CellRecord, SweepRecord, read_sweep
@@ -51,11 +50,12 @@ from harness.tracking.cell import (
     TRIAL_TAG,
     CellView,
     News,
+    begin_cell,
+    end_cell,
     ended_ms,
     fingerprint,
     has_own_run,
     study_of_search,
-    sync_cell,
     sync_trial,
     trial_tags,
 )
@@ -68,7 +68,6 @@ from harness.tracking.client import (
     modified_ms,
     talking_to_mlflow,
 )
-from harness.tracking.database import one_transaction
 from harness.tracking.question import (
     QUESTION_TAG,
     create_question,
@@ -80,14 +79,13 @@ from harness.tracking.question import (
     sync_report,
 )
 from harness.tracking.run import MirroredRun
+from harness.tracking.store import Writing
 
 Item = TypeVar("Item")
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
 # An arm that differs in one of these does not start from the model whose evaluation the sweep records.
 _BEFORE_TRAINING = ("model.", "eval.")
-# Points of cells whose runs are written together: seconds of work, during which nobody else writes to SQLite.
-_POINTS_TOGETHER = 250_000
 _STAND_TAG = "bench.stand"
 """On the parent run: the stand of the records when all of them were mirrored."""
 
@@ -212,22 +210,27 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
             except DamagedRecordError as error:
                 session.damaged.append(str(error))
 
-    with ExitStack() as transaction:
-        n_together: int | None = None
-        for name, now, view, news in one_ahead(changed()):
-            if n_together is None or n_together >= _POINTS_TOGETHER:
-                transaction.close()
-                transaction.enter_context(one_transaction(session.client))
-                n_together = 0
+    def end(name: str, now: Any, view: CellView, news: News, n_sent: int) -> None:
+        nonlocal n_points
+        try:
+            end_cell(view, news, session.children[name])
+        except DamagedRecordError as error:
+            session.damaged.append(str(error))
+        else:
+            session.seen[name] = now
+        n_points += n_sent
+
+    with Ahead(changed()) as cells, Writing.to(session.client) as writing:
+        for name, now, view, news in cells:
             try:
                 create = partial(_create_child, session)
-                session.children[name], n_sent = sync_cell(view, news, session.children.get(name), create)
+                run, news = begin_cell(view, news, session.children.get(name), create)
             except DamagedRecordError as error:
                 session.damaged.append(str(error))
                 continue
-            session.seen[name] = now
-            n_together += n_sent
-            n_points += n_sent
+            session.children[name] = run
+            cells.start_next()
+            writing.send(name, partial(run.log_points, news.points), partial(end, name, now, view, news))
     ended = [] if study is None else [trial for trial in study.trials if trial.state != "running"]
     cells_of_ended = {name for trial in ended for name in trial.cells}
     present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}
@@ -239,14 +242,33 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     return n_points
 
 
-def one_ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The items. While one of them is used, a thread makes the next: a database has a processor of its own."""
-    end = object()
-    with ThreadPoolExecutor(1) as maker:
-        coming: Future[Any] = maker.submit(next, items, end)
-        while (item := coming.result()) is not end:
-            coming = maker.submit(next, items, end)
-            yield item
+class Ahead(Iterator[Item]):
+    """Items, at most one of which is made before it is asked for, by a thread. It begins at `start_next`: call it where
+    this thread is about to wait for a database, as two that compute take turns in one process."""
+
+    def __init__(self, items: Iterator[Item]) -> None:
+        self._items = items
+        self._end = object()
+        self._maker = ThreadPoolExecutor(1)
+        self._coming: Future[Any] | None = None
+
+    def __enter__(self) -> Ahead[Item]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._maker.shutdown()
+
+    def start_next(self) -> None:
+        self._coming = self._maker.submit(next, self._items, self._end)
+
+    def __next__(self) -> Item:
+        if self._coming is None:
+            self.start_next()
+        assert self._coming is not None
+        item, self._coming = self._coming.result(), None
+        if item is self._end:
+            raise StopIteration
+        return cast(Item, item)
 
 
 def _start_alike(sweep: SweepRecord) -> bool:

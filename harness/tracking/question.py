@@ -18,7 +18,8 @@ from harness.records.files import read_json
 from harness.records.study import STUDY, StudyRecord
 from harness.tracking.cell import commit_tag
 from harness.tracking.client import modified_ms
-from harness.tracking.run import MAX_TAG_LENGTH, MirroredRun, dataset_inputs, flat_params, mlflow_name
+from harness.tracking.curves import mlflow_name
+from harness.tracking.run import MAX_TAG_LENGTH, MirroredRun, dataset_inputs, flat_params
 
 QUESTION_TAG = "bench.question_id"
 _ASKED_TAG = "bench.asked"

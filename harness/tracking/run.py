@@ -1,24 +1,21 @@
 """One run in MLflow, with what this process knows of it, so that only changes are sent.
 
-Records in MLflow's vocabulary: rows become points of curves, a nested spec flat parameters, sources of rows datasets,
-samples a table.
+Records in MLflow's vocabulary: a nested spec becomes flat parameters, sources of rows datasets, samples a table.
 """
 
 from __future__ import annotations
 
 import getpass
 import json
-import math
-import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from harness.records.files import ProblemRow
-from harness.tracking.database import add_metrics, add_params
+from harness.tracking.curves import Curves, mlflow_name, value_curves
+from harness.tracking.store import add_metrics, add_params
 
 if TYPE_CHECKING:
     import pyarrow
@@ -66,7 +63,7 @@ class MirroredRun:
         info, data = run.info, run.data
         return cls(client, info.run_id, info.start_time, info.status, dict(data.tags), dict(data.metrics))
 
-    def log_points(self, points: Iterable[Point]) -> int:
+    def log_points(self, curves: Curves) -> int:
         """Add points to the curves, and return how many there were. A server gets them in requests of the size that
         MLflow's client chooses (1000 points each).
 
@@ -75,20 +72,19 @@ class MirroredRun:
         """
         from mlflow.entities import Metric
 
-        rows = [(point.key, point.value, point.at_ms or self.start_ms, point.step) for point in points]
         is_first, self.has_points = not self.has_points, True
-        if not add_metrics(self.client, self.run_id, rows, is_first):
-            self.client.log_batch(self.run_id, metrics=[Metric(*row) for row in rows])
-        return len(rows)
+        if not add_metrics(self.client, self.run_id, curves, is_first):
+            points = ((name, *point) for name, curve in curves.items() for point in curve.points())
+            self.client.log_batch(self.run_id, metrics=[Metric(*point) for point in points])
+        return sum(len(curve.steps) for curve in curves.values())
 
     def log_values(self, values: Mapping[str, Any], at_ms: int | None) -> int:
         """Make these the last values of metrics without steps; returns how many had another one, or none."""
-        points = [
-            point for point in value_points("", values, at_ms=at_ms) if self.metrics.get(point.key) != point.value
-        ]
-        self.log_points(points)
-        self.metrics |= {point.key: point.value for point in points}
-        return len(points)
+        curves = value_curves("", values, at_ms or self.start_ms)
+        new = {name: curve for name, curve in curves.items() if self.metrics.get(name) != curve.last[0]}
+        self.log_points(new)
+        self.metrics |= {name: curve.last[0] for name, curve in new.items()}
+        return len(new)
 
     def log_params(self, params: dict[str, str]) -> None:
         from mlflow.entities import Param
@@ -152,53 +148,6 @@ MAX_PARAM_LENGTH = 6000
 """Characters in a parameter's value (mlflow.utils.validation.MAX_PARAM_VAL_LENGTH)."""
 MAX_TAG_LENGTH = 8000
 """Characters in a tag's value (mlflow.utils.validation.MAX_TAG_VAL_LENGTH)."""
-
-
-class Point(NamedTuple):
-    """One point of the curve `key`, at the rollout batch `step`. at_ms: when, in Unix milliseconds; None: when the run
-    began."""
-
-    key: str
-    step: int
-    value: float
-    at_ms: int | None = None
-
-
-@cache
-def mlflow_name(name: str) -> str:
-    """A legal MLflow name: letters, digits and `_-./` stay, `@` becomes `_at_` and `^` `_hat_` (`pass@1`:
-    `pass_at_1`), others `_`."""
-    return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
-
-
-def step_points(row: dict[str, Any], at_ms: int | None = None) -> list[Point]:
-    """A row of steps.jsonl as `train/<key>`."""
-    return value_points("train/", row, row["step"], at_ms)
-
-
-def timing_points(row: dict[str, Any], at_ms: int | None = None) -> list[Point]:
-    """A row of timing.jsonl as `time/<key>`."""
-    return value_points("time/", row, row["step"], at_ms)
-
-
-def score_points(row: dict[str, Any], at_ms: int | None = None) -> list[Point]:
-    """A row of scores.jsonl as `eval/<task>/<metric>`, so that this is one curve from the model before training to the
-    final evaluation; the latter, by which arms are compared, as `eval/final/<task>/<metric>` too."""
-    return [
-        point
-        for prefix in (("eval", "eval/final") if row["final"] else ("eval",))
-        for point in value_points(f"{prefix}/{row['task']}/", row["metrics"], row["step"], at_ms)
-    ]
-
-
-def value_points(prefix: str, values: Mapping[str, Any], step: int = 0, at_ms: int | None = None) -> list[Point]:
-    """The numbers among some values as `<prefix><key>`."""
-    # What a step does not have is null in the records: a gap in the curve. MLflow would store an infinity as 1.8e308.
-    return [
-        Point(mlflow_name(prefix + key), step, float(value), at_ms)
-        for key, value in values.items()
-        if isinstance(value, (int, float)) and math.isfinite(value) and key != "step"
-    ]
 
 
 def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[str, Any]]) -> list[Any]:

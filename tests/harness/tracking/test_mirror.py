@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from harness.records.files import append_jsonl, keep_jsonl
 from harness.records.lease import hold_lease
 from harness.tracking import Mirror, MirrorError
-from harness.tracking.run import MirroredRun, Point
+from harness.tracking.curves import Curves
+from harness.tracking.run import MirroredRun
 from tests.harness.tracking.conftest import FirstSync
 from tests.harness.tracking.helpers import FIRST_S, DiskSweep, Reader, begin, evaluate, train
 
@@ -463,7 +464,7 @@ def test_whatever_happens_the_curves_equal_the_records(
 LOG_POINTS = MirroredRun.log_points
 
 
-def sent_then_killed(run: MirroredRun, points: Sequence[Point]) -> None:
-    LOG_POINTS(run, points)
-    if points:
+def sent_then_killed(run: MirroredRun, curves: Curves) -> None:
+    LOG_POINTS(run, curves)
+    if curves:
         raise OSError("killed")

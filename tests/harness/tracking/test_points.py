@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import pyarrow
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records.files import ProblemRow
+from harness.tracking.curves import Curves, Row, joined, mlflow_name, score_curves, step_curves, value_curves
 from harness.tracking.question import apart, description
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
@@ -14,9 +17,6 @@ from harness.tracking.run import (
     TABLE_ROWS,
     completions_table,
     flat_params,
-    mlflow_name,
-    score_points,
-    step_points,
 )
 
 
@@ -36,14 +36,52 @@ def test_mlflow_accepts_every_name(text: str) -> None:
 def test_what_a_step_does_not_have_is_a_gap() -> None:
     row = {"step": 7, "loss": 0, "reward/mean": -1.5, "gap": None, "text": "x", "list": [1]}
     row |= {"nan": float("nan"), "inf": float("inf")}
-    assert list(step_points(row, 99)) == [("train/loss", 7, 0.0, 99), ("train/reward/mean", 7, -1.5, 99)]
+    assert points(step_curves([Row(row, 99)])) == {("train/loss", 0.0, 99, 7), ("train/reward/mean", -1.5, 99, 7)}
 
 
 def test_scores() -> None:
     row = {"step": 9, "final": False, "task": "sums", "generated_tokens": 5, "metrics": {"pass@2": 0.25, "x": None}}
-    curve = ("eval/sums/pass_at_2", 9, 0.25, None)
-    assert list(score_points(row)) == [curve]
-    assert list(score_points(row | {"final": True})) == [curve, ("eval/final/sums/pass_at_2", 9, 0.25, None)]
+    curve = ("eval/sums/pass_at_2", 0.25, 99, 9)
+    assert points(score_curves([Row(row, 99)])) == {curve}
+    final = Row(row | {"final": True}, 99)
+    assert points(score_curves([final])) == {curve, ("eval/final/sums/pass_at_2", 0.25, 99, 9)}
+
+
+VALUES = st.sampled_from([None, -0.0, 0, 1, 2.5, True, "1", [1], math.nan, math.inf])
+ROWS = st.lists(st.tuples(st.dictionaries(st.sampled_from(["a@1", "a_at_1", "b"]), VALUES), st.integers(0, 3)))
+
+
+@given(ROWS)
+def test_rows_by_column_are_the_points_of_each_row(rows: list[tuple[dict[str, Any], int]]) -> None:
+    timed = [Row({"step": step, **values}, 10 * step) for step, (values, _) in enumerate(rows)]
+    expected = [
+        (mlflow_name(f"train/{key}"), float(value), at_ms, values["step"])
+        for values, at_ms in timed
+        for key, value in values.items()
+        if key != "step" and isinstance(value, (int, float)) and math.isfinite(value)
+    ]
+    assert sorted(listed(step_curves(timed))) == sorted(expected)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([-0.0, 0.0, 1.0])), min_size=1))
+def test_each_point_once_and_the_last_one(points: list[tuple[int, int, float]]) -> None:
+    curve = joined(value_curves("", {"x": value}, at_ms, step) for step, at_ms, value in points)["x"]
+    assert [*curve.distinct().points()] == [
+        (value, at_ms, step) for at_ms, step, value in sorted({(at_ms, step, value) for step, at_ms, value in points})
+    ]
+    step, at_ms, value = max(points)
+    assert curve.last == (value, at_ms, step)
+
+
+def listed(curves: Curves) -> list[tuple[str, float, int, int]]:
+    return [(name, *point) for name, curve in curves.items() for point in curve.points()]
+
+
+def points(curves: Curves) -> set[tuple[str, float, int, int]]:
+    """(name, value, time, step) of each; fails if one is there twice."""
+    found = listed(curves)
+    assert len(found) == len(set(found))
+    return set(found)
 
 
 def test_params() -> None:

@@ -1,0 +1,121 @@
+"""Rows of records as points of MLflow's curves. A long sweep has millions of points, so a curve is a set of columns:
+through an object for each point they take ten times as long.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Row(NamedTuple):
+    """A row of a record and when it was written, in Unix milliseconds."""
+
+    values: dict[str, Any]
+    at_ms: int
+
+
+class Curve(NamedTuple):
+    """The points of one metric as columns of one length: the rollout batch, the value (finite), and when it was there
+    in Unix milliseconds."""
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    times_ms: NDArray[np.int64]
+
+    @property
+    def last(self) -> tuple[float, int, int]:
+        """(value, time, step) of the point that MLflow shows as the metric's value: that of the latest step, there the
+        latest, and of equal times the largest."""
+        import numpy as np
+
+        place = np.lexsort((self.values, self.times_ms, self.steps))[-1]
+        return self.values[place].item(), self.times_ms[place].item(), self.steps[place].item()
+
+    def points(self) -> Iterable[tuple[float, int, int]]:
+        """(value, time, step) of each."""
+        return zip(self.values.tolist(), self.times_ms.tolist(), self.steps.tolist(), strict=True)
+
+    def distinct(self) -> Curve:
+        """Each point once, in the order of time."""
+        import numpy as np
+
+        order = np.lexsort((self.values, self.steps, self.times_ms))
+        is_new = np.ones(len(order), dtype=bool)
+        is_new[1:] = np.any([np.diff(column[order]) != 0 for column in self], axis=0)
+        kept = order[is_new]
+        return Curve(self.steps[kept], self.values[kept], self.times_ms[kept])
+
+
+Curves = dict[str, Curve]
+"""By MLflow's names of the metrics. No curve is empty."""
+
+
+@cache
+def mlflow_name(name: str) -> str:
+    """A legal MLflow name: letters, digits and `_-./` stay, `@` becomes `_at_` and `^` `_hat_` (`pass@1`:
+    `pass_at_1`), others `_`."""
+    return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
+
+
+def step_curves(rows: Sequence[Row]) -> Curves:
+    """Rows of steps.jsonl as `train/<key>`."""
+    return _curves("train/", rows)
+
+
+def timing_curves(rows: Sequence[Row]) -> Curves:
+    """Rows of timing.jsonl as `time/<key>`."""
+    return _curves("time/", rows)
+
+
+def score_curves(rows: Sequence[Row]) -> Curves:
+    """Rows of scores.jsonl as `eval/<task>/<metric>`, so that this is one curve from the model before training to the
+    final evaluation; the latter, by which arms are compared, as `eval/final/<task>/<metric>` too."""
+    return joined(
+        value_curves(f"{prefix}/{values['task']}/", values["metrics"], at_ms, values["step"])
+        for values, at_ms in rows
+        for prefix in (("eval", "eval/final") if values["final"] else ("eval",))
+    )
+
+
+def value_curves(prefix: str, values: Mapping[str, Any], at_ms: int, step: int = 0) -> Curves:
+    """The numbers among some values as `<prefix><key>`, of one point each."""
+    return _curves(prefix, [Row({**values, "step": step}, at_ms)])
+
+
+def joined(parts: Iterable[Curves]) -> Curves:
+    """The points of all of them."""
+    import numpy as np
+
+    pieces: dict[str, list[Curve]] = {}
+    for part in parts:
+        for name, curve in part.items():
+            pieces.setdefault(name, []).append(curve)
+    return {
+        name: some[0] if len(some) == 1 else Curve(*map(np.concatenate, zip(*some, strict=True)))
+        for name, some in pieces.items()
+    }
+
+
+def _curves(prefix: str, rows: Sequence[Row]) -> Curves:
+    import numpy as np
+
+    steps = np.array([row.values["step"] for row in rows], dtype=np.int64)
+    times_ms = np.array([row.at_ms for row in rows], dtype=np.int64)
+    keys = dict.fromkeys(key for row in rows for key in row.values if key != "step")
+    parts: list[Curves] = []
+    for key in keys:
+        found = [row.values.get(key) for row in rows]
+        values = np.array([value if isinstance(value, (int, float)) else math.nan for value in found], dtype=np.float64)
+        # What a step does not have is null in the records: a gap in the curve. MLflow would store infinity as 1.8e308.
+        is_there = np.isfinite(values)
+        if is_there.any():
+            parts.append({mlflow_name(prefix + key): Curve(steps[is_there], values[is_there], times_ms[is_there])})
+    return joined(parts)
