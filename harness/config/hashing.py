@@ -23,6 +23,7 @@ from harness.config.knobs import active
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
+from harness.config.trainer import TRAINERS, OutsideTrainer
 from harness.errors import RefusedError
 from harness.plugins import Kind, UserModule
 from harness.records.files import read_json
@@ -38,6 +39,7 @@ _REFERRING = (
     *("model.source", "model.cold_start.data", "reward.vr_cli.generator"),
     *("task.train", "eval.tasks", "pairs.data"),
     *("teacher.source", "teacher.cold_start.data"),
+    *("trainer.run", "trainer.files"),
 )
 # These too, but the name of a template that has one is hashed as well.
 _TEMPLATES = (
@@ -53,6 +55,7 @@ _NOT_HASHED = (
     *("rollout.vllm_memory_frac", "train.token_records_max_tokens"),
     *("train.processes", "train.sharding"),
     "reward.allow_code",
+    *("trainer.uses", "trainer.metrics", "trainer.timeout_h", "trainer.silence_min"),
 )
 
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.
@@ -75,6 +78,7 @@ _HASHED_UNLESS: dict[str, Any] = {
     "train.optimizer.beta1": 0.9,
     "train.optimizer.beta2": 0.999,
     "train.optimizer.eps": 1e-8,
+    "trainer.type": "bench",
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.
@@ -126,6 +130,7 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
             "reward_functions": _reward_functions(spec),
             **({"judge_template": template_version(judge)} if (judge := spec.judge_template) else {}),
             **references.teacher_of(spec),
+            **references.program_of(spec),
         }
         document = {"training": seeded, "refers_to": refers_to, "numerics": NUMERICS_VERSION}
     hashes = {}
@@ -196,6 +201,7 @@ def _semantic_hash(spec: RunSpec, instead: dict[str, Any]) -> str:
         "reward_functions": _reward_functions(spec),
         **references.outside_rule(spec),
         **references.teacher_of(spec),
+        **references.program_of(spec),
         **instead,
     }
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
@@ -219,6 +225,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
         (PARTS, [part for part in spec.reward.parts if part not in functions]),
         (RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
         (ENGINES, [spec.rollout.engine]),
+        (TRAINERS, [spec.trainer.type]),
         (TASKS, [without_mode(name) for name in (spec.task.train, *spec.eval.tasks)]),
         (TEMPLATES, spec.templates),
         (GRADERS, graders),
@@ -226,6 +233,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     ]
     found = [
         *(plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions),
+        *(spec.trainer.sources() if isinstance(spec.trainer, OutsideTrainer) and not spec.checkpoint else ()),
         *(source for kind, names in named for name in names if name in kind.names() and (source := kind.source(name))),
     ]
     return list({module.name: module for module in found}.values())

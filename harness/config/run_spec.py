@@ -28,6 +28,7 @@ from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
 from harness.config.section import InWords, Section
 from harness.config.task import EvalSpec, TaskSpec
+from harness.config.trainer import BY_BENCH, TrainerChoice
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.rewards.parts.learned import PairwiseJudge
@@ -135,6 +136,7 @@ class RunSpec(Section):
     pairs: Annotated[
         Pairs, InWords(default="none; with a preference algorithm dataset if data is given, else policy")
     ] = NoPairs()
+    trainer: TrainerChoice = BY_BENCH
     train: TrainSpec
     eval: EvalSpec
     budget: BudgetSpec = BudgetSpec()
