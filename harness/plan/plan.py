@@ -353,8 +353,8 @@ def _outside_words(arm: str, spec: RunSpec) -> str | None:
     return (
         f"arm {arm}: a program of your own trains it (trainer.type={trainer.type}). It gets the start, the prompts, "
         f"seed and budget, trainer.args, and {read}; no other knob of {', '.join(ignored)} acts on it. It shares no "
-        "sampling noise with other arms, and resumes as exactly as it can itself. The estimates do not count its tokens "
-        "and memory."
+        "sampling noise with other arms, and resumes as exactly as it can itself. The estimates leave its training "
+        "out."
     )
 
 
