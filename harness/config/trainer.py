@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BENCH = "bench"
 OPEN = ("trainer.args.", "trainer.env.", "trainer.metrics.")
 """Below these the user chooses the names, and each is a knob."""
+MOST_PROMPTS = 10_000_000
+"""A cell has no more, since they are written into a file before its program starts."""
 _HANDED_OVER = (
     *("model.", "task.", "eval.", "trainer.", "seed", "checkpoint"),
     *("budget.tokens", "budget.trained_tokens", "train.steps", "train.device", "train.checkpoint_every"),
@@ -173,6 +175,12 @@ def trainer_problems(spec: RunSpec) -> Iterator[str]:
                 f"{asked} with budget.{name}={most:g}: bench cannot count these in a program of another's. Set "
                 "train.steps, budget.tokens or budget.trained_tokens"
             )
+    if (prompts := spec.train.steps * spec.rollout.prompts_per_step) > MOST_PROMPTS:
+        yield (
+            f"{asked} with train.steps={spec.train.steps} and rollout.prompts_per_step="
+            f"{spec.rollout.prompts_per_step}: the prompts are written out before it starts, and {prompts:,} are more "
+            f"than {MOST_PROMPTS:,}. Lower train.steps to what the budget needs"
+        )
     if spec.train.processes > 1:
         yield (
             f"{asked} with train.processes={spec.train.processes}: the program starts its own processes, e.g. by "

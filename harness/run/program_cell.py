@@ -139,7 +139,7 @@ class ProgramCell:
         """Go back to the last checkpoint that is whole, and take over all that was written until then."""
         superseded = self._cell.superseded()
         self._written = written = Written.by(self._folder, self._trainer.metrics, self._counts_trained, superseded)
-        whole = [step for step, folder in written.checkpoints.items() if folder.is_dir() and step in written.steps]
+        whole = [step for step in written.checkpoints if step in written.steps and self._is_whole(step)]
         written.checkpoints = {step: written.checkpoints[step] for step in sorted(whole)}
         step = max(whole, default=0)
         if step:
@@ -150,13 +150,22 @@ class ProgramCell:
         self._log.started(step, self._account(start))
         recorded = (read_last_row(self._cell.path / "steps.jsonl") or {}).get("step", 0)
         kept = max((stand[1] for path in self._cell.rollout_files() if (stand := stand_of(path))), default=0)
-        for number in range(1, step + 1):
-            row, completions = written.steps[number]
-            self._log.hold_rollouts(completions if number > kept else [])
-            if number > recorded:
-                self._record(row)
+        for number in range(recorded + 1, step + 1):
+            self._record(written.steps[number][0])
         self._done = self._done_at(step)
-        self._log.flush_rollouts()
+        self._flush_rollouts(kept, step)
+
+    def _is_whole(self, step: int) -> bool:
+        """Whether a checkpoint of an earlier start is still there, and not torn; else an older one is resumed from."""
+        folder = self._written.checkpoints[step]
+        if not folder.is_dir():
+            return False
+        try:
+            require_shapes(folder, self._shapes)
+        except RefusedError as error:
+            self._remark(f"{self._cell.path.name}: {error}")
+            return False
+        return True
 
     def _account(self, start: LanguageModel) -> Row:
         argv, trainer = self._argv("{config}", "{output}"), self._trainer
@@ -216,7 +225,6 @@ class ProgramCell:
                 else:
                     completions = rollouts.of_step(news.step)
                     self._written.steps[news.step] = news, completions
-                    self._log.hold_rollouts(completions)
                     self._record(news, watch.row_took_s())
                     if over_at is None and self._uses_budget(news.done):
                         over_at = news.step
@@ -270,11 +278,19 @@ class ProgramCell:
         self._lease.require()
         checkpoints, every = self._written.checkpoints, self._spec.eval.every
         require_shapes(announced.folder, self._shapes)
+        self._flush_rollouts(max(checkpoints, default=0), announced.step)
         checkpoints[announced.step] = announced.folder
-        self._log.flush_rollouts()
         for step in sorted(checkpoints)[:-KEPT]:
             if not every or step % every:
                 shutil.rmtree(checkpoints.pop(step))
+
+    def _flush_rollouts(self, after: int, until: int) -> None:
+        """Write the completions of steps behind one checkpoint and up to another."""
+        for number in range(after + 1, until + 1):
+            step, completions = self._written.steps[number]
+            self._log.hold_rollouts(completions)
+            self._written.steps[number] = step, []
+        self._log.flush_rollouts()
 
     @property
     def _counts_trained(self) -> bool:

@@ -1,4 +1,4 @@
-"""Cells that a program trains: what it is given, what is recorded of it, how it ends, and that it goes on after a kill."""
+"""Cells that a program trains: what it is given, what is recorded of it, how it ends, and how it survives a kill."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ import pytest
 import yaml
 
 from harness import plugins
+from harness.config.hashing import user_code
+from harness.config.knobs import knob_facts
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
 from harness.models.start import StartingPoint
 from harness.processes import Interrupted, Stopping
 from harness.records import CellRecord
@@ -30,6 +33,7 @@ from tests.harness.run.small import SETTINGS
 from tests.harness.run.test_worker import ignore
 
 PROGRAM = Path(__file__).parents[1] / "trainers" / "program.py"
+EXTENDING = Path(__file__).parents[2] / "examples" / "extending"
 STEPS = {"train.steps": 6, "train.checkpoint_every": 2, "eval.every": 4, "eval.samples": 1, "eval.curve_samples": 1}
 
 
@@ -156,8 +160,24 @@ def test_a_program_that_changes_while_it_runs_makes_the_cell_invalid(tmp_path: P
     change = "from pathlib import Path\ndef change():\n    Path(__file__).write_text('# other\\n')\n"
     (tmp_path / "helper.py").write_text(change)
     plugins.use([], [tmp_path])
-    cell, state, reason = run(spec_of(), tmp_path / "home")
+    _, state, reason = run(spec_of(), tmp_path / "home")
     assert state == "invalid" and "helper.py changed after the run was planned" in reason
+
+
+@pytest.mark.slow
+def test_a_trainer_can_be_a_plug_in_with_knobs_of_its_own(tmp_path: Path) -> None:
+    plugins.use(["trainer"], [EXTENDING])
+    own: dict[str, Any] = {"trainer": {"type": "copying", "pause_s": 0.1}, "eval.every": 0, "eval.samples": 1}
+    base = {knob: value for knob, value in SETTINGS.items() if knob != "algorithm"}
+    with pytest.raises(RefusedError, match=r"trainer\.type=copying with eval\.every=2"):
+        resolve([Layer("small", base), Layer("test", own | {"eval.every": 2})], seed=1)
+    spec = resolve([Layer("small", base), Layer("test", own)], seed=1)
+    assert {"trainer.pause_s", "trainer.args"} <= set(knob_facts())
+    assert [module.name for module in user_code(spec)] == ["trainer"]
+    cell, state, reason = run(spec, tmp_path)
+    assert (state, cell.step) == ("done", 4), reason
+    plugins.use([], [EXTENDING])
+    assert "trainer.pause_s" not in knob_facts()
 
 
 def write_sweep(folder: Path, seeds: int, **args: Any) -> Path:

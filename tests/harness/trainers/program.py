@@ -1,4 +1,4 @@
-"""A program that keeps to the contract, or breaks it as `args.mode` says; it trains nothing, so that it takes no time."""
+"""A program that keeps to the contract, or breaks it as `args.mode` says. It trains nothing, so it takes no time."""
 
 import json
 import shutil
