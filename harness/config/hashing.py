@@ -55,8 +55,9 @@ _NOT_HASHED = (
     *("rollout.vllm_memory_frac", "train.token_records_max_tokens"),
     *("train.processes", "train.sharding"),
     "reward.allow_code",
-    *("trainer.uses", "trainer.metrics", "trainer.timeout_h", "trainer.silence_min"),
+    *("trainer.uses", "trainer.timeout_h", "trainer.silence_min"),
 )
+_NAMES_OF_METRICS = "trainer.metrics."
 
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.
 _HASHED_UNLESS: dict[str, Any] = {
@@ -346,7 +347,9 @@ def _knobs(spec: RunSpec) -> dict[str, Any]:
     knobs = {
         knob: value
         for knob, value in active(spec).items()
-        if knob not in (*_REFERRING, *_NOT_HASHED) and _HASHED_UNLESS.get(knob, ...) != value
+        if knob not in (*_REFERRING, *_NOT_HASHED)
+        and not knob.startswith(_NAMES_OF_METRICS)
+        and _HASHED_UNLESS.get(knob, ...) != value
     }
     # The kind of device rounds in its own way; which one of a kind does not matter.
     knobs["train.device"] = spec.train.device.partition(":")[0]

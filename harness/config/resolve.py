@@ -108,16 +108,16 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
     if isinstance(optimizer := nested.get("train", {}).get("optimizer"), dict):
         nested["train"]["optimizer"] = {"type": "adamw"} | optimizer
     _fill_from_task(nested)
+    by_bench = nested.get("trainer", {}).get("type", BENCH) == BENCH
     spec = None
     try:
         spec = RunSpec.model_validate(nested)
     except ValidationError as error:
         for path, problem in readable_errors(error):
             is_clash = not path
-            if path not in _undecided_by_task(nested) and not (is_clash and objective is None):
+            if path not in _undecided_by_task(nested) and not (is_clash and objective is None and by_bench):
                 found = missing if problem.endswith(_SET_IT) else problems
                 found.append(f"{_origin(path, problem, origins, layers)}: {problem}")
-    by_bench = nested.get("trainer", {}).get("type", BENCH) == BENCH
     if lacks_algorithm and (by_bench if spec is None else spec.trainer.reads("objective.aggregation")):
         missing.insert(0, f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
     faulty = problems or missing

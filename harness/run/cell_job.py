@@ -104,7 +104,9 @@ def run_cell(
                 lease.require()
                 cell.write_status("done", **checkpoint.outcome(), records=cell.count_finished())
             elif cell.lacks == "training" and isinstance(spec.trainer, OutsideTrainer):
-                ProgramCell(cell, spec, spec.trainer, home, starting_point, report, require_code, remark, lease).run()
+                ProgramCell(
+                    cell, spec, spec.trainer, home, starting_point, report, require_code, remark, lease, stopping
+                ).run()
             elif cell.lacks == "training":
                 Processes.join(stopping)
                 examples, begin = _examples_and_begin(spec, home, starting_point)

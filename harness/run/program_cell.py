@@ -31,7 +31,7 @@ from harness.errors import RefusedError, few
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.loading import require_shapes, weights_in
 from harness.models.start import StartingPoint
-from harness.processes import reset_peak_memory
+from harness.processes import Stopping, reset_peak_memory
 from harness.records import CellRecord
 from harness.records.files import read_last_row, write_atomic, write_folder, write_json
 from harness.records.lease import Lease
@@ -71,10 +71,12 @@ class ProgramCell:
         require_code: Callable[[], None],
         remark: Callable[[str], None],
         lease: Lease,
+        stopping: Stopping | None = None,
     ) -> None:
         self._cell, self._spec, self._trainer, self._home = cell, spec, trainer, home
         self._starting_point, self._report, self._remark = starting_point, on_progress, remark
         self._require_code, self._lease = require_code, lease
+        self._stopping = stopping or Stopping()
         self._log = CellLog(cell, lease.epoch)
         self._folder = cell.path.resolve() / "program"
         self._source = source_of_start(spec, home)
@@ -237,6 +239,7 @@ class ProgramCell:
                 break
             if (reason := watch.reason_to_end()) is not None and not is_complete:
                 raise _failure(reason, process)
+            self._stopping.signs_of_life += 1
             time.sleep(POLL_S)
         if not is_complete:
             raise _failure(self._why_incomplete(code, over_at), process)

@@ -14,12 +14,12 @@ args, done, output = config["args"], config["done"], Path(config["output"])
 mode, step = args.get("mode", "good"), done["step"]
 
 
-def write(**row):
+def write(**row: object) -> None:
     with (output / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
 
 
-def checkpoint():
+def checkpoint() -> None:
     folder = output / f"step-{step}"
     shutil.copytree(config["resume"] or config["model"], folder)
     if mode == "shape":

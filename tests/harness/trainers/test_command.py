@@ -36,7 +36,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     plugins.use([], [])
 
 
-def spec_of(trainer: dict[str, Any] | None = None, **settings: Any) -> RunSpec:
+def settings(given: dict[str, Any]) -> dict[str, Any]:
+    return given
+
+
+def spec_of(trainer: dict[str, Any] | None = None, /, **settings: Any) -> RunSpec:
     base = {knob: value for knob, value in SETTINGS.items() if knob != "algorithm"}
     return resolve([Layer("small", base), Layer("test", {"trainer": COMMAND | (trainer or {}), **settings})], seed=0)
 
@@ -65,7 +69,10 @@ def test_a_faulty_section_is_refused_by_name(trainer: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"files": ["trian.py"]}, r"there is no file trian\.py in .* Put it beside the sweep file"),
+        (
+            {"files": ["trian.py"], "run": "python trian.py {config}"},
+            r"there is no file trian\.py in .* Put it beside the sweep file",
+        ),
         ({"files": []}, r"trainer\.run starts train\.py, which trainer\.files does not name"),
         ({"files": ["train.py", "/etc/hostname"]}, r"/etc/hostname lies outside of"),
     ],
@@ -104,7 +111,7 @@ def test_a_program_needs_no_algorithm_unless_it_reads_the_objective() -> None:
 
 def test_the_hash_is_that_of_the_program_and_of_what_it_reads(folder: Path) -> None:
     own = training_hash(spec_of())
-    assert own == training_hash(spec_of(algorithm="dapo", **{"train.learning_rate": 1.0}))  # it reads neither
+    assert own == training_hash(spec_of(algorithm="dapo", **settings({"train.learning_rate": 1.0})))  # it reads neither
     assert own == training_hash(spec_of({"silence_min": 5.0, "timeout_h": 1.0, "metrics": {"loss": "l"}}))
     assert own == training_hash(spec_of({"run": "/envs/mine/bin/python train.py --config {config}"}))
     others = [
@@ -112,7 +119,7 @@ def test_the_hash_is_that_of_the_program_and_of_what_it_reads(folder: Path) -> N
         spec_of({"args": {"type": "x"}}),
         spec_of({"env": {"A": "1"}}),
         spec_of({"uses": ["train.learning_rate"]}),
-        spec_of(**{"train.steps": 5}),
+        spec_of(**settings({"train.steps": 5})),
         small_spec(),
     ]
     assert len({own, *map(training_hash, others)}) == 1 + len(others)
@@ -147,11 +154,15 @@ def test_the_gate_names_settings_of_programs_and_no_knob_that_none_reads() -> No
 
 
 def test_a_knob_that_a_program_does_not_read_cannot_be_ablated() -> None:
-    arms = {"low": spec_of(**{"train.learning_rate": 1e-4}), "high": spec_of(**{"train.learning_rate": 1e-3})}
+    arms = {
+        "low": spec_of(**settings({"train.learning_rate": 1e-4})),
+        "high": spec_of(**settings({"train.learning_rate": 1e-3})),
+    }
     (noop,) = find_noops(arms)
     assert noop.refused and "name it under trainer.uses" in noop.reasons["train.learning_rate"]
     reading = {
-        arm: spec_of({"uses": ["train"]}, **{"train.learning_rate": rate}) for arm, rate in (("a", 1e-4), ("b", 1e-3))
+        arm: spec_of({"uses": ["train"]}, **settings({"train.learning_rate": rate}))
+        for arm, rate in (("a", 1e-4), ("b", 1e-3))
     }
     assert find_noops(reading) == []
     assert check_gate(reading, ["train.learning_rate"], {}).differs == ["train.learning_rate"]
@@ -184,7 +195,7 @@ def test_settings_of_a_program_are_knobs_of_grids_options_and_searches(folder: P
 def test_a_sweep_of_unread_knobs_is_refused(folder: Path) -> None:
     arms = {"low": {"train.learning_rate": 1e-4}, "high": {"train.learning_rate": 1e-3}}
     with pytest.raises(
-        GateError, match=r"low and high cannot differ: train\.learning_rate: its program does not read it"
+        GateError, match=r"high and low cannot differ: train\.learning_rate: its program does not read it"
     ):
         make_plan(sweep_of(folder, arms=arms, ablate=["train.learning_rate"])).require_answerable()
 

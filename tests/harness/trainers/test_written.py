@@ -90,7 +90,7 @@ def test_a_budget_of_trained_tokens_needs_their_count(tmp_path: Path) -> None:
     ("metrics", "names"), [({"loss": float("nan")}, {}), ({"g": float("inf")}, {"grad_norm": "g"})]
 )
 def test_a_loss_that_is_not_finite_is_divergence_and_other_metrics_are_not(
-    metrics: dict[str, float], names: dict[str, str], tmp_path: Path
+    metrics: dict[str, Any], names: dict[str, str], tmp_path: Path
 ) -> None:
     write(tmp_path, row(1, entropy=float("nan")), row(2, **metrics))
     fine, broken = Metrics(tmp_path, START, names).read()
