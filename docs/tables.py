@@ -18,6 +18,8 @@ from pydantic_core import PydanticUndefined
 from typer.testing import CliRunner
 
 from algorithms import RULES, AnyObjective, Objective, PreferenceObjective, active_knobs, describe, presets
+from algorithms.elsewhere import DIALECTS, Config, Dialect, differences, translate, understand, yaml_scalar
+from algorithms.overrides import family_of
 from algorithms.space import defaults
 from evals.grading import GRADERS
 from evals.metrics import METRICS
@@ -28,6 +30,7 @@ from harness.cli.app import app
 from harness.config.engine import ENGINES
 from harness.config.knobs import knob_facts
 from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget, Tune
+from harness.errors import RefusedError
 from harness.executors.base import EXECUTORS
 from harness.extras.selftest.checks import CHECKS
 from harness.plan.sweep_file import SHIPPED, Comparison, Screening, SweepFile, load_sweep, shipped
@@ -65,6 +68,49 @@ def preference_presets() -> str:
         columns = (knobs[column] for column in _PREFERENCE_COLUMNS)
         rows.append([f"`{name}`", *columns, _extra(knobs, beside), preset.source])
     return _table(["name", *_PREFERENCE_COLUMNS, "extra", "source"], rows)
+
+
+def names_elsewhere() -> str:
+    dialects = DIALECTS.all()
+    rows = []
+    for name in presets():
+        objective = describe(name).objective
+        rows.append([f"`{name}`", *(_elsewhere(dialect, objective) for dialect in dialects.values())])
+    return _table(["name", *(dialect.title for dialect in dialects.values())], rows)
+
+
+def _elsewhere(dialect: Dialect, objective: AnyObjective) -> str:
+    if family_of(objective) not in {config.family for config in dialect.configs}:
+        return ""
+    translation = translate(dialect, objective)
+    if translation.verdict != "cannot be expressed":
+        return translation.verdict
+    short = (name.rpartition(".")[2] if name in translation.point.outside else name for name in translation.lost)
+    return f"differs in {', '.join(f'`{name}`' for name in short)}"
+
+
+def defaults_elsewhere() -> str:
+    """What settings that bear an algorithm's name compute if all others are left at their defaults."""
+    rows = []
+    for dialect in DIALECTS.all().values():
+        for config in dialect.configs:
+            if config.promise is not None:
+                instead = _instead(dialect, config, {}, config.promise)
+                rows.append([dialect.title, f"`{config.name}`", f"`{config.promise}`", instead])
+            for (setting, value), name in config.promises.items():
+                instead = _instead(dialect, config, {setting: value}, name)
+                rows.append([dialect.title, f"`{setting}: {yaml_scalar(value)}`", f"`{name}`", instead])
+    return _table(["trainer", "what is set", "what one expects", "what it has instead"], rows)
+
+
+def _instead(dialect: Dialect, config: Config, settings: dict[str, Any], name: str) -> str:
+    try:
+        understood = understand(dialect, config, settings)
+    except RefusedError as error:
+        return str(error)
+    apart = differences(describe(name).objective, understood.objective)
+    pairs = [f"`{knob}` {'none' if there is None else there}" for knob, (_, there) in apart.items()]
+    return "; ".join([*pairs, *understood.point.outside.values()]) or "the same"
 
 
 def rules() -> str:
@@ -175,6 +221,8 @@ def _default(value: Any) -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "policy gradient presets": policy_gradient_presets,
     "preference presets": preference_presets,
+    "names elsewhere": names_elsewhere,
+    "defaults elsewhere": defaults_elsewhere,
     "rules": rules,
     "knobs": knobs,
     "metrics": metrics,

@@ -158,13 +158,11 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_the_house_stays_small_enough_to_live_in() -> None:
-    """Few files, each a concept that one would look for by name: neither a function nor a book.
-
-    Of the bound, ten are for programs that train in bench's place: `harness.trainers` (7 files) keeps the contract that
-    they are written for apart from the cell that follows them, and a cell's records apart from who trains it.
-    """
+    """Few files, each a concept that one would look for by name: neither a function nor a book."""
     lines = {module: code.count("\n") for module, code in SOURCES.items()}
-    assert len(lines) <= 400
+    # Eight for what other trainers call an objective: a dialect each, and the verb's. Nine for programs that train in
+    # bench's place: the section, the contract with them apart from the cell that follows them.
+    assert len(lines) <= 390 + 8 + 9
     assert statistics.median(lines.values()) >= 110
     assert not {module: length for module, length in lines.items() if length > 400}
 

@@ -43,7 +43,7 @@ IPO = Preset(
     about="The loss has its minimum at a finite difference, so that it goes on regularising where a pair is certain. "
     "The equation has log-probs of completions; its authors say that their results are with means over tokens. beta "
     "is the paper's tau.",
-    implementations="TRL's DPO trainer takes means, as here; OpenRLHF and TRL's CPO and online DPO trainers take sums "
+    implementations="TRL's DPO and CPO trainers take means, as here; OpenRLHF and TRL's online DPO trainer take sums "
     "(ipo_sum).",
     traps="The target of 5 nats per token at beta 0.1 is far away: means of log-ratios seldom reach 1, so the loss is "
     "nearly linear and beta is little more than a learning rate. Its gradient is not bounded.",
@@ -55,7 +55,7 @@ IPO_SUM = Preset(
     summary="IPO on summed log-probs: the difference of log-ratios is drawn to 1 / (2 beta)",
     source="IPO, Azar et al. 2310.12036, eq. 17, as written",
     about="The equation as it is in the paper, with log-probs of whole completions.",
-    implementations="OpenRLHF and TRL's CPO and online DPO trainers. TRL's DPO trainer under the same name is ipo.",
+    implementations="OpenRLHF and TRL's online DPO trainer. TRL's DPO and CPO trainers under the same name are ipo.",
     traps="The squared error grows with length: pairs of long completions have by far the largest gradients.",
 )
 
@@ -113,7 +113,7 @@ EXO = Preset(
     source="EXO, Ji et al. 2402.00856, eq. 16, for two completions",
     about="Mode-seeking where DPO is mean-seeking. The label must be smoothed, as the loss has the logarithm of its "
     "smaller probability; 0.001 is the paper's.",
-    implementations="TRL: loss_type='exo_pair', which replaces a label_smoothing of 0 by 1e-3.",
+    implementations="TRL: loss_type='exo_pair', which refuses a label_smoothing of 0, its default.",
     traps="Where the policy is sure of the wrong side its gradient vanishes, so it cannot repair a bad start. The "
     "smaller label_smoothing, the larger the gradient, by its logarithm: at 0.001 it starts at 3.5 times dpo's.",
 )

@@ -126,7 +126,7 @@ CLIP_COV = Preset(
     source="Clip-Cov, Cui et al. 2505.22617, section 4",
     about="The clip range 0 to 2 is from the authors' scripts: the covariance rule is meant to replace the clip.",
     implementations="The authors' code and verl choose within each micro-batch, so that the choice depends on its "
-    "size; here it is over the whole optimiser step. verl adds rule.dual_clip=3.",
+    "size; here it is over the whole optimiser step.",
     traps="2 tokens of 10,000: in a small batch one or none. The thresholds 1 and 5 are in units of standardised "
     "advantage times nats: other scales select nothing.",
 )

@@ -13,14 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.console import print_json, print_table
-from harness.cli.options import HomeOption, JsonOption, PluginOption, UnusedHomeOption, home_folder, use_plugins
+from harness.cli.options import (
+    PREFIX,
+    HomeOption,
+    JsonOption,
+    PluginOption,
+    UnusedHomeOption,
+    find_objective,
+    home_folder,
+    title,
+    use_plugins,
+)
 from harness.errors import RefusedError, UnknownNameError
 
 if TYPE_CHECKING:
-    from algorithms import AnyObjective
     from harness.plugins import Kind
 
-PREFIX = "objective."
 WIDTH = 80
 
 KINDS = {
@@ -30,6 +38,7 @@ KINDS = {
     "templates": ("evals.prompts:TEMPLATES",),
     "graders": ("evals.grading:GRADERS",),
     "metrics": ("evals.metrics:METRICS",),
+    "dialects": ("algorithms.elsewhere:DIALECTS",),
     "rewards": ("harness.rewards.base:PARTS",),
     "engines": ("harness.config.engine:ENGINES",),
     "executors": ("harness.executors.base:EXECUTORS",),
@@ -173,8 +182,18 @@ def _wrapped(text: str, indent: str = "") -> str:
 def show(
     name: Annotated[
         str,
-        typer.Argument(help="An algorithm, sweep, profile or knob, a sweep file, or anything that `bench ls` lists."),
+        typer.Argument(
+            help="An algorithm, sweep, profile or knob, a sweep file, anything of `bench ls`; with --from a file."
+        ),
     ],
+    as_: Annotated[
+        str | None,
+        typer.Option("--as", metavar="TRAINER", help="Show an algorithm in the settings of trl, verl, openrlhf, ..."),
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TRAINER", help="Show what a file with settings of trl, verl, ... computes."),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override an algorithm's knob; repeatable."),
@@ -190,6 +209,11 @@ def show(
     from algorithms import presets
 
     use_plugins(plugin)
+    if as_ is not None or from_ is not None:
+        from harness.cli.elsewhere import show_elsewhere
+
+        show_elsewhere(name, as_, from_, set_ or [], json)
+        return
     if name in presets():
         document = _algorithm(name, set_ or [])
         if json:
@@ -365,32 +389,6 @@ def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
     for knob, reason in reasons.items():
         grouped.setdefault(reason, []).append(knob)
     return grouped
-
-
-def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
-    """The preset, moved by `--set objective.<knob>=value`. Raises RefusedError for an unknown name, other keys and bad
-    values."""
-    from algorithms import active_knobs, preset, with_overrides
-    from harness.plan.sweep_file import parse_settings
-
-    objective = preset(name)
-    parsed = parse_settings(settings)
-    others = [key for key in parsed if not key.startswith(PREFIX)]
-    if others:
-        knob, value = next(iter(active_knobs(objective).items()))
-        raise RefusedError(
-            f"--set {others[0]}: only knobs of the objective can be set here, e.g. --set {PREFIX}{knob}={value}."
-        )
-    try:
-        return with_overrides(objective, {key.removeprefix(PREFIX): value for key, value in parsed.items()})
-    except ValueError as error:
-        raise RefusedError("\n".join(f"--set: objective: {line}" for line in str(error).splitlines())) from None
-
-
-def title(name: str, settings: Sequence[str]) -> str:
-    """`grpo with rule.clip_high=0.28`."""
-    changes = ", ".join(setting.strip().removeprefix(PREFIX) for setting in settings)
-    return f"{name} with {changes}" if changes else name
 
 
 def shown(value: Any) -> str:

@@ -14,6 +14,7 @@ from harness.cli.console import note
 from harness.errors import RefusedError, few, nearest
 
 if TYPE_CHECKING:
+    from algorithms import AnyObjective
     from harness.records import CellRecord, SweepRecord
     from reports.measure import Analysis
     from reports.page.document import Report
@@ -56,6 +57,35 @@ PluginOption = Annotated[
     list[str] | None,
     typer.Option("--plugin", metavar="MODULE", help="A plug-in module, in this folder or installed; repeatable."),
 ]
+
+
+PREFIX = "objective."
+
+
+def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
+    """The preset, moved by `--set objective.<knob>=value`. Raises RefusedError for an unknown name, other keys and bad
+    values."""
+    from algorithms import active_knobs, preset, with_overrides
+    from harness.plan.sweep_file import parse_settings
+
+    objective = preset(name)
+    parsed = parse_settings(settings)
+    others = [key for key in parsed if not key.startswith(PREFIX)]
+    if others:
+        knob, value = next(iter(active_knobs(objective).items()))
+        raise RefusedError(
+            f"--set {others[0]}: only knobs of the objective can be set here, e.g. --set {PREFIX}{knob}={value}."
+        )
+    try:
+        return with_overrides(objective, {key.removeprefix(PREFIX): value for key, value in parsed.items()})
+    except ValueError as error:
+        raise RefusedError("\n".join(f"--set: objective: {line}" for line in str(error).splitlines())) from None
+
+
+def title(name: str, settings: Sequence[str]) -> str:
+    """`grpo with rule.clip_high=0.28`."""
+    changes = ", ".join(setting.strip().removeprefix(PREFIX) for setting in settings)
+    return f"{name} with {changes}" if changes else name
 
 
 def use_plugins(names: list[str] | None) -> None:
