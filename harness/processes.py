@@ -54,6 +54,8 @@ class Stopping:
         """Whether the worker must end too, and not only its job."""
         self.is_whole = True
         """False during a `held` block, and after one that did not reach its end."""
+        self.signs_of_life = 0
+        """Counted up by a job that waits for another program: what looks like standing still is none."""
         self._is_held = False
         self._is_stopped = False
         """Whether Interrupted was raised: what follows it, as a checkpoint, is not stopped again."""

@@ -42,6 +42,7 @@ KINDS = {
     "rewards": ("harness.rewards.base:PARTS",),
     "engines": ("harness.config.engine:ENGINES",),
     "executors": ("harness.executors.base:EXECUTORS",),
+    "trainers": ("harness.config.trainer:TRAINERS",),
     "stages": ("harness.run.stages:STAGES",),
     "checks": ("harness.extras.selftest.checks:CHECKS",),
     "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
@@ -238,12 +239,14 @@ def show(
 
 
 def _settings_of_file(name: str) -> dict[str, Any] | None:
-    """A profile, a sweep or a judge with its defaults; None if nothing of the kind has this name."""
+    """A profile, a sweep or a judge with its defaults, or the contract of trainers; None if nothing has this name."""
     from evals.grading.pair_judge import judge_in
     from harness.plan.profile import read_profile
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 
     profiles = shipped(SHIPPED / "profiles")
+    if name == "trainer":
+        return import_module("harness.trainers.contract").contract_document()  # type: ignore[no-any-return]
     if name in profiles:
         return {"profile": name, **read_profile(profiles[name])}
     if (judge := judge_in(name)) is not None:

@@ -19,6 +19,7 @@ from harness.config.grading import grading_problems
 from harness.config.model_source import parse_source
 from harness.config.off_policy import off_policy_problems
 from harness.config.reward import reward_problems
+from harness.config.trainer import trainer_problems
 from harness.errors import RefusedError
 from harness.rewards import PARTS
 from harness.rewards.parts.verifier_free import Jepo, VrCli
@@ -36,6 +37,7 @@ def clashes(spec: RunSpec) -> Iterator[str]:
     yield from grading_problems(spec)
     yield from _rollout_problems(spec)
     yield from _teacher_problems(spec)
+    yield from trainer_problems(spec)
     if spec.train.processes > 1:
         yield from _process_problems(spec)
     if isinstance(spec.objective, Objective):

@@ -24,6 +24,7 @@ from harness.config.knobs import active
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
+from harness.config.trainer import TRAINERS, OutsideTrainer
 from harness.errors import RefusedError
 from harness.plugins import Kind, UserModule
 from harness.records.files import read_json
@@ -39,6 +40,7 @@ _REFERRING = (
     *("model.source", "model.cold_start.data", "reward.vr_cli.generator"),
     *("task.train", "eval.tasks", "pairs.data"),
     *("teacher.source", "teacher.cold_start.data"),
+    *("trainer.run", "trainer.files"),
 )
 # These too, but the name of a template that has one is hashed as well.
 _TEMPLATES = (
@@ -55,7 +57,9 @@ _NOT_HASHED = (
     *("rollout.vllm_memory_frac", "train.token_records_max_tokens"),
     *("train.processes", "train.sharding"),
     "reward.allow_code",
+    *("trainer.uses", "trainer.timeout_h", "trainer.silence_min"),
 )
+_NAMES_OF_METRICS = "trainer.metrics."
 
 # Knobs of a later version than cells that are filed already. Left at these values they change nothing.
 _HASHED_UNLESS: dict[str, Any] = {
@@ -79,6 +83,7 @@ _HASHED_UNLESS: dict[str, Any] = {
     "train.optimizer.beta1": 0.9,
     "train.optimizer.beta2": 0.999,
     "train.optimizer.eps": 1e-8,
+    "trainer.type": "bench",
 }
 
 # They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.
@@ -131,6 +136,7 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
             "reward_functions": _reward_functions(spec),
             **({"judge_template": template_version(judge)} if (judge := spec.judge_template) else {}),
             **references.teacher_of(spec),
+            **references.program_of(spec),
         }
         document = {"training": seeded, "refers_to": refers_to, "numerics": NUMERICS_VERSION}
     hashes = {}
@@ -201,6 +207,7 @@ def _semantic_hash(spec: RunSpec, instead: dict[str, Any]) -> str:
         "reward_functions": _reward_functions(spec),
         **references.outside_rule(spec),
         **references.teacher_of(spec),
+        **references.program_of(spec),
         **instead,
     }
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
@@ -224,6 +231,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
         (PARTS, [part for part in spec.reward.parts if part not in functions]),
         (RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
         (ENGINES, [spec.rollout.engine]),
+        (TRAINERS, [spec.trainer.type]),
         (TASKS, [without_mode(name) for name in (spec.task.train, *spec.eval.tasks)]),
         (TEMPLATES, spec.templates),
         (GRADERS, graders),
@@ -231,6 +239,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     ]
     found = [
         *(plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions),
+        *(spec.trainer.sources() if isinstance(spec.trainer, OutsideTrainer) and not spec.checkpoint else ()),
         *(source for kind, names in named for name in names if name in kind.names() and (source := kind.source(name))),
     ]
     return list({module.name: module for module in found}.values())
@@ -343,7 +352,9 @@ def _knobs(spec: RunSpec) -> dict[str, Any]:
     knobs = {
         knob: value
         for knob, value in active(spec).items()
-        if knob not in (*_REFERRING, *_NOT_HASHED) and _HASHED_UNLESS.get(knob, ...) != value
+        if knob not in (*_REFERRING, *_NOT_HASHED)
+        and not knob.startswith(_NAMES_OF_METRICS)
+        and _HASHED_UNLESS.get(knob, ...) != value
     }
     # The kind of device rounds in its own way; which one of a kind does not matter.
     knobs["train.device"] = spec.train.device.partition(":")[0]

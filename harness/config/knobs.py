@@ -17,13 +17,23 @@ from algorithms.space import joined_meanings
 from harness.config.reward import parts_with_options, reward_section
 from harness.config.run_spec import RunSpec
 from harness.config.section import InWords, Section
+from harness.config.trainer import TRAINERS, is_open
 from harness.plugins import cached
 
 
 def active(spec: RunSpec) -> dict[str, Any]:
     """Every active knob with its value; a tuple is a list. Knobs that do not exist at this point are absent: also those
-    of drawing and rewarding completions, where training is on given pairs, and of all training, where a checkpoint is
-    evaluated."""
+    of drawing and rewarding completions, where training is on given pairs, of all training, where a checkpoint is
+    evaluated, and those that a program of the user's own does not read, where one trains."""
+    return {knob: value for knob, value in _existing(spec).items() if spec.trainer.reads(knob)}
+
+
+def unread(spec: RunSpec) -> dict[str, Any]:
+    """Knobs with their values that exist in a spec, but do not act on a cell that its program trains."""
+    return {knob: value for knob, value in _existing(spec).items() if not spec.trainer.reads(knob)}
+
+
+def _existing(spec: RunSpec) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     _flatten(spec, "", flat)
     if spec.checkpoint:
@@ -95,6 +105,8 @@ def governor(knob: str) -> str | None:
         return f"reward.parts.{part.name}"
     if knob in _GOVERNORS:
         return _GOVERNORS[knob]
+    if is_open(knob):
+        return "trainer.type"
     section = knob.rpartition(".")[0]
     if knob.endswith(".type"):  # of a union within another's member
         section = section.rpartition(".")[0]
@@ -118,7 +130,7 @@ class KnobFacts:
 
 @cached
 def knob_facts() -> dict[str, KnobFacts]:
-    """Every knob of the spec. `reward.parts` stands for all its parts."""
+    """Every knob of the spec. `reward.parts` stands for all its parts, and `trainer.args` for all its names."""
     return dict(_knobs(RunSpec, ""))
 
 
@@ -135,6 +147,8 @@ def _knobs(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, KnobFac
             yield from _objective_facts()
         elif name == "reward":
             yield from _knobs(reward_section(), "reward.")
+        elif name == "trainer":
+            yield from _union_knobs([*TRAINERS.all().values()], name, info)
         elif len(sections) > 1:
             yield from _union_knobs(sections, name, info)
         elif sections:

@@ -22,6 +22,7 @@ from harness.config.engine import AUTO, ENGINES
 from harness.config.model import SOLUTIONS_OF, ColdStart
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
+from harness.config.trainer import TRAINERS, OutsideTrainer
 from harness.errors import RefusedError
 
 
@@ -59,6 +60,18 @@ def teacher_of(spec: RunSpec) -> dict[str, Any]:
     if spec.teacher.type == "none":
         return {}
     return {"teacher": teacher_weights_of(spec) | {"prompt": template_version(spec.teacher_template)}}
+
+
+def program_of(spec: RunSpec) -> dict[str, Any]:
+    """Identifies the program that trains a cell; {} where bench does. Where its interpreter lies does not matter."""
+    trainer = spec.trainer
+    if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
+        return {}
+    command, *words = trainer.argv("{config}", "{output}", 0)
+    files = {source.name: source.digest for source in trainer.sources()}
+    plugin = TRAINERS.source(trainer.type)
+    own = {} if plugin is None else {"plugin": plugin.digest}
+    return {"program": {"command": [Path(command).name, *words], "files": files, **own}}
 
 
 def teacher_weights_of(spec: RunSpec) -> dict[str, Any]:

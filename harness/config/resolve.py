@@ -21,6 +21,7 @@ from evals.tasks.base import Task
 from harness.config.knobs import descriptions, governor
 from harness.config.run_spec import RunSpec
 from harness.config.section import LARGEST_NUMBER
+from harness.config.trainer import BENCH, is_open
 from harness.errors import RefusedError, nearest, shown
 from harness.rewards.base import nameable_parts
 
@@ -95,9 +96,7 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
             _set(knobs, knob, flat[knob])
             origins.pop(knob, None)
             origins[knob] = layer.origin
-    if not algorithm_is_named and not problems and not missing:
-        missing.append(f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
-
+    lacks_algorithm = not algorithm_is_named and not problems and not missing
     knobs |= {"seed": seed, "checkpoint": checkpoint}
     nested = _nested(knobs)
     # Without an objective there is a problem already; any will do to find the others.
@@ -108,15 +107,18 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
     if isinstance(optimizer := nested.get("train", {}).get("optimizer"), dict):
         nested["train"]["optimizer"] = {"type": "adamw"} | optimizer
     _fill_from_task(nested)
+    by_bench = nested.get("trainer", {}).get("type", BENCH) == BENCH
     spec = None
     try:
         spec = RunSpec.model_validate(nested)
     except ValidationError as error:
         for path, problem in readable_errors(error):
             is_clash = not path
-            if path not in _undecided_by_task(nested) and not (is_clash and objective is None):
+            if path not in _undecided_by_task(nested) and not (is_clash and objective is None and by_bench):
                 found = missing if problem.endswith(_SET_IT) else problems
                 found.append(f"{_origin(path, problem, origins, layers)}: {problem}")
+    if lacks_algorithm and (by_bench if spec is None else spec.trainer.reads("objective.aggregation")):
+        missing.insert(0, f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
     faulty = problems or missing
     return _Resolved(None if faulty else spec, list(dict.fromkeys(problems)), list(dict.fromkeys(missing)))
 
@@ -190,7 +192,7 @@ def _knob_of(location: Sequence[int | str]) -> str:
     knob = ""
     at_member = False
     for part in location:
-        at_member = not at_member and f"{knob}.type" in descriptions()
+        at_member = not at_member and knob != "trainer" and f"{knob}.type" in descriptions()
         if not at_member and part != "[key]":
             knob = f"{knob}.{part}" if knob else str(part)
     return knob
@@ -229,7 +231,7 @@ def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
             yield knob, "seed is not a knob: give `seeds` in the sweep, or --seeds."
         elif knob == "checkpoint":
             yield knob, "checkpoint is not a knob, but stands for training: give it in the sweep, beside `arms`."
-        elif knob == "algorithm" or _is_part(knob):
+        elif knob == "algorithm" or _is_part(knob) or is_open(knob):
             continue
         elif within := [name for name in nameable if name.startswith(f"{knob}.")]:
             yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
@@ -272,7 +274,7 @@ def _types_first(flat: Knobs) -> list[str]:
 
 
 def _set(knobs: Knobs, knob: str, value: Any) -> None:
-    if knob.endswith(".type"):
+    if knob.endswith(".type") and not is_open(knob):
         prefix = knob.removesuffix("type")
         for sibling in [name for name in knobs if name.startswith(prefix)]:
             del knobs[sibling]

@@ -31,6 +31,7 @@ from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
 from harness.config.section import InWords, Section
 from harness.config.task import EvalSpec, TaskSpec
+from harness.config.trainer import BY_BENCH, TrainerChoice
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.rewards.parts.learned import PairwiseJudge
@@ -138,6 +139,7 @@ class RunSpec(Section):
     pairs: Annotated[
         Pairs, InWords(default="none; with a preference algorithm dataset if data is given, else policy")
     ] = NoPairs()
+    trainer: TrainerChoice = BY_BENCH
     train: TrainSpec
     eval: EvalSpec
     budget: BudgetSpec = BudgetSpec()

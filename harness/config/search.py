@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_v
 from evals.metrics import find_metric
 from harness.config.knobs import descriptions
 from harness.config.section import LARGEST_NUMBER, Listed, Section
+from harness.config.trainer import is_open
 from harness.errors import UnknownNameError
 
 Scalar = str | int | float | bool | None
@@ -167,7 +168,7 @@ def _known_knobs(knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
                 f"{knob} decides how a trial is measured, not what is trained, so that trials could not be "
                 "compared: set it in base"
             )
-        if knob not in descriptions() and not knob.startswith("reward.parts."):
+        if knob not in descriptions() and not (knob.startswith("reward.parts.") or is_open(knob)):
             raise UnknownNameError("knob", knob, descriptions(), "bench ls knobs")
     return knobs
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import Tensor
 
 from evals.hub import offline_without_network
 from harness.config.model_source import ModelSource
@@ -50,6 +52,62 @@ def load_pretrained(
                 "config.json belongs to its weights."
             )
     return (_unquantised(model, config, dtype) if parsed.kind == "gguf" else model), tokenizer
+
+
+def require_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise RefusedError if a safetensors file of the folder is not whole, or holds a weight of one of these names in
+    another shape. Only the heads of the files are read."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as weights:
+                found = {name: tuple(weights.get_slice(name).get_shape()) for name in weights.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise RefusedError(f"{path}: is not whole ({error}). Announce a checkpoint once it is.") from None
+        for name, shape in found.items():
+            if shapes.get(name, shape) != shape:
+                raise RefusedError(
+                    f"{path}: is of another shape than the model that training started from: {name} is "
+                    f"{list(shape)}, not {list(shapes[name])}."
+                )
+
+
+def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights that `save_pretrained` wrote into a folder, for this model, on the CPU and in its dtype.
+
+    Raises RefusedError for a folder that holds none in safetensors, adapters only, or weights of another shape.
+    """
+    from safetensors import SafetensorError
+
+    if (folder / "adapter_config.json").exists():
+        raise RefusedError(f"{folder}: holds adapters. Merge them into the weights before saving (merge_and_unload).")
+    if not any(folder.glob("*.safetensors")):
+        raise RefusedError(f"{folder}: holds no weights in safetensors. Save it with save_pretrained.")
+    try:
+        with _quietly():
+            loaded, info = type(model).from_pretrained(
+                folder,
+                config=copy.deepcopy(model.config),
+                dtype=model.dtype,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                use_safetensors=True,
+            )
+    except (OSError, ValueError, LookupError, SafetensorError, RuntimeError) as error:
+        raise RefusedError(f"{folder}: its weights cannot be loaded ({str(error).splitlines()[0]}).") from error
+    for what, key in (
+        ("lacks", "missing_keys"),
+        ("has unknown", "unexpected_keys"),
+        ("has other sizes for", "mismatched_keys"),
+    ):
+        if names := sorted(name if isinstance(name, str) else name[0] for name in info[key]):
+            raise RefusedError(
+                f"{folder}: is of another shape than the model that training started from: it {what} "
+                f"{len(names)} weights, such as {', '.join(names[:3])}. Save the whole model, not wrapped in another."
+            )
+    weights: dict[str, Tensor] = loaded.state_dict()
+    return weights
 
 
 def hub_commit(parsed: ModelSource) -> str | None:

@@ -68,6 +68,12 @@ class StartingPoint:
         set_head_dtype(model, spec.model.head_dtype)
         return self._language_model
 
+    def release(self) -> None:
+        """Forget all models: another program needs the memory of the machine."""
+        self.__init__()  # type: ignore[misc]
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
     def generator(self, spec: RunSpec) -> LanguageModel | None:
         """The frozen model that the spec's `reward.vr_cli.generator` names, on the device and in the dtype of the
         policy; None if it names none. Raises as `get`."""

@@ -108,7 +108,7 @@ def _kind_of_work(spec: RunSpec) -> tuple[object, ...]:
     computed = (model.head_dtype, spec.rollout.dtype, train.optimizer.type)
     helped = (spec.teacher, spec.distils, tuple(sorted(spec.reward.gold_parts)), spec.reward.generator)
     learning = (type(spec.objective), spec.pairs.type, spec.rollout.engine, spec.optimizer_steps_per_rollout)
-    return (*trained, *computed, *helped, *learning)
+    return (*trained, *computed, *helped, *learning, spec.trainer.model_dump_json())
 
 
 def pace_of(cell: CellRecord) -> Pace | None:

@@ -9,12 +9,17 @@ from typing import Any
 
 from algorithms import Objective, PreferenceObjective, differences_that_cannot_act, hears_rewards
 from algorithms.preference import preference_differences_that_cannot_act
-from harness.config.knobs import active, governor, is_of_drawing
+from harness.config.knobs import active, governor, is_of_drawing, unread
 from harness.config.reward import parts_with_options
 from harness.config.run_spec import RunSpec
+from harness.config.trainer import BENCH, OutsideTrainer, is_open
 from harness.rewards.parts.learned import PairwiseJudge
 
 ABSENT = "(absent)"
+NOT_READ = "(not read)"
+"""A knob that exists in an arm, but does not act on the program that trains its cells."""
+NOT_GIVEN = "(not given)"
+"""A setting of a program's own that is left to the program."""
 _MOST_PAIRS_NAMED = 20
 EVALUATION = "eval."
 """Where the knobs begin by which arms are measured."""
@@ -87,12 +92,19 @@ def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]
     """Knob -> arm -> value, for the knobs in which the arms are not all equal; the seed is not a knob."""
     flat = {arm: active(spec) for arm, spec in arms.items()}
     knobs = dict.fromkeys(knob for values in flat.values() for knob in values if knob != "seed")
-    by_knob = {knob: {arm: values.get(knob, ABSENT) for arm, values in flat.items()} for knob in knobs}
-    return {
-        knob: by_arm
-        for knob, by_arm in by_knob.items()
-        if any(v != next(iter(by_arm.values())) for v in by_arm.values())
+    by_knob = {
+        knob: {arm: values.get(knob, _without(arms[arm], knob)) for arm, values in flat.items()} for knob in knobs
     }
+    # What only a program does not read is no difference of its own: `trainer.type` differs.
+    acting = {knob: [value for value in by_arm.values() if value != NOT_READ] for knob, by_arm in by_knob.items()}
+    return {knob: by_arm for knob, by_arm in by_knob.items() if any(v != acting[knob][0] for v in acting[knob])}
+
+
+def _without(spec: RunSpec, knob: str) -> str:
+    """Why a spec has no such knob."""
+    if not spec.trainer.reads(knob):
+        return NOT_READ
+    return NOT_GIVEN if is_open(knob) and isinstance(spec.trainer, OutsideTrainer) else ABSENT
 
 
 def _governors(knob: str) -> Iterator[str]:
@@ -133,13 +145,22 @@ def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
     for (name_a, a), (name_b, b) in combinations(arms.items(), 2):
         inert = {f"objective.{knob}": reason for knob, reason in _inert(a, b).items()} | _without_weight(a, b)
         inert |= _size_of_verdicts(a, b)
+        if any(isinstance(one.trainer, OutsideTrainer) for one in (a, b)):
+            inert = _not_read(a, b)
         differing = {knob for knob, by_arm in varied.items() if by_arm[name_a] != by_arm[name_b]}
-        if not (_heeds_rewards(a) or _heeds_rewards(b)):
+        if not (_heeds_rewards(a) or _heeds_rewards(b)) and a.trainer.type == b.trainer.type == BENCH:
             of_rewards = sorted(knob for knob in differing if knob.startswith("reward."))
             inert |= dict.fromkeys(of_rewards, "rewards affect neither the loss nor which completions are in it")
         if inert:
             noops.append(Noop((name_a, name_b), inert, refused=differing <= inert.keys()))
     return noops
+
+
+def _not_read(a: RunSpec, b: RunSpec) -> dict[str, str]:
+    """Knobs in which two specs differ, and which the programs of neither read, with the reason."""
+    unread_a, unread_b = unread(a), unread(b)
+    reason = "its program does not read it; name it under trainer.uses if it does, or hand it over as trainer.args"
+    return {knob: reason for knob in unread_a if knob in unread_b and unread_a[knob] != unread_b[knob]}
 
 
 def _heeds_rewards(spec: RunSpec) -> bool:

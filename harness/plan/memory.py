@@ -19,6 +19,7 @@ from algorithms import Objective
 from harness.config.engine import ENGINES, Device, DrawingLoad, EngineMemory, engine_on
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
+from harness.config.trainer import BENCH
 from harness.executors.slots import Slot
 from harness.plan.model_shape import ModelShape, find_shape
 from harness.plan.training_memory import (
@@ -103,10 +104,13 @@ class MemoryEstimate:
 
 
 def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
-    """The estimate for one cell; None where the model's configuration is not at hand, or of an unknown architecture.
+    """The estimate for one cell; None where the model's configuration is not at hand or of an unknown architecture, and
+    where a program of the user's own trains.
 
     cuda: whether there is a GPU, which decides `train.device: auto`.
     """
+    if spec.trainer.type != BENCH and not spec.checkpoint:
+        return None
     shape = find_shape(spec.model.source)
     frozen = None if spec.checkpoint else spec.reward.generator
     generator = None if frozen is None else find_shape(frozen)

@@ -21,6 +21,7 @@ from harness.config.knobs import descriptions, keys_of
 from harness.config.resolve import dotted, readable_errors
 from harness.config.search import TUNING_SEED, Search, Tune
 from harness.config.section import Listed, Section
+from harness.config.trainer import is_open
 from harness.errors import Faults, RefusedError, UnknownNameError, few, nearest, shown
 from harness.plan.designs import RECIPE, factorial, leave_one_out
 from harness.plan.gate import covered
@@ -42,13 +43,15 @@ ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
 def _is_knob_or_section(entry: str) -> str:
     known = ("algorithm", *descriptions())
-    if not entry.startswith("reward.parts.") and not any(f"{knob}.".startswith(f"{entry}.") for knob in known):
+    if not (entry.startswith("reward.parts.") or is_open(entry)) and not any(
+        f"{knob}.".startswith(f"{entry}.") for knob in known
+    ):
         raise UnknownNameError("knob", entry, known, "bench ls knobs")
     return entry
 
 
 def _is_one_knob(entry: str) -> str:
-    if entry not in descriptions() and not _is_knob_or_section(entry).startswith("reward.parts."):
+    if entry not in descriptions() and not (is_open(entry) or _is_knob_or_section(entry).startswith("reward.parts.")):
         raise ValueError(f"{entry!r} stands for several knobs, and an arm puts back one: name the knob")
     return entry
 

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Generic, ParamSpec, TypeVar, cast
 
 from harness.errors import RefusedError, UnknownNameError
-from harness.plugins.user_code import UserModule, find_user_module, make_importable
+from harness.plugins.user_code import UserModule, find_user_module, find_user_program, make_importable
 
 __all__ = [
     "GROUP",
@@ -31,8 +31,10 @@ __all__ = [
     "asked_for",
     "cached",
     "files_in_use",
+    "folder_of_program",
     "imported",
     "in_use",
+    "program",
     "source_of",
     "use",
     "user_file",
@@ -115,6 +117,24 @@ def user_file(given: str) -> Path:
     """The path of a file that a setting names: relative to the current folder if the file is there, else to the first
     folder of plug-ins, the sweep file's, that has it; as given if none has."""
     return next((folder / given for folder in (Path(), *_folders) if (folder / given).is_file()), Path(given))
+
+
+def folder_of_program(files: Sequence[str], named_by: str) -> Path:
+    """The folder in which the files of a program lie: the first of the current one and those of plug-ins that has the
+    first file. Raises RefusedError if none has."""
+    folders = list(dict.fromkeys(folder.resolve() for folder in (Path(), *_folders)))
+    for folder in folders:
+        if (folder / files[0]).is_file():
+            return folder
+    raise RefusedError(
+        f"{named_by}: there is no file {files[0]} in {' or '.join(map(str, folders))}. Put it beside the sweep file."
+    )
+
+
+def program(files: Sequence[str], named_by: str) -> UserModule:
+    """A program of the user's with all that its files import from below their folders. Raises RefusedError as
+    `folder_of_program` and `find_user_program`."""
+    return find_user_program(files, folder_of_program(files, named_by), named_by)
 
 
 def _executed(name: str, named_by: str) -> ModuleType:

@@ -67,6 +67,38 @@ class UserModule:
         return [path for name, path in self.files.items() if _content(path) != self.contents[name]]
 
 
+@dataclass(frozen=True)
+class UserProgram(UserModule):
+    """A program of the user's, which is run and not imported: `files` go by their paths relative to its folder."""
+
+    def laid_out(self) -> Iterator[tuple[Path, bytes]]:
+        for path in self.files:
+            yield Path(path), self.contents[path]
+
+
+def find_user_program(given: Sequence[str], folder: Path, named_by: str) -> UserProgram:
+    """The files of a program, relative to the folder, with what those in Python import from below their own folders, as
+    Python would find it. Raises RefusedError for a file that is not there, lies elsewhere, or is not valid Python."""
+    files: dict[str, Path] = {}
+    contents: dict[str, bytes] = {}
+    for name in given:
+        path = folder / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise RefusedError(
+                f"{named_by}: {name} lies outside of {folder}. Give a path below the sweep file's folder, so that it "
+                "can be kept with the records."
+            )
+        if not path.is_file():
+            raise RefusedError(f"{named_by}: there is no file {name} in {folder}. Put it beside the sweep file.")
+        found = UserModule(name, {name: path}, {name: path.read_bytes()}, installed=False)
+        if path.suffix == ".py":
+            found = _closed(path.stem, path, [path.parent], named_by, in_process=False)
+        for module, file in found.files.items():
+            files[str(file.relative_to(folder))] = file
+            contents[str(file.relative_to(folder))] = found.contents[module]
+    return UserProgram(given[0], files, contents, installed=False)
+
+
 def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserModule:
     """The module of a dotted name with its closure; nothing is executed.
 
@@ -122,19 +154,22 @@ def _locate_installed(name: str) -> Path | None:
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
 
-def _closed(name: str, file: Path, folders: Sequence[Path], named_by: str, within: str | None = None) -> UserModule:
-    """The closure of a module over its imports below the folders. within: only this package's files."""
+def _closed(
+    name: str, file: Path, folders: Sequence[Path], named_by: str, within: str | None = None, in_process: bool = True
+) -> UserModule:
+    """The closure of a module over its imports below the folders. within: only this package's files. in_process:
+    whether this process is to import it."""
     files: dict[str, Path] = {}
     contents: dict[str, bytes] = {}
     waiting = {name: file} | {parent: path for parent in _parents(name) if (path := _locate(parent, folders))}
     while waiting:
         module, path = waiting.popitem()
-        if within is None:
+        if within is None and in_process:
             _require_free(module, path, named_by)
         files[module], contents[module] = path, path.read_bytes()
         for imported in _imports(module, path, contents[module], named_by):
             top = imported.partition(".")[0]
-            if imported in files or _is_reserved(top) or within not in (None, top):
+            if imported in files or (in_process and _is_reserved(top)) or within not in (None, top):
                 continue
             if found := _locate(imported, folders):
                 waiting[imported] = found

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 from evals.prompts import get_template
@@ -32,7 +31,7 @@ from harness.records.lease import Lease
 from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.embeddings import FollowedTokens
-from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
+from harness.run.evaluation import Evaluator, begin_own_evaluation, evaluate_step
 from harness.run.flops import FlopsRule, Spent
 from harness.run.health import health_flags
 from harness.run.learning import Trained
@@ -110,20 +109,12 @@ class CellRun:
         self._tell("evaluating")
         self._evaluate(self._spec.eval.samples, final=True)
         self._require_code()
-        self._require_lease()
-        self._log.compact_evaluations()
         self._followed.write(self._cell.path / EMBEDDINGS_FILE, self._model)
-        outcome = {
-            "flags": health_flags(self._cell.read_steps(), self._diverged, self._final_score()),
-            "digest": weights_digest(self._model.state_dict()),
-            "records": self._cell.count_finished(),
-        }
-        self._require_lease()
-        amounts = {"steps": self._spec.train.steps, "generated_tokens": self._spent.generated_tokens}
-        self._cell.write_status("done", step=self._step, **amounts, **outcome)
-        self._log.drop_samples()
+        digest = weights_digest(self._model.state_dict())
+        tokens = self._spent.generated_tokens
+        self._log.finish(self._spec, self._step, tokens, self._diverged, digest, self._require_lease)
         drop_past_weights(self._cell.checkpoints)
-        self._log.note(f"done at step {self._step} after {self._spent.generated_tokens} generated tokens")
+        self._log.note(f"done at step {self._step} after {tokens} generated tokens")
 
     def _train(self) -> None:
         """Train until the budget is used. An interruption leaves a checkpoint of the last complete step."""
@@ -140,12 +131,6 @@ class CellRun:
                 with suppress(DivergedError):  # then the last finite checkpoint stays the last
                     self._checkpoint()
             raise
-
-    def _final_score(self) -> float | None:
-        """The share of right answers in the final evaluation on the task that was trained on; None if it is no task of
-        the evaluation."""
-        scores = [row for row in self._cell.read_scores() if row["final"] and row["task"] == self._spec.task.train]
-        return scores[-1]["metrics"].get("avg@n") if scores else None
 
     def _finished(self) -> bool:
         return self._step >= self._spec.train.steps or self._budget_frac() >= 1
@@ -263,26 +248,8 @@ class CellRun:
             self._evaluate(self._spec.eval.curve_samples, final=False)
 
     def _evaluate(self, samples: int, final: bool) -> None:
-        """On the tasks that the step has no scores of yet."""
-        scored = {row["task"] for row in self._cell.read_scores() if (row["step"], row["final"]) == (self._step, final)}
-        if scored.issuperset(get_task(name).name for name in self._spec.eval.tasks):
-            return
-        started_s = time.perf_counter()
-        about = {"step": self._step, "final": final}
-        earlier = EarlierEvaluations(self._cell, besides=self._cell.path)
-        drawn_before = partial(earlier.samples, self._step)
-        for scores, _ in self._evaluator.run(samples, self._log.samples(about), drawn_before):
-            if scores["task"] not in scored:
-                self._log.scored({**about, **scores, "generated_tokens": self._spent.generated_tokens})
-        now_s = time.perf_counter()
-        self._log.timing(
-            {
-                "step": self._step,
-                "eval_s": now_s - started_s,
-                "elapsed_s": now_s - self._started_s,
-                "peak_memory_mb": peak_memory_mb(self._model.device),
-            }
-        )
+        tokens, device = self._spent.generated_tokens, self._model.device
+        evaluate_step(self._log, self._evaluator, self._step, final, samples, tokens, self._started_s, device)
 
     def _tell(self, phase: str) -> None:
         done, steps = self._done_frac(), self._spec.train.steps
@@ -358,6 +325,10 @@ class CellLog:
         self._append("steps.jsonl", [row])
         self._rollouts += rollouts
 
+    def hold_rollouts(self, rows: list[Row]) -> None:
+        """Completions of steps whose rows are written apart from them."""
+        self._rollouts += rows
+
     def timing(self, row: Row) -> None:
         """Wall-clock of a step's phases, or of an evaluation after it: rows of their own for one step."""
         self._append("timing.jsonl", [row])
@@ -369,6 +340,43 @@ class CellLog:
 
     def scored(self, row: Row) -> None:
         self._append("scores.jsonl", [row])
+
+    def finish(
+        self,
+        spec: RunSpec,
+        step: int,
+        generated_tokens: int,
+        diverged: bool,
+        digest: str,
+        require_lease: Callable[[], None],
+        reason: str | None = None,
+    ) -> None:
+        """Mark the cell done. digest: of its final weights. reason: what a reader must know of how it ended."""
+        require_lease()
+        self._compact_samples()
+        outcome = {
+            "flags": health_flags(self.cell.read_steps(), diverged, self._final_score(spec.task.train)),
+            "digest": digest,
+            "records": self.cell.count_finished(),
+        }
+        require_lease()
+        amounts = {"steps": spec.train.steps, "generated_tokens": generated_tokens}
+        self.cell.write_status("done", reason=reason, step=step, **amounts, **outcome)
+        self.drop_samples()
+
+    def _compact_samples(self) -> None:
+        """evals.jsonl -> evals.parquet. The first stays until the cell is done: until then a resume goes on with it."""
+        samples = self.samples({})
+        samples.compact(samples.rows())
+
+    def drop_samples(self) -> None:
+        """Remove evals.jsonl, which evals.parquet replaces."""
+        self.samples({}).drop()
+
+    def _final_score(self, task: str) -> float | None:
+        """The share of right answers in the final evaluation on this task; None if it is no task of the evaluation."""
+        scores = [row for row in self.cell.read_scores() if row["final"] and row["task"] == task]
+        return scores[-1]["metrics"].get("avg@n") if scores else None
 
     def _append(self, name: str, rows: list[Row]) -> None:
         append_jsonl(self.cell.path / name, [row | {"epoch": self.epoch} for row in rows])
@@ -382,15 +390,6 @@ class CellLog:
         rows, name = self._rollouts, file_of(first, last, self.epoch)
         write_atomic(self.cell.rollouts / name, lambda aside: write_rollouts(aside, rows))
         self._rollouts = []
-
-    def compact_evaluations(self) -> None:
-        """evals.jsonl -> evals.parquet. The first stays until the cell is done: until then a resume goes on with it."""
-        samples = self.samples({})
-        samples.compact(samples.rows())
-
-    def drop_samples(self) -> None:
-        """Remove evals.jsonl, which evals.parquet replaces."""
-        self.samples({}).drop()
 
     def note(self, message: str) -> None:
         """A line of log.txt."""

@@ -19,6 +19,7 @@ from evals.tasks.environment import Environment
 from harness.config.hashing import evaluation_hash
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
+from harness.config.trainer import OutsideTrainer
 from harness.engines.base import make_engine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, weights_digest
@@ -37,6 +38,7 @@ from harness.run.evaluation import EarlierEvaluations, Evaluator, evaluation_doc
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples
 from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED
+from harness.run.program_cell import ProgramCell
 from harness.run.prompts import read_correct_counts, training_prompts
 from harness.run.provenance import append_start
 from harness.run.stages import inputs_of_cell, source_of_start, source_of_teacher
@@ -103,6 +105,10 @@ def run_cell(
                 require_code()
                 lease.require()
                 cell.write_status("done", **checkpoint.outcome(), records=cell.count_finished())
+            elif cell.lacks == "training" and isinstance(spec.trainer, OutsideTrainer):
+                ProgramCell(
+                    cell, spec, spec.trainer, home, starting_point, report, require_code, remark, lease, stopping
+                ).run()
             elif cell.lacks == "training":
                 Processes.join(stopping)
                 examples, begin = _examples_and_begin(spec, home, starting_point)

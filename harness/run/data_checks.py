@@ -21,6 +21,7 @@ from harness.config.model_source import parse_source
 from harness.config.rollout import DatasetPairs
 from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
+from harness.config.trainer import OutsideTrainer
 from harness.errors import RefusedError, shown
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
@@ -28,6 +29,7 @@ from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 from harness.rewards.parts.verifier_free import VrCli
 from harness.rewards.total import is_reference, load_function
 from harness.run.prompts import candidates, labelled_prompts, require_prompts, teacher_prompt
+from harness.trainers.process import find_command
 from harness.training.demonstrations import require_demonstrations
 
 if TYPE_CHECKING:
@@ -45,6 +47,9 @@ def require_models_and_data(plan: Plan) -> list[str]:
         source = parse_source(name)
         if source.kind != "hf":
             source.require()
+    for trainer in (spec.trainer for spec in plan.arms.values() if not spec.checkpoint):
+        if isinstance(trainer, OutsideTrainer):
+            find_command(trainer.argv("", "", 0), trainer.folder(), trainer.env)
     for part in {part for spec in plan.arms.values() for part in spec.reward.parts}:
         if is_reference(part):
             load_function(part)

@@ -7,11 +7,12 @@ of the same weights takes over what was drawn under its own conditions, and neve
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from evals.calibration import expected_calibration_error, reliability
 from evals.evaluate import SampleRow, regrade, scores
@@ -20,6 +21,7 @@ from harness.config.hashing import conditions_of_model, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
 from harness.plan.filing import HASH_DIGITS, spec_of_earlier
+from harness.processes import peak_memory_mb
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, EVALUATIONS
 from harness.records.files import read_object, write_json
@@ -27,6 +29,11 @@ from harness.records.scores import read_scores
 from harness.sampling.conditions import Conditions
 from harness.sampling.scoring import Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
+
+if TYPE_CHECKING:
+    import torch
+
+    from harness.run.cell import CellLog
 
 Row = dict[str, Any]
 
@@ -88,6 +95,32 @@ class Evaluator:
     def _draws_from_the_policy_itself(self) -> bool:
         """Otherwise answers come more often or less often than the policy would give them."""
         return (self.spec.temperature, self.spec.top_p, self.spec.top_k) == (1.0, 1.0, 0)
+
+
+def evaluate_step(
+    log: CellLog,
+    evaluator: Evaluator,
+    step: int,
+    final: bool,
+    samples: int,
+    generated_tokens: int,
+    began_s: float,
+    device: torch.device,
+) -> None:
+    """Evaluate a cell in training on the tasks that a step has no scores of yet. began_s: when this start of the cell
+    began, by `time.perf_counter`."""
+    cell, started_s = log.cell, time.perf_counter()
+    scored = {row["task"] for row in cell.read_scores() if (row["step"], row["final"]) == (step, final)}
+    if scored.issuperset(get_task(name).name for name in evaluator.spec.tasks):
+        return
+    about = {"step": step, "final": final}
+    earlier = EarlierEvaluations(cell, besides=cell.path)
+    for found, _ in evaluator.run(samples, log.samples(about), partial(earlier.samples, step)):
+        if found["task"] not in scored:
+            log.scored({**about, **found, "generated_tokens": generated_tokens})
+    now_s = time.perf_counter()
+    took = {"eval_s": now_s - started_s, "elapsed_s": now_s - began_s}
+    log.timing({"step": step, **took, "peak_memory_mb": peak_memory_mb(device)})
 
 
 def _take_over(

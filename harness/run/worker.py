@@ -382,7 +382,7 @@ def _whereabouts(frame: FrameType) -> tuple[list[object], str]:
     stack, users = [frame], plugins.files_in_use()
     while (caller := stack[-1].f_back) is not None:
         stack.append(caller)
-    marks: list[object] = []
+    marks: list[object] = [getattr(_Now.stopping, "signs_of_life", 0)]
     for one in reversed(stack):
         if one.f_code.co_filename in users:
             return [*marks, one], _in_words(one)

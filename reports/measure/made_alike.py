@@ -8,7 +8,7 @@ cells of each pair are of it: pairs are compared, not seeds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from reports.measure import Analysis
 
 if TYPE_CHECKING:
     from harness.records import CellRecord
+    from reports.measure.measurements import Measurement
 
 FIELDS = {
     "commit": "commit",
@@ -25,6 +26,7 @@ FIELDS = {
     "torch_threads": "threads",
     "processes": "processes",
     "sharding": "sharding",
+    "program_packages": "packages of the program",
 }
 """Fields of a start's provenance that can change numbers, besides `packages`, and what they are called."""
 _COMMIT_DIGITS = 10
@@ -65,6 +67,21 @@ def made_unlike(analysis: Analysis) -> list[Unlike]:
                         value for value in other[field] if value not in unlike.baseline_values
                     )
     return list(found.values())
+
+
+def outside_warnings(measurements: Mapping[str, Sequence[Measurement]]) -> list[str]:
+    """What a verdict does not rest on where a program of the user's own trained an arm. measurements: by arm."""
+    arms = {arm: {one.trainer for one in cells} - {"bench"} for arm, cells in measurements.items()}
+    outside = [name for name, trainers in arms.items() if trainers]
+    if not outside:
+        return []
+    is_one = len(outside) == 1
+    return [
+        f"{' and '.join(outside)} {'was' if is_one else 'were'} trained by {'a program' if is_one else 'programs'} "
+        f"outside of bench (trainer.type={', '.join(sorted(set().union(*arms.values())))}): pairs share the start, the "
+        "prompts and the noise of the evaluation, but no sampling noise of training, and a cell that was interrupted "
+        "went on as exactly as the program resumes"
+    ]
 
 
 @dataclass(frozen=True)

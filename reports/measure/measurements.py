@@ -157,6 +157,11 @@ class Measurement:
     metric: Metric
 
     @cached_property
+    def trainer(self) -> str:
+        """The `trainer.type` of the cell: `bench`, or what runs a program of the user's own."""
+        return str(self.cell.spec.get("trainer", {}).get("type", "bench"))
+
+    @cached_property
     def steps(self) -> Columns:
         """The rows of steps.jsonl. Raises DamagedRecordError, also if a row lacks what curves run over, or if its step
         is no later than that of the row before it."""

@@ -18,6 +18,7 @@ from reports.measure.contrasts import (
     pair_by_seed,
     token_ratio,
 )
+from reports.measure.made_alike import outside_warnings
 from reports.measure.measurements import Measurement, Metric
 from reports.page.document import comparison_numbers, contrast_row, without_nan
 from reports.statistics import compare_unpaired
@@ -126,4 +127,5 @@ def _warnings(treatment: Group, baseline: Group, alpha: float) -> list[str]:
     arms = [
         summarise_arm(one.label, one.measurements, alpha=alpha, budget_tokens=None) for one in (treatment, baseline)
     ]
-    return hidden_knob_warnings(*arms)
+    outside = outside_warnings({one.label: one.measurements for one in (treatment, baseline)})
+    return [*hidden_knob_warnings(*arms), *outside]

@@ -25,6 +25,7 @@ from reports.measure.coverage import coverage_rows
 from reports.measure.flips import find_flips, ranges_rows
 from reports.measure.interactions import FactorEffect, declared_of, effects_of
 from reports.measure.looks import look_rows, looking
+from reports.measure.made_alike import outside_warnings
 from reports.measure.measurements import finite
 from reports.measure.modes import mode_rows, mode_scores
 from reports.measure.next_step import next_steps
@@ -127,7 +128,10 @@ def _contrasts(analysis: Analysis) -> list[dict[str, Any]]:
             metric=analysis.sweep.metric,
             margin_pp=analysis.sweep.margin_pp,
             n_contrasts=len(analysis.contrasts),
-            warnings=hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
+            warnings=[
+                *hidden_knob_warnings(analysis.arm(contrast.arm), analysis.arm(contrast.baseline)),
+                *outside_warnings({arm: analysis.measurements[arm] for arm in (contrast.arm, contrast.baseline)}),
+            ],
         )
         | {
             "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
@@ -158,7 +162,7 @@ def _effect(analysis: Analysis, effect: FactorEffect, n_effects: int) -> dict[st
             metric=analysis.sweep.metric,
             margin_pp=analysis.sweep.margin_pp,
             n_contrasts=n_effects,
-            warnings=[],
+            warnings=outside_warnings(analysis.measurements),
         ),
         **_going_on(analysis, effect.contrast.arm, n_effects),
         "within": effect.within,

@@ -115,6 +115,11 @@ def cost_table(report: Report) -> Table:
     return Table("Cost", columns, rows, COST_NOTE)
 
 
+_OF_PROGRAM = "program.packages."
+_SHOWN_OF_PROGRAM = ("accelerate", "deepspeed", "numpy", "torch", "transformers", "trl", "verl", "vllm")
+"""Records list all packages of a program's interpreter, which may be hundreds."""
+
+
 def provenance_table(analysis: Analysis) -> Table:
     """The provenance of the finished cells, of all their starts; a field in which they differ lists every value."""
     values: dict[str, list[str]] = {}
@@ -123,6 +128,11 @@ def provenance_table(analysis: Analysis) -> Table:
             for key, value in itertools.chain.from_iterable(map(_flat, m.cell.provenances)):
                 if value not in values.setdefault(key, []):
                     values[key].append(value)
+    hidden = [
+        key for key in values if key.startswith(_OF_PROGRAM) and key.removeprefix(_OF_PROGRAM) not in _SHOWN_OF_PROGRAM
+    ]
+    for key in hidden:
+        del values[key]
     rows = [["command", analysis.sweep.command], ["profile", analysis.sweep.profile]]
     return Table("Provenance", ["field", "value"], rows + [[key, "; ".join(values[key])] for key in sorted(values)])
 

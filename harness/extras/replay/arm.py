@@ -30,6 +30,12 @@ def replay_arm(
     without rollouts or whose spec another version wrote; DamagedRecordError for records with gaps.
     """
     objectives = {name: find_objective(name) for name in algorithms}
+    for cell, spec in zip(cells, map(recorded_spec, cells), strict=True):
+        if spec.trainer.type != "bench":
+            raise RefusedError(
+                f"{cell.path.name}: cannot be replayed, since a program outside of bench trained it (trainer.type="
+                f"{spec.trainer.type}), which does not record what it did with a token. Choose another arm."
+            )
     specs = [recorded_spec(cell) for cell in cells]
     stored = [list(read_steps(cell, spec, steps)) for cell, spec in zip(cells, specs, strict=True)]
     recorded = all(step.recorded for some in stored for step in some)

@@ -1,0 +1,189 @@
+"""`trainer`: who trains a cell, bench itself or a program of the user's own, and which knobs such a program reads.
+
+A trainer is a module of `harness/trainers/`, or a plug-in: what stands at its top level is a `Trainer` whose `type` has
+a default, the name that `trainer.type` gives it. Its other fields are knobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
+
+from harness.config.section import InWords, Section
+from harness.errors import shown
+from harness.plugins import Kind, UserModule
+
+if TYPE_CHECKING:
+    from harness.config.run_spec import RunSpec
+
+BENCH = "bench"
+OPEN = ("trainer.args.", "trainer.env.", "trainer.metrics.")
+"""Below these the user chooses the names, and each is a knob."""
+MOST_PROMPTS = 10_000_000
+"""A cell has no more, since they are written into a file before its program starts."""
+_HANDED_OVER = (
+    *("model.", "task.", "eval.", "trainer.", "seed", "checkpoint"),
+    *("budget.tokens", "budget.trained_tokens", "train.steps", "train.device", "train.checkpoint_every"),
+    *("rollout.prompts_per_step", "rollout.engine", "rollout.vllm_memory_frac", "rollout.dtype"),
+)
+"""Knobs that start with one of these act whoever trains: on the start, the prompts, the budget or the evaluation."""
+
+
+class Trainer(Section):
+    """Who trains a cell."""
+
+    type: str
+
+    def reads(self, knob: str) -> bool:
+        """Whether a knob of the spec acts on a cell that it trains; knobs that do not are neither compared nor
+        hashed."""
+        return True
+
+
+class OutsideTrainer(Trainer):
+    """A program that trains by the contract of `harness.trainers.contract`. A subclass says how it is started."""
+
+    args: Annotated[dict[str, Any], InWords(type=lambda: "name -> value")] = Field(
+        {}, description="settings of the program's own, handed over in its config file; each is a knob"
+    )
+    env: dict[str, str] = Field(
+        {}, description="environment variables on top of those of bench; recorded, so no place for secrets"
+    )
+    metrics: dict[str, str] = Field(
+        {}, description="column of steps.jsonl -> the program's name for it; other metrics become program/<name>"
+    )
+    timeout_h: float | None = Field(
+        None, gt=0, le=1e5, description="hours after which a start of the program is stopped; none = no limit"
+    )
+    silence_min: float = Field(
+        30.0, gt=0, le=1e5, description="minutes without a row or a line of output after which it is stopped"
+    )
+
+    @field_validator("args")
+    @classmethod
+    def _args_are_json(cls, args: dict[str, Any]) -> dict[str, Any]:
+        for name, value in args.items():
+            if not _is_json(value):
+                raise ValueError(
+                    f"args.{name} is {shown(value)}: the config file is JSON. Give a number, text, true, false, null, "
+                    "or a list or mapping of these"
+                )
+        return args
+
+    def knobs_read(self) -> Sequence[str]:
+        """The knobs, or sections, besides those handed to every program, that this one reads."""
+        raise NotImplementedError
+
+    def argv(self, config: str, output: str, seed: int) -> list[str]:
+        """The command line, word by word. config, output: paths."""
+        raise NotImplementedError
+
+    def sources(self) -> list[UserModule]:
+        """The program's files, as they are now. RefusedError for one that is missing."""
+        return []
+
+    def folder(self) -> str | None:
+        """Where the program is started; None: where bench was."""
+        return None
+
+    def problems(self, spec: RunSpec) -> Iterator[str]:
+        """What else of a spec it cannot do, for messages before anything trains."""
+        yield from ()
+
+    def reads(self, knob: str) -> bool:
+        dotted = f"{knob}."
+        return knob.startswith(_HANDED_OVER) or any(dotted.startswith(f"{read}.") for read in self.knobs_read())
+
+
+def _is_json(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_json, value))
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _is_trainer(thing: object) -> bool:
+    if not (isinstance(thing, type) and issubclass(thing, Trainer)):
+        return False
+    return isinstance(thing.model_fields["type"].default, str)
+
+
+TRAINERS: Kind[type[Trainer]] = Kind(
+    "trainer",
+    _is_trainer,
+    "harness.trainers",
+    "bench ls trainers",
+    name_of=lambda trainer: str(trainer.model_fields["type"].default),
+    summary_of=lambda trainer: " ".join((trainer.__doc__ or "").split("\n\n")[0].split()).rstrip("."),
+)
+
+
+def _chosen(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    if "type" not in value and value:
+        raise ValueError(f"{next(iter(value))} is given without a type: set trainer.type, e.g. command")
+    return TRAINERS.find(str(value.get("type", BENCH))).model_validate(value)
+
+
+TrainerChoice = Annotated[SerializeAsAny[Trainer], BeforeValidator(_chosen), InWords(default=BENCH)]
+"""The field of a spec."""
+BY_BENCH = Field({"type": BENCH}, validate_default=True)
+
+
+def is_open(knob: str) -> bool:
+    """Whether the user chose the name of this knob: `trainer.args.rank`."""
+    return knob.startswith(OPEN) and knob not in OPEN
+
+
+def trainer_problems(spec: RunSpec) -> Iterator[str]:
+    """What bench does in training only if it trains itself."""
+    trainer = spec.trainer
+    if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
+        return
+    asked = f"trainer.type={trainer.type}"
+    budget = spec.budget
+    if spec.model.lora.type != "none":
+        yield (
+            f"{asked} with model.lora.type={spec.model.lora.type}: adapters are the program's own. Hand their settings "
+            "over as trainer.args, save merged weights, and leave model.lora out"
+        )
+    feedback = {"task.order=prioritised": spec.task.order == "prioritised"}
+    feedback["task.retire_at"] = spec.task.retire_at is not None
+    feedback["task.order=curriculum with a budget of tokens"] = spec.task.order == "curriculum" and bool(
+        budget.tokens or budget.trained_tokens
+    )
+    for what in (what for what, is_asked in feedback.items() if is_asked):
+        yield (
+            f"{asked} with {what}: the program gets all prompts of a cell before it starts, and this order depends on "
+            "how training goes. Set task.order to uniform, or leave task.retire_at out"
+        )
+    made_by_bench = {
+        f"pairs.type={spec.pairs.type}": spec.pairs.type == "dataset",
+        "a teacher": spec.teacher.type != "none",
+        "a reward model": spec.reward.needs_reward_model,
+        "a pairwise judge": spec.reward.needs_judge,
+    }
+    for what in (what for what, is_asked in made_by_bench.items() if is_asked):
+        yield f"{asked} with {what}, which bench does not hand over: name its files in trainer.args, and leave it out"
+    for name in ("teacher_tokens", "flops"):
+        if (most := getattr(budget, name)) is not None:
+            yield (
+                f"{asked} with budget.{name}={most:g}: bench cannot count these in a program of another's. Set "
+                "train.steps, budget.tokens or budget.trained_tokens"
+            )
+    if (prompts := spec.train.steps * spec.rollout.prompts_per_step) > MOST_PROMPTS:
+        yield (
+            f"{asked} with train.steps={spec.train.steps} and rollout.prompts_per_step="
+            f"{spec.rollout.prompts_per_step}: the prompts are written out before it starts, and {prompts:,} are more "
+            f"than {MOST_PROMPTS:,}. Lower train.steps to what the budget needs"
+        )
+    if spec.train.processes > 1:
+        yield (
+            f"{asked} with train.processes={spec.train.processes}: the program starts its own processes, e.g. by "
+            "torchrun or accelerate launch in trainer.run. Set train.processes to 1"
+        )
+    yield from trainer.problems(spec)

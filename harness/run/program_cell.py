@@ -1,0 +1,396 @@
+"""A cell that a program of the user's own trains: its inputs are prepared, what it writes is followed, and its
+checkpoints are evaluated once it has ended, when it no longer needs the machine's memory.
+
+<cell>/program/prompts.jsonl   what it trains on
+<cell>/program/e<epoch>/       what one start of it was given (config.json) and wrote
+<cell>/checkpoints/            the final weights, as of any cell
+
+After a kill it is started again, with the last checkpoint that is whole. How exactly it goes on is up to the program.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evals.prompts import get_template
+from evals.tasks import get_task
+from evals.tasks.base import Problem
+from harness.config.hashing import digest
+from harness.config.knobs import active
+from harness.config.model_source import parse_source
+from harness.config.run_spec import RunSpec
+from harness.config.trainer import OutsideTrainer
+from harness.engines.base import make_engine
+from harness.errors import RefusedError, few
+from harness.models.language_model import LanguageModel, weights_digest
+from harness.models.loading import require_shapes, weights_in
+from harness.models.start import StartingPoint
+from harness.processes import Stopping, reset_peak_memory
+from harness.records import CellRecord
+from harness.records.files import read_last_row, write_atomic, write_folder, write_json
+from harness.records.lease import Lease
+from harness.records.rollouts import stand_of
+from harness.run.cell import CellLog, Progress
+from harness.run.evaluation import Evaluator, begin_own_evaluation, evaluate_step
+from harness.run.flops import Spent
+from harness.run.prompts import prompt_order, read_correct_counts, training_prompts
+from harness.run.stages import inputs_of_cell, source_of_start
+from harness.sampling.code_tester import code_account
+from harness.sampling.sampler import EngineSampler
+from harness.sampling.store import SAMPLES_FILE
+from harness.trainers.contract import CONFIG_FILE, PROMPTS_FILE, Budget, Done, ProgramConfig
+from harness.trainers.process import Process, Watch, environment_of, find_command
+from harness.trainers.written import Announced, ContractError, Metrics, Rollouts, Step, Written, folder_of
+from harness.training.checkpoint import Checkpoint, all_finite, save_checkpoint, trained_weights
+
+POLL_S = 0.2
+KEPT = 2
+"""So many of its checkpoints stay, besides those that are to be evaluated."""
+NOTHING_DONE = Done(step=0, generated_tokens=0, trained_tokens=0)
+
+Row = dict[str, Any]
+
+
+class ProgramCell:
+    """Runs one such cell in its folder. The arguments are those of `harness.run.cell.CellRun`."""
+
+    def __init__(
+        self,
+        cell: CellRecord,
+        spec: RunSpec,
+        trainer: OutsideTrainer,
+        home: Path,
+        starting_point: StartingPoint,
+        on_progress: Callable[[Progress], None],
+        require_code: Callable[[], None],
+        remark: Callable[[str], None],
+        lease: Lease,
+        stopping: Stopping | None = None,
+    ) -> None:
+        self._cell, self._spec, self._trainer, self._home = cell, spec, trainer, home
+        self._starting_point, self._report, self._remark = starting_point, on_progress, remark
+        self._require_code, self._lease = require_code, lease
+        self._stopping = stopping or Stopping()
+        self._log = CellLog(cell, lease.epoch)
+        self._folder = cell.path.resolve() / "program"
+        self._source = source_of_start(spec, home)
+        self._written = Written({}, {}, None)
+        self._done = NOTHING_DONE
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._reward: float | None = None
+        self._tokens_per_s: float | None = None
+        self._prompts = self._prompts_by_step()
+
+    def run(self) -> None:
+        """Train to the budget, evaluate, mark the cell done. Raises RefusedError for a program that fails."""
+        self._started_s = time.perf_counter()
+        start = self._starting_point.get(self._spec, self._source)
+        self._prepare(start)
+        self._resume(start)
+        if not self._uses_budget(self._done) and self._written.diverged is None:
+            self._starting_point.release()
+            self._train()
+        self._require_code()
+        self._evaluate()
+
+    def _prepare(self, start: LanguageModel) -> None:
+        """The prompts, and the starting weights if they are in no folder yet."""
+        self._shapes = {name: tuple(weight.shape) for name, weight in start.model.state_dict().items()}
+        self._folder.mkdir(exist_ok=True)
+        if not (self._folder / PROMPTS_FILE).exists():
+            write_atomic(self._folder / PROMPTS_FILE, lambda aside: self._write_prompts(aside, start))
+        if self._folder_of_start() is None:
+            write_folder(self._folder / "start", start.save)
+
+    def _folder_of_start(self) -> Path | None:
+        """None where the start still has to be saved."""
+        source, saved = parse_source(self._source), self._folder / "start"
+        if source.kind in ("path", "builtin"):
+            return source.path.resolve()
+        return saved if (saved / "config.json").exists() else None
+
+    def _prompts_by_step(self) -> Callable[[int], list[Problem]]:
+        spec, inputs = self._spec, inputs_of_cell(self._spec, self._home)
+        rates = read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {}
+        order = prompt_order(spec.task, training_prompts(spec, rates), spec.seed)
+        count, steps = spec.rollout.prompts_per_step, spec.train.steps
+        return lambda step: order.draw(step, count, (step - 1) / steps)
+
+    def _write_prompts(self, path: Path, start: LanguageModel) -> None:
+        template = get_template(self._spec.task.template)
+        with path.open("w", encoding="utf-8") as handle:
+            for step in range(1, self._spec.train.steps + 1):
+                for problem in self._prompts(step):
+                    prompt = template.ask(problem)
+                    row = {
+                        "step": step,
+                        "problem_id": problem.id,
+                        "prompt": prompt,
+                        "tokens": start.encode(prompt),
+                        "answer": problem.answer,
+                    }
+                    handle.write(json.dumps(row) + "\n")
+
+    def _resume(self, start: LanguageModel) -> None:
+        """Go back to the last checkpoint that is whole, and take over all that was written until then."""
+        superseded = self._cell.superseded()
+        self._written = written = Written.by(self._folder, self._trainer.metrics, self._counts_trained, superseded)
+        whole = [step for step in written.checkpoints if step in written.steps and self._is_whole(step)]
+        written.checkpoints = {step: written.checkpoints[step] for step in sorted(whole)}
+        step = max(whole, default=0)
+        if step:
+            self._log.note(f"resumed at step {step}")
+        self._lease.require()
+        begin_own_evaluation(self._cell, self._spec)
+        self._log.cut_after(step)
+        self._log.started(step, self._account(start))
+        recorded = (read_last_row(self._cell.path / "steps.jsonl") or {}).get("step", 0)
+        kept = max((stand[1] for path in self._cell.rollout_files() if (stand := stand_of(path))), default=0)
+        for number in range(recorded + 1, step + 1):
+            self._record(written.steps[number][0])
+        self._done = self._done_at(step)
+        self._flush_rollouts(kept, step)
+
+    def _is_whole(self, step: int) -> bool:
+        """Whether a checkpoint of an earlier start is still there, and not torn; else an older one is resumed from."""
+        folder = self._written.checkpoints[step]
+        if not folder.is_dir():
+            return False
+        try:
+            require_shapes(folder, self._shapes)
+        except RefusedError as error:
+            self._remark(f"{self._cell.path.name}: {error}")
+            return False
+        return True
+
+    def _account(self, start: LanguageModel) -> Row:
+        argv, trainer = self._argv("{config}", "{output}"), self._trainer
+        program = environment_of(find_command(argv, trainer.folder(), trainer.env))
+        account: Row = {"model": start.account(), "program": {"command": argv, **program}}
+        account |= {"program_packages": digest(program)} if program else {}
+        return account | code_account(self._spec.runs_code)
+
+    def _argv(self, config: str, output: str) -> list[str]:
+        return self._trainer.argv(config, output, self._spec.seed)
+
+    def _config(self, output: Path) -> ProgramConfig:
+        spec, latest = self._spec, self._written.checkpoints.get(self._done.step)
+        return ProgramConfig(
+            model=str(self._folder_of_start()),
+            prompts=str(self._folder / PROMPTS_FILE),
+            output=str(output),
+            resume=None if latest is None else str(latest),
+            done=self._done,
+            seed=spec.seed,
+            budget=Budget(
+                steps=spec.train.steps,
+                generated_tokens=spec.budget.tokens,
+                trained_tokens=spec.budget.trained_tokens,
+            ),
+            checkpoint_every=spec.train.checkpoint_every,
+            evaluate_every=spec.eval.every,
+            device=spec.train.device,
+            args=dict(self._trainer.args),
+            knobs={knob: value for knob, value in active(spec).items() if not knob.startswith("trainer.")},
+        )
+
+    def _train(self) -> None:
+        output = folder_of(self._folder, self._log.epoch).resolve()
+        output.mkdir()
+        write_json(output / CONFIG_FILE, self._config(output).model_dump(mode="json"))
+        argv = self._argv(str(output / CONFIG_FILE), str(output))
+        with Process(argv, self._trainer.folder(), self._trainer.env, self._cell.log) as process:
+            try:
+                self._follow(process, output)
+            except ContractError as error:
+                raise _failure(str(error), process) from None
+
+    def _follow(self, process: Process, output: Path) -> None:
+        """Record what the program writes until it has ended or diverged. Raises RefusedError if it failed."""
+        metrics = Metrics(output, self._done, self._trainer.metrics, self._counts_trained)
+        rollouts, watch = Rollouts(output), Watch(process, self._trainer)
+        over_at: int | None = None
+        while True:
+            code = process.exit_code()  # first, so that nothing it wrote before its end is missed
+            for news in metrics.read(has_ended=code is not None):
+                if isinstance(news, Announced):
+                    self._checkpoint(news)
+                elif news.not_finite:
+                    self._written.diverged = news.not_finite
+                    return
+                else:
+                    completions = rollouts.of_step(news.step)
+                    self._written.steps[news.step] = news, completions
+                    self._record(news, watch.row_took_s())
+                    if over_at is None and self._uses_budget(news.done):
+                        over_at = news.step
+            if (sentence := metrics.told_missing()) is not None:
+                self._remark(f"{self._cell.path.name}: {sentence}")
+            watch.tell(self._tell)
+            is_complete = over_at is not None and max(self._written.checkpoints, default=0) >= over_at
+            overran = over_at is not None and self._done.step > over_at
+            if code is not None or ((is_complete or overran) and not watch.may_end_by_itself(at_once=not is_complete)):
+                break
+            if (reason := watch.reason_to_end()) is not None and not is_complete:
+                raise _failure(reason, process)
+            self._stopping.signs_of_life += 1
+            time.sleep(POLL_S)
+        if not is_complete:
+            raise _failure(self._why_incomplete(code, over_at), process)
+        if code:
+            self._log.note(f"the program ended with exit code {code} after its last checkpoint")
+
+    def _why_incomplete(self, code: int | None, over_at: int | None) -> str:
+        step, steps = self._done.step, self._spec.train.steps
+        if over_at is not None and step > over_at:
+            return (
+                f"the program went on after its budget, which was used at step {over_at}, and left no checkpoint of "
+                "that step or a later one when it was stopped"
+            )
+        if code:
+            return f"the program ended with exit code {code} after step {step}"
+        if over_at is None:
+            return (
+                f"the program ended after step {step} of {steps}, with budget left: cells are compared at their "
+                "budget. Lower train.steps, or let it train on"
+            )
+        return f"the program ended without a final checkpoint: its last step, {step}, has none"
+
+    def _record(self, step: Step, took_s: float | None = None) -> None:
+        drawn = step.generated_tokens - self._done.generated_tokens
+        self._done = step.done
+        counts = {"generated_tokens": step.generated_tokens}
+        if self._counts_trained:
+            counts["trained_tokens"] = step.trained_tokens
+        task, template = get_task(self._spec.task.train), get_template(self._spec.task.template)
+        self._log.problems.add(task.name, "train", self._prompts(step.step), template.ask)
+        self._log.step({"step": step.step, **counts, **step.columns}, [])
+        self._reward = step.columns.get("reward/mean", self._reward)
+        if took_s:
+            self._tokens_per_s = drawn / took_s if drawn else None
+            self._log.timing({"step": step.step, "total_s": took_s, "tokens_per_s": self._tokens_per_s})
+
+    def _checkpoint(self, announced: Announced) -> None:
+        """Take note of a checkpoint, and drop those that nothing needs any more."""
+        self._lease.require()
+        checkpoints, every = self._written.checkpoints, self._spec.eval.every
+        require_shapes(announced.folder, self._shapes)
+        self._flush_rollouts(max(checkpoints, default=0), announced.step)
+        checkpoints[announced.step] = announced.folder
+        for step in sorted(checkpoints)[:-KEPT]:
+            if not every or step % every:
+                shutil.rmtree(checkpoints.pop(step))
+
+    def _flush_rollouts(self, after: int, until: int) -> None:
+        """Write the completions of steps behind one checkpoint and up to another."""
+        for number in range(after + 1, until + 1):
+            step, completions = self._written.steps[number]
+            self._log.hold_rollouts(completions)
+            self._written.steps[number] = step, []
+        self._log.flush_rollouts()
+
+    @property
+    def _counts_trained(self) -> bool:
+        return self._spec.budget.trained_tokens is not None
+
+    def _done_at(self, step: int) -> Done:
+        return self._written.steps[step][0].done if step else NOTHING_DONE
+
+    def _uses_budget(self, done: Done) -> bool:
+        """Whether the whole budget is used with this behind it."""
+        return self._used_frac(done) >= 1
+
+    def _used_frac(self, done: Done) -> float:
+        budget = self._spec.budget
+        bounds = (self._spec.train.steps, budget.tokens, budget.trained_tokens)
+        amounts = (done.step, done.generated_tokens, done.trained_tokens)
+        return max(amount / most for amount, most in zip(amounts, bounds, strict=True) if most is not None)
+
+    def _evaluate(self) -> None:
+        """Evaluate the checkpoints along the curve and the last one, and mark the cell done."""
+        spec, every = self._spec, self._spec.eval.every
+        language_model = self._starting_point.for_training(spec, self._source)
+        reset_peak_memory(language_model.model.device)
+        sampler = EngineSampler(language_model, make_engine(spec.rollout, language_model), spec.seed)
+        evaluator = Evaluator(spec.eval, spec.seed, sampler)
+        final = next(step for step in self._final_steps() if self._load(language_model, step))
+        if self._written.diverged is None and not self._uses_budget(self._done_at(final)):
+            self._written.diverged = "a weight of the last checkpoint is not finite"
+        due = range(every, final, every) if every else ()
+        if missing := [step for step in due if step not in self._written.checkpoints]:
+            sentence = f"the program left no checkpoint of step {few(list(map(str, missing)))}: the curve lacks it"
+            self._log.note(sentence)
+            self._remark(f"{self._cell.path.name}: {sentence}")
+        self._log.cut_after(final)
+        for step in (step for step in due if step not in missing and self._load(language_model, step)):
+            self._evaluate_at(evaluator, step, language_model, is_final=False)
+        self._load(language_model, final)
+        self._evaluate_at(evaluator, final, language_model, is_final=True)
+        self._require_code()
+        self._finish(final, language_model)
+
+    def _final_steps(self) -> Iterator[int]:
+        """Where the cell may be scored, best first: at the first checkpoint with the whole budget behind it; after
+        divergence at the last one before that is finite, which may be the start."""
+        steps = sorted(self._written.checkpoints)
+        over = [step for step in steps if self._uses_budget(self._done_at(step))]
+        yield from over[:1] if self._written.diverged is None else ()
+        yield from (step for step in reversed(steps) if step not in over)
+        yield 0
+
+    def _load(self, language_model: LanguageModel, step: int) -> bool:
+        """Put the weights of a checkpoint into the model; False if one of them is not finite."""
+        model = language_model.model
+        if step == 0:
+            self._starting_point.for_training(self._spec, self._source)
+            return True
+        weights = weights_in(self._written.checkpoints[step], model)
+        if not all_finite(weights.values()):
+            self._log.note(f"a weight of the checkpoint of step {step} is not finite")
+            return False
+        model.load_state_dict(weights)
+        return True
+
+    def _evaluate_at(self, evaluator: Evaluator, step: int, language_model: LanguageModel, is_final: bool) -> None:
+        spec = self._spec
+        self._report(Progress("evaluating", step, spec.train.steps, 1.0, self._reward, None))
+        tokens = self._done_at(step).generated_tokens
+        samples = spec.eval.samples if is_final else spec.eval.curve_samples
+        device = language_model.model.device
+        evaluate_step(self._log, evaluator, step, is_final, samples, tokens, self._started_s, device)
+
+    def _finish(self, step: int, language_model: LanguageModel) -> None:
+        model, diverged = language_model.model, self._written.diverged
+        done = self._done_at(step)
+        spent = Spent(done.generated_tokens, trained_tokens=done.trained_tokens)
+        weights = trained_weights(model) if step else {}
+        records = self._cell.count(SAMPLES_FILE)
+        self._lease.require()
+        save_checkpoint(
+            self._cell.checkpoints,
+            Checkpoint(step, spent.generated_tokens, weights, {}, asdict(spent), records, self._log.epoch),
+        )
+        reason = None if diverged is None else f"diverged ({diverged}); scored at step {step}"
+        digest, require_lease = weights_digest(model.state_dict()), self._lease.require
+        self._log.finish(self._spec, step, spent.generated_tokens, bool(diverged), digest, require_lease, reason)
+        for folder in self._written.checkpoints.values():
+            shutil.rmtree(folder)
+        self._log.note(f"done at step {step} after {spent.generated_tokens} generated tokens")
+
+    def _tell(self) -> None:
+        done = self._done
+        frac = min(1.0, self._used_frac(done))
+        self._report(Progress("training", done.step, self._spec.train.steps, frac, self._reward, self._tokens_per_s))
+
+
+def _failure(reason: str, process: Process) -> RefusedError:
+    lines = process.last_lines()
+    if not lines:
+        return RefusedError(f"{reason}. It wrote no output.")
+    return RefusedError("\n  ".join([f"{reason}. Its last lines:", *lines]))

@@ -1,0 +1,54 @@
+"""Runs a program at the head of a process group, and ends the group when bench is gone, however it went. Started by its
+path, so that it imports nothing of ours:
+
+    _guard.py <grace_s> <word> ...
+
+A line on stdin asks the program to stop (SIGTERM); the end of stdin means that bench wants it gone, or is gone itself:
+after `grace_s` the whole group is killed. It exits as the program did, with 128 + the signal's number if one ended it,
+and with 127 if it could not be started.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+LOOK_EVERY_S = 0.05
+
+
+def main() -> None:
+    grace_s, argv = float(sys.argv[1]), sys.argv[2:]
+    # Handlers, not SIG_IGN, which the program would inherit.
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(one, lambda number, frame: None)
+    try:
+        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, process_group=0)
+    except OSError as error:
+        print(f"{argv[0]}: cannot be started ({error.strerror})", file=sys.stderr, flush=True)
+        os._exit(127)
+    while program.poll() is None:
+        if select.select([0], [], [], LOOK_EVERY_S)[0]:
+            is_over = not os.read(0, 1024)
+            send(program.pid, signal.SIGTERM)
+            if is_over:
+                end_s = time.monotonic() + grace_s
+                while program.poll() is None and time.monotonic() < end_s:
+                    time.sleep(LOOK_EVERY_S)
+                break
+    send(program.pid, signal.SIGKILL)  # also what it left behind
+    code = program.wait()
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def send(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The contract between bench and a program that trains a cell: what the program finds, and what it writes.
+
+`bench show trainer` prints this. VERSION is raised when a program that was right could be wrong afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from harness.config.section import Section
+
+VERSION = 1
+CONFIG_FILE, PROMPTS_FILE, METRICS_FILE, ROLLOUTS_FILE = (
+    "config.json",
+    "prompts.jsonl",
+    "metrics.jsonl",
+    "rollouts.jsonl",
+)
+STEP, CHECKPOINT = "step", "checkpoint"
+GENERATED, TRAINED = "generated_tokens", "trained_tokens"
+
+
+class Done(Section):
+    """What the checkpoint to resume from has behind it; zeros at the start."""
+
+    step: int = Field(ge=0)
+    generated_tokens: int = Field(ge=0)
+    trained_tokens: int = Field(ge=0)
+
+
+class Budget(Section):
+    """The program ends with the step in which the first of these is reached."""
+
+    steps: int = Field(ge=1, description="optimiser steps, or rollout batches: a step is a row of metrics.jsonl")
+    generated_tokens: int | None = Field(None, ge=1, description="completion tokens drawn in training; null = no limit")
+    trained_tokens: int | None = Field(None, ge=1, description="completion tokens learned from; null = no limit")
+
+
+class ProgramConfig(Section):
+    """The config file."""
+
+    contract: int = Field(VERSION, description="the version of this contract")
+    model: str = Field(description="folder of the starting weights and the tokenizer, after any cold start")
+    prompts: str = Field(description="JSONL, a training prompt a line, in the order that the seed prescribes")
+    output: str = Field(description="folder for everything the program writes; each start has its own")
+    resume: str | None = Field(None, description="the checkpoint folder to go on from; null = from the start")
+    done: Done = Field(description="what that checkpoint has behind it")
+    seed: int = Field(ge=0)
+    budget: Budget
+    checkpoint_every: int = Field(ge=1, description="write a checkpoint every so many steps, to resume from")
+    evaluate_every: int = Field(ge=0, description="and one every so many steps, to be evaluated; 0 = only at the end")
+    device: str = Field(description="cpu or cuda")
+    args: dict[str, Any] = Field({}, description="trainer.args")
+    knobs: dict[str, Any] = Field({}, description="by dotted name, those of bench that act on the program")
+
+
+PROMPT_ROW = {
+    "step": "the step that trains on it, from 1",
+    "problem_id": "names the problem in rollouts.jsonl",
+    "prompt": "text, or a list of chat messages",
+    "tokens": "the same as token ids, as the evaluation encodes prompts",
+    "answer": "the reference answer; null where the task has none",
+}
+WRITES = {
+    METRICS_FILE: (
+        "A row a step: `step`, one more than in the row before; `generated_tokens`, the completion tokens drawn so far "
+        "in the whole cell (0 if it draws none); `trained_tokens`, those learned from so far, if budget.trained_tokens "
+        "is set; and any metrics, which are numbers or null. Only one process writes it, and flushes each row."
+    ),
+    "checkpoints": (
+        'Folders below output that `save_pretrained` writes, weights in safetensors. A row {"step": 10, "checkpoint": '
+        '"step-10"} in metrics.jsonl says that one is whole; what else the program needs to resume lies in it too. One '
+        "is due at each multiple of checkpoint_every and evaluate_every, and after the last step. Older ones are "
+        "deleted when they are no longer needed."
+    ),
+    ROLLOUTS_FILE: (
+        "Optional, a row a completion: `step`, `problem_id`, `text`, `reward` (null if it was not scored) and "
+        "`correct`. The rows of a step are written before its row in metrics.jsonl."
+    ),
+    "exit": (
+        "Exit with code 0 after the last checkpoint. SIGTERM asks the program to stop: it may write a checkpoint "
+        "within 5 s, and is killed with all its processes after 6 s. Standard output and error go to the cell's log."
+    ),
+}
+
+
+def contract_document() -> dict[str, Any]:
+    """What `bench show trainer` prints."""
+    return {
+        "contract": VERSION,
+        "config_file": ProgramConfig.model_json_schema(),
+        "prompts_row": PROMPT_ROW,
+        "the_program_writes": WRITES,
+    }

@@ -1,0 +1,172 @@
+"""A program while it runs: its process group, its output in the cell's log, and the Python that it runs in."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness.config.trainer import OutsideTrainer
+from harness.errors import RefusedError
+
+GUARD = Path(__file__).with_name("_guard.py")
+GRACE_S = 6.0
+"""How long a program may take to end before it is killed; an interrupted cell has 9 s in all."""
+_KILLED_WITHIN_S = 1.5
+TELL_EVERY_S = 5.0
+END_WITHIN_S = 60.0
+"""How long a program may go on after its budget is used and its last checkpoint written."""
+LAST_LINES = 20
+_LAST_BYTES = 64_000
+_LIST_PACKAGES = (
+    "import importlib.metadata as m, json, sys; "
+    "print(json.dumps({'python': sys.version.split()[0], "
+    "'packages': {d.metadata['Name']: d.version for d in m.distributions() if d.metadata['Name']}}))"
+)
+
+
+class Process:
+    """A program at the head of a process group of its own. Leaving the block ends the whole group, and so does the end
+    of this process, whatever ended it."""
+
+    def __init__(self, argv: Sequence[str], folder: str | None, env: Mapping[str, str], log: Path) -> None:
+        """log: the file to which its output is appended."""
+        self._log, self._begin = log, log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(GUARD), str(GRACE_S), *argv],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env={**os.environ, **env},
+                process_group=0,
+            )
+
+    def exit_code(self) -> int | None:
+        """None while it runs; 128 + the number of the signal that ended it."""
+        return self._guard.poll()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the group, and go on waiting."""
+        assert self._guard.stdin is not None
+        with suppress(BrokenPipeError):
+            self._guard.stdin.write(b"stop\n")
+            self._guard.stdin.flush()
+
+    def written_bytes(self) -> int:
+        """The size of its log, which grows while it says something."""
+        return self._log.stat().st_size
+
+    def last_lines(self) -> list[str]:
+        """The last of what it wrote."""
+        with self._log.open("rb") as handle:
+            handle.seek(max(self._begin, self.written_bytes() - _LAST_BYTES))
+            text = handle.read().decode(errors="replace")
+        return [line for line in re.split(r"[\r\n]+", text) if line.strip()][-LAST_LINES:]
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._guard.stdin is not None
+        with suppress(BrokenPipeError):
+            self._guard.stdin.close()
+        self._guard.wait(GRACE_S + _KILLED_WITHIN_S)
+
+
+class Watch:
+    """When a running program must end, by the clock."""
+
+    def __init__(self, process: Process, trainer: OutsideTrainer) -> None:
+        self._process, self._trainer = process, trainer
+        self._began_s = self._row_s = self._heard_s = time.monotonic()
+        self._told_s = -TELL_EVERY_S
+        self._bytes = process.written_bytes()
+        self._end_by_s: float | None = None
+        self._was_asked = False
+
+    def row_took_s(self) -> float:
+        """Since the row before, or the start."""
+        before, self._row_s = self._row_s, time.monotonic()
+        self._heard_s = self._row_s
+        return self._row_s - before
+
+    def tell(self, report: Callable[[], None]) -> None:
+        """Report every few seconds, and after a row."""
+        now_s = time.monotonic()
+        if now_s - self._told_s >= TELL_EVERY_S or self._row_s > self._told_s:
+            self._told_s = now_s
+            report()
+
+    def may_end_by_itself(self, at_once: bool) -> bool:
+        """Asked again and again once the budget is used: whether to go on waiting. Halfway, or at once, the program is
+        asked to stop."""
+        now_s = time.monotonic()
+        self._end_by_s = self._end_by_s or now_s + END_WITHIN_S
+        if not self._was_asked and (at_once or now_s > self._end_by_s - END_WITHIN_S / 2):
+            self._was_asked = True
+            self._process.ask_to_stop()
+        return now_s < self._end_by_s
+
+    def reason_to_end(self) -> str | None:
+        now_s, trainer = time.monotonic(), self._trainer
+        if (size := self._process.written_bytes()) != self._bytes:
+            self._bytes, self._heard_s = size, now_s
+        if trainer.timeout_h is not None and now_s - self._began_s > 3600 * trainer.timeout_h:
+            return f"the program was stopped after trainer.timeout_h={trainer.timeout_h:g} hours"
+        if now_s - self._heard_s > 60 * trainer.silence_min:
+            return f"the program was silent for trainer.silence_min={trainer.silence_min:g} minutes and was stopped"
+        return None
+
+
+def find_command(argv: Sequence[str], folder: str | None, env: Mapping[str, str]) -> Path:
+    """The file that the first word names. Raises RefusedError if there is none."""
+    command = argv[0]
+    place = str(Path(folder or ".") / command) if os.sep in command else command
+    found = shutil.which(place, path=env.get("PATH", os.environ.get("PATH")))
+    if found is None:
+        raise RefusedError(
+            f"trainer.run: there is no command {command}. Give the path of one, e.g. that of the program's own "
+            "environment, /envs/trl/bin/python, or install it."
+        )
+    return Path(found)
+
+
+def environment_of(command: Path) -> dict[str, Any]:
+    """The `python` and `packages` of the interpreter behind a command, which may be a script of Python's; {} for a
+    program that is not Python's."""
+    interpreter = _interpreter(command)
+    return {} if interpreter is None else _packages(interpreter)
+
+
+def _interpreter(command: Path) -> str | None:
+    if re.fullmatch(r"python[\d.]*", command.name):
+        return str(command)
+    with command.open("rb") as handle:
+        first = handle.readline(1024).decode(errors="replace")
+    words = first.removeprefix("#!").split() if first.startswith("#!") else []
+    if words and Path(words[0]).name == "env":
+        words = words[1:]
+    return words[0] if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name) else None
+
+
+@functools.cache
+def _packages(interpreter: str) -> dict[str, Any]:
+    result = subprocess.run([interpreter, "-c", _LIST_PACKAGES], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RefusedError(f"trainer.run: {interpreter} does not start ({result.stderr.strip()[-300:]}). Repair it.")
+    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return found

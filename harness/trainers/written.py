@@ -1,0 +1,288 @@
+"""What a program has written: rows of metrics and rollouts, checked as they come, and the checkpoints they announce.
+
+Each start of a program writes into a folder of its own, `<cell>/program/e<epoch>`, so that one which was taken for dead
+and lives on spoils nothing. Rows of steps that a later start has begun anew do not count.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from harness.errors import RefusedError, nearest, shown
+from harness.records.files import read_object
+from harness.trainers.contract import (
+    CHECKPOINT,
+    CONFIG_FILE,
+    GENERATED,
+    METRICS_FILE,
+    ROLLOUTS_FILE,
+    STEP,
+    TRAINED,
+    Done,
+    ProgramConfig,
+)
+
+Row = dict[str, Any]
+OF_PROGRAM = "program/"
+"""What the names of metrics begin with in steps.jsonl that `trainer.metrics` does not map."""
+DIVERGED = ("loss", "grad_norm")
+"""If one of these is not finite, by our name or by the program's, training has diverged."""
+_ROLLOUT = {"problem_id": str, "text": str, "correct": bool}
+
+
+class ContractError(RefusedError):
+    """What a program wrote is not what it had agreed to."""
+
+
+class Lines:
+    """The lines that are appended to a file, each once it is whole, as JSON objects."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begun = b""
+        self._bytes = self._lines = 0
+
+    def read(self, has_ended: bool = False) -> Iterator[tuple[str, Row]]:
+        """Those since the last call, each with its place in words. has_ended: nobody writes any more, so that a last
+        line without an end is one too. Raises ContractError for what is no JSON object."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as handle:
+            handle.seek(self._bytes)
+            added = handle.read()
+        self._bytes += len(added)
+        *lines, self._begun = (self._begun + added).split(b"\n")
+        if has_ended and self._begun:
+            lines.append(self._begun)
+            self._begun = b""
+        for line in lines:
+            self._lines += 1
+            place = f"{self.path.name}, line {self._lines}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ContractError(f"{place}: is no JSON ({error}): {shown(line.decode(errors='replace'))}") from None
+            if not isinstance(row, dict):
+                raise ContractError(f'{place}: is {shown(row)}, but a row is an object, e.g. {{"step": 1}}')
+            yield place, row
+
+
+@dataclass(frozen=True)
+class Step:
+    """A row of metrics. columns: for steps.jsonl, without the counts. not_finite: what says that training diverged."""
+
+    step: int
+    generated_tokens: int
+    trained_tokens: int
+    columns: Row
+    not_finite: str | None = None
+
+    @property
+    def done(self) -> Done:
+        return Done(step=self.step, generated_tokens=self.generated_tokens, trained_tokens=self.trained_tokens)
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A checkpoint that is whole."""
+
+    step: int
+    folder: Path
+
+
+@dataclass
+class Metrics:
+    """Reads the metrics of one start. folder: its own. done: what it resumed from. names: ours -> the program's.
+    counts_trained: whether a budget needs `trained_tokens`."""
+
+    folder: Path
+    done: Done
+    names: Mapping[str, str]
+    counts_trained: bool = False
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(self.folder / METRICS_FILE)
+        self._is_first = True
+        self._missing: str | None = None
+
+    def read(self, has_ended: bool = False) -> Iterator[Step | Announced]:
+        """What was written since the last call; after a step that is not finite, nothing. Raises ContractError."""
+        for place, row in self._lines.read(has_ended):
+            if CHECKPOINT in row:
+                yield self._announced(place, row)
+            else:
+                step = self._step(place, row)
+                self.done = step.done
+                yield step
+
+    def told_missing(self) -> str | None:
+        """What `names` wants and the first row lacks, in a sentence; once."""
+        sentence, self._missing = self._missing, None
+        return sentence
+
+    def _announced(self, place: str, row: Row) -> Announced:
+        step, name = row.get(STEP), row[CHECKPOINT]
+        if set(row) != {STEP, CHECKPOINT} or not isinstance(name, str) or not _is_count(step):
+            raise ContractError(
+                f'{place}: announces a checkpoint, so it holds a step and a folder and nothing else: {{"step": 10, '
+                '"checkpoint": "step-10"}'
+            )
+        if step > self.done.step:
+            raise ContractError(
+                f"{place}: the checkpoint is of step {step}, but the last row is of step {self.done.step}. Write the "
+                "row of a step before its checkpoint"
+            )
+        folder = (self.folder / name).resolve()
+        if folder == self.folder.resolve() or not folder.is_relative_to(self.folder.resolve()):
+            raise ContractError(f"{place}: the checkpoint {name} does not lie below the output folder {self.folder}")
+        if not folder.is_dir():
+            raise ContractError(f"{place}: there is no folder {folder}. Announce a checkpoint once it is whole")
+        return Announced(step, folder)
+
+    def _step(self, place: str, row: Row) -> Step:
+        expected = self.done.step + 1
+        step = row.get(STEP)
+        if step != expected or not _is_count(step):
+            went = f"goes from step {self.done.step} to {shown(step)}"
+            raise ContractError(
+                f"{place}: {went}, but rows go up by one, and the next is {expected}. "
+                + (
+                    "Resume from the step of `done` in the config file, and let only one of the program's processes "
+                    "write metrics"
+                    if _is_count(step) and step < expected
+                    else "Write a row for each step"
+                )
+            )
+        counts = {}
+        for name in (GENERATED, *((TRAINED,) if self.counts_trained or TRAINED in row else ())):
+            before = getattr(self.done, name)
+            if not _is_count(row.get(name)):
+                raise ContractError(
+                    f"{place}: {name} is {shown(row.get(name))}, but every row counts them so far, as a whole number; "
+                    "0 if there are none"
+                )
+            if row[name] < before:
+                raise ContractError(
+                    f"{place}: {name} falls from {before} to {row[name]}, but it counts those of the whole cell. After "
+                    "a resume, go on from `done` in the config file"
+                )
+            counts[name] = row[name]
+        metrics = {name: value for name, value in row.items() if name not in (STEP, GENERATED, TRAINED)}
+        for name, value in metrics.items():
+            if value is not None and not isinstance(value, int | float):
+                raise ContractError(f"{place}: {name} is {shown(value)}, but a metric is a number or null")
+        if self._is_first:
+            self._is_first = False
+            self._compare_names(metrics)
+        ours = {theirs: name for name, theirs in self.names.items()}
+        columns = {ours.get(name, f"{OF_PROGRAM}{name}"): _finite(value) for name, value in metrics.items()}
+        broken = [
+            name
+            for name, value in metrics.items()
+            if value is not None and not math.isfinite(value) and (name in DIVERGED or ours.get(name) in DIVERGED)
+        ]
+        why = f"{broken[0]} is {metrics[broken[0]]} at step {step}" if broken else None
+        return Step(step, counts[GENERATED], counts.get(TRAINED, self.done.trained_tokens), columns, why)
+
+    def _compare_names(self, metrics: Row) -> None:
+        for ours, theirs in self.names.items():
+            if theirs not in metrics:
+                self._missing = (
+                    f"trainer.metrics maps {ours} to {theirs}, which the first row of {METRICS_FILE} lacks"
+                    f"{nearest(theirs, metrics)} It has {', '.join(metrics) or 'no metrics'}."
+                )
+
+
+@dataclass
+class Rollouts:
+    """Reads the completions of one start, as rows for rollouts/*.parquet."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self._lines = Lines(self.folder / ROLLOUTS_FILE)
+        self._drawn: dict[tuple[int, str], int] = {}
+        self._waiting: list[Row] = []
+
+    def of_step(self, step: int) -> list[Row]:
+        """Those of a step whose metrics were read. Raises ContractError."""
+        self._waiting += [self._checked(place, row) for place, row in self._lines.read()]
+        found = [row for row in self._waiting if row[STEP] <= step]
+        self._waiting = [row for row in self._waiting if row[STEP] > step]
+        return [row for row in found if row[STEP] == step]
+
+    def _checked(self, place: str, row: Row) -> Row:
+        for name, kind in _ROLLOUT.items():
+            if not isinstance(row.get(name), kind):
+                raise ContractError(
+                    f"{place}: {name} is {shown(row.get(name))}, but a completion has one ({kind.__name__})"
+                )
+        if not _is_count(row.get(STEP)) or not isinstance(reward := row.get("reward"), int | float | None):
+            raise ContractError(f"{place}: a completion has a step, and a reward that is a number or null")
+        key = (row[STEP], row["problem_id"])
+        self._drawn[key] = sample = self._drawn.get(key, -1) + 1
+        known = {name: row[name] for name in (STEP, *_ROLLOUT)}
+        return known | {"sample": sample, "reward": None if reward is None else _finite(float(reward))}
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass
+class Written:
+    """What counts of all starts of a cell's program so far."""
+
+    steps: dict[int, tuple[Step, list[Row]]]
+    """By number, each with its completions."""
+    checkpoints: dict[int, Path]
+    diverged: str | None
+
+    @classmethod
+    def by(
+        cls, program: Path, names: Mapping[str, str], counts_trained: bool, superseded: Callable[[int, int], bool]
+    ) -> Written:
+        """program: the folder that holds those of the starts. superseded: (epoch, step) -> whether a later start has
+        begun that step anew. What a start wrote after a breach of the contract does not count."""
+        written = cls({}, {}, None)
+        for folder in sorted(program.glob("e*/")):
+            if (folder / CONFIG_FILE).exists():
+                written._add(folder, names, counts_trained, superseded)
+        return written
+
+    def _add(
+        self, folder: Path, names: Mapping[str, str], counts_trained: bool, superseded: Callable[[int, int], bool]
+    ) -> None:
+        epoch, config = epoch_of(folder), ProgramConfig.model_validate(read_object(folder / CONFIG_FILE))
+        metrics, rollouts = Metrics(folder, config.done, names, counts_trained), Rollouts(folder)
+        with suppress(ContractError):
+            for news in metrics.read():
+                if superseded(epoch, news.step):
+                    continue
+                if isinstance(news, Announced):
+                    self.checkpoints[news.step] = news.folder
+                elif news.not_finite:
+                    self.diverged = news.not_finite
+                    return
+                else:
+                    self.steps[news.step] = news, rollouts.of_step(news.step)
+                    self.diverged = None
+
+
+def folder_of(program: Path, epoch: int) -> Path:
+    """Where the start of this number writes."""
+    return program / f"e{epoch:04d}"
+
+
+def epoch_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("e"))

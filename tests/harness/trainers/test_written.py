@@ -1,0 +1,160 @@
+"""Rows that a program writes are checked as they come; what it wrote in earlier starts counts as far as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.records.files import write_json
+from harness.trainers.contract import Budget, Done, ProgramConfig
+from harness.trainers.written import Announced, ContractError, Lines, Metrics, Rollouts, Step, Written, folder_of
+
+START = Done(step=0, generated_tokens=0, trained_tokens=0)
+
+
+def write(folder: Path, *rows: Any, name: str = "metrics.jsonl") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / name).open("a", encoding="utf-8") as file:
+        file.writelines((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+
+
+def row(step: int, tokens: int = 0, **metrics: Any) -> dict[str, Any]:
+    return {"step": step, "generated_tokens": tokens, **metrics}
+
+
+@given(cuts=st.lists(st.integers(0, 60), max_size=6))
+def test_lines_are_read_once_wherever_a_write_was_cut(
+    cuts: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "rows.jsonl"
+    rows = [{"step": step, "ü": "é" * step} for step in range(1, 4)]
+    content = "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in rows).encode()
+    lines, read, begin = Lines(path), [], 0
+    for end in [*sorted(cuts), len(content)]:
+        with path.open("ab") as file:
+            file.write(content[begin:end])
+        begin = max(begin, end)
+        read += [found for _, found in lines.read()]
+    assert read == rows
+
+
+def test_names_are_mapped_and_other_metrics_keep_theirs_apart(tmp_path: Path) -> None:
+    write(tmp_path, row(1, 5, acc=0.5, kl=None, epoch=0.1))
+    (step,) = Metrics(tmp_path, START, {"reward/mean": "acc"}).read()
+    assert step == Step(1, 5, 0, {"reward/mean": 0.5, "program/kl": None, "program/epoch": 0.1})
+    metrics = Metrics(tmp_path, START, {"reward/mean": "acb"})
+    assert [*metrics.read()] != []
+    sentence = metrics.told_missing()
+    assert re.search(r"reward/mean to acb, which the first row .* lacks; did you mean acc", str(sentence))
+    assert metrics.told_missing() is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            [row(1), row(1)],
+            r"line 2: goes from step 1 to 1, .* next is 2\. Resume .* only one of the program's processes",
+        ),
+        ([row(1), row(3)], r"goes from step 1 to 3, .* Write a row for each step"),
+        ([row(1, 9), row(2, 4)], r"generated_tokens falls from 9 to 4"),
+        ([{"step": 1}], r"generated_tokens is None, but every row counts them"),
+        ([row(1, kl="low")], r"kl is 'low', but a metric is a number or null"),
+        (["{"], r"line 1: is no JSON"),
+        (["[1]"], r"is \[1\], but a row is an object"),
+        ([row(1), {"step": 2, "checkpoint": "c"}], r"checkpoint is of step 2, but the last row is of step 1"),
+        ([row(1), {"step": 1, "checkpoint": "../c"}], r"does not lie below the output folder"),
+        ([row(1), {"step": 1, "checkpoint": "c"}], r"there is no folder"),
+        ([row(1, checkpoint="c")], r"holds a step and a folder and nothing else"),
+    ],
+)
+def test_a_breach_is_named_with_its_line(rows: list[Any], message: str, tmp_path: Path) -> None:
+    write(tmp_path / "out", *rows)
+    with pytest.raises(ContractError, match=message):
+        [*Metrics(tmp_path / "out", START, {}).read()]
+
+
+def test_a_budget_of_trained_tokens_needs_their_count(tmp_path: Path) -> None:
+    write(tmp_path, row(1))
+    with pytest.raises(ContractError, match="trained_tokens is None"):
+        [*Metrics(tmp_path, START, {}, counts_trained=True).read()]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "names"), [({"loss": float("nan")}, {}), ({"g": float("inf")}, {"grad_norm": "g"})]
+)
+def test_a_loss_that_is_not_finite_is_divergence_and_other_metrics_are_not(
+    metrics: dict[str, Any], names: dict[str, str], tmp_path: Path
+) -> None:
+    write(tmp_path, row(1, entropy=float("nan")), row(2, **metrics))
+    fine, broken = Metrics(tmp_path, START, names).read()
+    assert isinstance(fine, Step) and fine.not_finite is None and fine.columns == {"program/entropy": None}
+    assert isinstance(broken, Step) and "at step 2" in str(broken.not_finite)
+
+
+def test_completions_are_numbered_by_prompt_and_wait_for_their_step(tmp_path: Path) -> None:
+    drawn = {"text": "x", "correct": True, "reward": 1}
+    for step, problem in ((1, "a"), (1, "a"), (1, "b"), (2, "a")):
+        write(tmp_path, {"step": step, "problem_id": problem, **drawn}, name="rollouts.jsonl")
+    rollouts = Rollouts(tmp_path)
+    assert [(one["problem_id"], one["sample"]) for one in rollouts.of_step(1)] == [("a", 0), ("a", 1), ("b", 0)]
+    assert [one["step"] for one in rollouts.of_step(2)] == [2]
+    write(tmp_path, {"step": 3, "problem_id": "a", "text": "x"}, name="rollouts.jsonl")
+    with pytest.raises(ContractError, match="line 5: correct is None, but a completion has one"):
+        rollouts.of_step(3)
+
+
+def start(program: Path, epoch: int, done: Done, *rows: Any) -> None:
+    folder = folder_of(program, epoch)
+    config = ProgramConfig(
+        model="m",
+        prompts="p",
+        output=str(folder),
+        done=done,
+        seed=0,
+        budget=Budget(steps=9),
+        checkpoint_every=1,
+        evaluate_every=0,
+        device="cpu",
+    )
+    for one in rows:
+        if isinstance(one, dict) and "checkpoint" in one:
+            (folder / one["checkpoint"]).mkdir(parents=True)
+    write(folder, *rows)
+    write_json(folder / "config.json", config.model_dump(mode="json"))
+
+
+def test_a_later_start_replaces_the_steps_that_it_began_anew(tmp_path: Path) -> None:
+    start(
+        tmp_path,
+        1,
+        START,
+        row(1, 1),
+        row(2, 2),
+        {"step": 2, "checkpoint": "c"},
+        row(3, 3),
+        {"step": 3, "checkpoint": "d"},
+    )
+    resumed = Done(step=2, generated_tokens=2, trained_tokens=0)
+    start(tmp_path, 3, resumed, row(3, 30), row(3, 31), row(4, 40))  # a breach: what follows does not count
+    written = Written.by(tmp_path, {}, False, lambda epoch, step: epoch < 3 and step > 2)
+    assert {step: one.generated_tokens for step, (one, _) in written.steps.items()} == {1: 1, 2: 2, 3: 30}
+    assert written.checkpoints == {2: folder_of(tmp_path, 1).resolve() / "c"}
+    assert written.diverged is None
+
+
+def test_divergence_is_remembered_so_that_no_start_draws_again_until_it_is_finite(tmp_path: Path) -> None:
+    start(tmp_path, 1, START, row(1), {"step": 1, "checkpoint": "c"}, row(2, loss=float("nan")))
+    assert Written.by(tmp_path, {}, False, lambda epoch, step: False).diverged == "loss is nan at step 2"
+
+
+def test_a_checkpoint_is_announced_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    write(tmp_path, row(1), {"step": 1, "checkpoint": "c"})
+    assert [*Metrics(tmp_path, START, {}).read()][1] == Announced(1, tmp_path.resolve() / "c")
