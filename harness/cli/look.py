@@ -34,6 +34,7 @@ KINDS = {
     "engines": ("harness.config.engine:ENGINES",),
     "executors": ("harness.executors.base:EXECUTORS",),
     "stages": ("harness.run.stages:STAGES",),
+    "formats": ("harness.imports.base:FORMATS",),
     "checks": ("harness.extras.selftest.checks:CHECKS",),
     "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
 }

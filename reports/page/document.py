@@ -210,6 +210,7 @@ def contrast_row(
         "token_ratios": contrast.token_ratios,
         "token_ratio": contrast.token_ratio,
         "equal_tokens": contrast.equal_tokens,
+        "tokens_known": contrast.tokens_known,
         "unit": "problem" if contrast.over_problems else "seed",
         "answer_tokens": None if contrast.answer_tokens is None else list(contrast.answer_tokens),
         "bests": None if contrast.bests is None else asdict(contrast.bests),
