@@ -55,7 +55,7 @@ def _runs(source: str) -> list[Run]:
     if not rows:
         raise RefusedError(f"{source}: holds no rows.")
     columns = [*dict.fromkeys(name for _, row in rows for name in row)]
-    by_problem = "correct" in columns
+    by_problem = "correct" in columns or ("problem" in columns and "metric" not in columns)
     if by_problem and "metric" in columns:
         raise RefusedError(
             f"{source}: has the columns correct and metric. Give a table by problem ({', '.join(BY_PROBLEM)}) or by "

@@ -18,8 +18,22 @@ from harness.imports.names import OURS, log, score_of
 _STEPS = ("Step", "train/global_step", "global_step", "trainer/global_step")
 _OF_RUNS = ("Name", "State")
 _NO_SETTINGS = frozenset(
-    {"Name", "State", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", "ID", "Group", "Job Type", "Updated"}
-)
+    {
+        *OURS,
+        "Name",
+        "State",
+        "Notes",
+        "User",
+        "Tags",
+        "Created",
+        "Runtime",
+        "Sweep",
+        "ID",
+        "Group",
+        "Job Type",
+        "Updated",
+    }
+) - {"learning_rate"}  # a setting of that name; what was logged is train/learning_rate
 
 
 def _reads(source: str) -> bool:
@@ -72,7 +86,7 @@ def _of_runs(source: str, columns: list[str], rows: list[list[str]]) -> list[Run
         for name, text in fields.items():
             if (found := score_of(name)) is not None and text:
                 run.scores.append(Score(*found, _number(source, number, name, text)))
-            elif name not in _NO_SETTINGS and name not in OURS and not name.startswith("train/"):
+            elif name not in _NO_SETTINGS and not name.startswith("train/"):
                 run.config[name] = int(text) if text.isdecimal() else text
         runs.append(run)
     return runs
