@@ -25,7 +25,8 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 # The rooms from the bottom to the top: each may import those before it, also for type checking only.
 ROOMS_OF_HARNESS = (
     *("errors", "plugins", "random_keys", "processes", "records", "rewards", "config", "executors", "models"),
-    *("engines", "sampling", "training", "plan", "run", "tracking", "search", "evaluate", "extras", "cli"),
+    *("engines", "sampling", "training", "plan", "run", "tracking", "search", "evaluate", "imports", "extras"),
+    "cli",
 )
 ROOMS_OF_REPORTS = (
     *("statistics", "laws", "formats", "processes", "measure"),
@@ -158,9 +159,10 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_the_house_stays_small_enough_to_live_in() -> None:
-    """Few files, each a concept that one would look for by name: neither a function nor a book."""
+    """Few files, each a concept that one would look for by name: neither a function nor a book. Results made elsewhere
+    are a room of their own with a file for each tool: 17 of these files, its verb among them."""
     lines = {module: code.count("\n") for module, code in SOURCES.items()}
-    assert len(lines) <= 390
+    assert len(lines) <= 407
     assert statistics.median(lines.values()) >= 110
     assert not {module: length for module, length in lines.items() if length > 400}
 

@@ -211,8 +211,7 @@ def _is_foreign(given: str) -> bool:
 
 
 def _imported(given: str, aside: Path) -> Runs:
-    from harness.imports.records import import_sweep
-    from harness.imports.request import Request
+    from harness.imports.records import Request, import_sweep
 
     sweep = import_sweep(aside, Request(aside.name, [given]))
     if len(sweep.arms) > 1:

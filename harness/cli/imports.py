@@ -74,8 +74,7 @@ def import_(
 
     Example: bench import ours 'runs/{arm}/seed{seed}/trainer_state.json' 'evals/{arm}/seed{seed}/...'
     """
-    from harness.imports.records import import_sweep
-    from harness.imports.request import QUESTION, Request
+    from harness.imports.records import QUESTION, Request, import_sweep
 
     use_plugins(plugin)
     if Path(name).name != name or name.startswith("."):

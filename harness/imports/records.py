@@ -6,8 +6,8 @@ spec.json holds the settings that were given, under `imported`; its samples have
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from harness.errors import RefusedError, UnknownNameError, few, nearest
 from harness.imports.base import Run
 from harness.imports.cells import Cells, Evaluated, common_ks, compared_metric, evaluations, final, gathered
 from harness.imports.gate import Checked, check_configs, read_configs
-from harness.imports.request import Request
 from harness.imports.sources import Pattern, read_sources, settle_names
 from harness.records import CellRecord, SweepRecord, cell_directory_name, read_sweep
 from harness.records.cell import STARTS_FILE
@@ -25,9 +24,34 @@ from harness.records.files import append_jsonl, file_name, write_folder, write_j
 from harness.records.looks import Evaluation
 from harness.records.sweep import CellEntry, Gate, MetricFacts
 
+QUESTION = "Do these arms, made elsewhere, differ?"
 PROFILE = "imported"
 ITS_OWN_MODEL = "its own model"
 """What arms evaluate where no seed of training is known: each is one model, and problems are what is replicated."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """name: that of the records. sources: files, folders, addresses and patterns. command: for captions. format: None
+    to recognise it. runs: the pattern of runs' names. arm, seed: of runs that do not say theirs. configs: the pattern
+    of files of settings. baseline: None for the first arm; metric: None for the first accuracy. ablate, co_changes: as
+    in a sweep file."""
+
+    name: str
+    sources: Sequence[str]
+    command: str = ""
+    format: str | None = None
+    runs: str | None = None
+    arm: str | None = None
+    seed: int | None = None
+    configs: str | None = None
+    question: str = QUESTION
+    baseline: str | None = None
+    metric: str | None = None
+    margin_pp: float = 1.0
+    alpha: float = 0.05
+    ablate: Sequence[str] = ()
+    co_changes: Mapping[str, str] = field(default_factory=dict)
 
 
 def import_sweep(folder: Path, request: Request) -> SweepRecord:
