@@ -98,14 +98,17 @@ def test_models_without_seeds_are_compared_over_problems(bench: Bench) -> None:
 
 def test_an_evaluation_that_was_done_otherwise_is_named(bench: Bench, tmp_path: Path) -> None:
     shutil.copytree(MADE / "lm_eval", tmp_path / "out")
-    (path,) = (tmp_path / "out/tuned/seed1").glob("results_*.json")
-    document = json.loads(path.read_text())
-    document["configs"]["sums"]["num_fewshot"] = 5
-    path.write_text(json.dumps(document))
-    result = bench("import", "few", "out/{arm}/seed{seed}/...", "--ablate", "eval.sums.num_fewshot")
-    assert result.code == 3
-    assert "runs were measured differently" in result.err
-    assert "  eval.sums.num_fewshot: base seed 0 = 1" in result.err and "tuned seed 1 = 5" in result.err
+    for seed in (1, 0, 2):
+        (path,) = (tmp_path / f"out/tuned/seed{seed}").glob("results_*.json")
+        document = json.loads(path.read_text())
+        document["configs"]["sums"]["num_fewshot"] = 5
+        path.write_text(json.dumps(document))
+        declared = ("--ablate", "eval.sums.num_fewshot", "--co-change", "eval.sums.num_fewshot=why")
+        result = bench("import", "few", "out/{arm}/seed{seed}/...", *declared)
+        assert result.code == 3
+        assert "runs were measured differently" in result.err
+        assert ("tuned seed 0 = 1, tuned seed 1 = 5" in result.err) == (seed == 1)
+    assert "  eval.sums.num_fewshot: base = 1, tuned = 5\n" in result.err
     assert not (tmp_path / "runs/few").exists()
     compared = bench("compare", "out/tuned/seed1", f"{MADE}/lm_eval/base/seed1")
     assert compared.code == 2 and "eval.sums.num_fewshot (5 against 1)" in compared.err
