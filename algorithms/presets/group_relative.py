@@ -168,17 +168,20 @@ SCALE_RL = Preset(
     summary="CISPO's bounded weight, group-centred rewards over their std in the step, equal groups dropped",
     source="ScaleRL, Khatri et al. 2510.13786, section 4",
     about="The weight is bounded at 5; the paper finds no difference within 4 to 8. Each prompt counts equally, by the "
-    "mean over its group's tokens. The paper samples with a pipeline that is up to 8 steps behind the trainer; 8 "
-    "optimiser steps per rollout are its off-policy counterpart here. It computes logits in float32, as a model of "
-    "dtype float32 does throughout, and ends thoughts that are too long with a phrase of its own; neither is a knob of "
-    "the objective.",
+    "mean over its group's tokens. The paper samples with a pipeline (PipelineRL-8) whose weights change while "
+    "completions are under way and whose trainer is at most 8 steps ahead: rollout.partial, with slices of an eighth "
+    "of max_completion_tokens. It computes logits in float32: model.head_dtype, where model.dtype is not float32 "
+    "anyway. It also ends thoughts that are too long with a phrase of its own, which is no knob here.",
     implementations="TRL's recipe of this name divides by the std of the raw rewards (scale=batch_std). The paper's "
-    "ratio is to the engine that samples, and so includes what engine and trainer round differently.",
+    "ratio is to the engine that samples, and so includes what engine and trainer round differently: "
+    "objective.sampler_correction.type=in_ratio.",
     traps="Prompts whose completions are all right or all wrong are dropped and not replaced: batches shrink as the "
-    "policy improves. With one optimiser step per rollout the weight's bound cannot act.",
+    "policy improves. With one optimiser step per rollout and fresh samples the weight's bound "
+    "cannot act.",
     companions={
-        "train.updates_per_rollout": 8,
         "rollout.samples_per_prompt": 16,
+        "rollout.partial.type": "slices",
+        "model.head_dtype": "float32",
         "task.retire_at": 0.9,
     },
 )

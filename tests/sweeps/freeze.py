@@ -16,8 +16,9 @@ FROZEN = Path(__file__).parent / "hashes.json"
 NEEDS_STEPS = ("positives_only", "ppo")
 """Sweeps that ask about steps of the work, which only the task of the profile `tiny` has."""
 
-NEEDS_TINY = ("distillation", "thinking_modes")
-"""Sweeps that bring a teacher or a prompt along, with the tokens of the model of the profile `tiny`."""
+NEEDS_TINY = ("distillation", "scalerl", "thinking_modes")
+"""Sweeps that bring a teacher or a prompt along, with the tokens of the model of the profile `tiny`, or slices of its
+completion limit."""
 
 Hashes = dict[str, dict[str, dict[str, str]]]
 
