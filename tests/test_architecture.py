@@ -57,6 +57,7 @@ MAY_IMPORT = {
     "harness.plugins": FLOOR,
     "harness.records": ("harness.records", "harness.errors"),
     "harness.cli": PACKAGES,
+    "harness.api": PACKAGES,
     "reports.statistics": ("reports.statistics",),
     "reports.laws": ("reports.laws",),
 }
@@ -160,9 +161,10 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 def test_the_house_stays_small_enough_to_live_in() -> None:
     """Few files, each a concept that one would look for by name: neither a function nor a book. Results made elsewhere
-    are a room of their own with a file for each tool: 17 of these files, its verb among them."""
+    are a room of their own with a file for each tool: 17 of these files, its verb among them. Runs in Python have a
+    door, which `bench export` uses too: 2 files."""
     lines = {module: code.count("\n") for module, code in SOURCES.items()}
-    assert len(lines) <= 407
+    assert len(lines) <= 409
     assert statistics.median(lines.values()) >= 110
     assert not {module: length for module, length in lines.items() if length > 400}
 

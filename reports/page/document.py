@@ -289,7 +289,7 @@ def write_data(analysis: Analysis, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / FINAL_SCORES, csv_text(_final_scores(analysis)))
     _write_parquet(folder / PROBLEMS, problem_scores(analysis).columns())
-    _write_parquet(folder / STEPS, _steps(analysis))
+    _write_parquet(folder / STEPS, step_columns(analysis))
 
 
 def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
@@ -304,7 +304,7 @@ def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def _steps(analysis: Analysis) -> dict[str, pyarrow.Array]:
+def step_columns(analysis: Analysis) -> dict[str, pyarrow.Array]:
     """The columns of all steps; a field that a cell did not record is null there."""
     import pyarrow
 
