@@ -26,7 +26,9 @@ def export(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write scores, steps, samples and contrasts as tables, which `bench import` and pandas read.
+    """Write the tables of a run for other programs.
+
+    These are scores, steps, samples and contrasts. `bench import` reads the scores and the samples.
 
     Example: bench export std_norm --to parquet
     """

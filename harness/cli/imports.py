@@ -67,8 +67,9 @@ def import_(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Make records of results that another tool made, for reports, verdicts and comparisons.
+    """Make records of results that another tool made.
 
+    Reports, verdicts and comparisons read them like those of runs.
     What the sources do not say stays unknown: tokens, sampling noise, and without settings the gate. The same command
     again replaces the records by what the sources hold now.
 
