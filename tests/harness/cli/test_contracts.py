@@ -20,8 +20,8 @@ from tests.harness.plan.files import finish, write_sweep_file
 from tests.reports.synthetic import write_sweep
 
 VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
-VERBS |= {"coldstart", "sync", "doctor", "selftest", "tune", "freeze", "verify", "verdict", "ui", "clean", "worker", "import"}
-VERBS |= {"export"}
+VERBS |= {"coldstart", "sync", "doctor", "selftest", "tune", "freeze", "verify", "verdict", "ui", "clean", "worker"}
+VERBS |= {"import", "export"}
 
 
 def options(verb: str) -> set[str]:
