@@ -319,9 +319,9 @@ def _badges(rows: Sequence[_Judged]) -> list[Badge]:
 
 
 def _generated_tokens(cell: CellRecord) -> int:
-    """0 where a damaged cell does not say it: the page lists the others."""
+    """0 where a damaged or an imported cell does not say it: the page lists the others."""
     try:
-        return cell.generated_tokens
+        return cell.generated_tokens or 0
     except DamagedRecordError:
         return 0
 

@@ -25,7 +25,8 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 # The rooms from the bottom to the top: each may import those before it, also for type checking only.
 ROOMS_OF_HARNESS = (
     *("errors", "plugins", "random_keys", "processes", "records", "rewards", "config", "trainers", "executors"),
-    *("models", "engines", "sampling", "training", "plan", "run", "tracking", "search", "evaluate", "extras", "cli"),
+    *("models", "engines", "sampling", "training", "plan", "run", "tracking", "search", "evaluate", "imports"),
+    *("extras", "cli"),
 )
 ROOMS_OF_REPORTS = (
     *("statistics", "laws", "formats", "processes", "measure"),
@@ -56,6 +57,7 @@ MAY_IMPORT = {
     "harness.plugins": FLOOR,
     "harness.records": ("harness.records", "harness.errors"),
     "harness.cli": PACKAGES,
+    "harness.api": PACKAGES,
     "reports.statistics": ("reports.statistics",),
     "reports.laws": ("reports.laws",),
 }
@@ -161,8 +163,9 @@ def test_the_house_stays_small_enough_to_live_in() -> None:
     """Few files, each a concept that one would look for by name: neither a function nor a book."""
     lines = {module: code.count("\n") for module, code in SOURCES.items()}
     # Eight for what other trainers call an objective: a dialect each, and the verb's. Nine for programs that train in
-    # bench's place: the section, the contract with them apart from the cell that follows them.
-    assert len(lines) <= 390 + 8 + 9
+    # bench's place: the section, the contract with them apart from the cell that follows them. Nineteen for results
+    # made elsewhere, a file for each tool, and for runs in Python.
+    assert len(lines) <= 390 + 8 + 9 + 19
     assert statistics.median(lines.values()) >= 110
     assert not {module: length for module, length in lines.items() if length > 400}
 

@@ -11,7 +11,9 @@ from typer.core import TyperGroup
 from harness.cli.clean import clean
 from harness.cli.compare import compare
 from harness.cli.eval import eval_
+from harness.cli.export import export
 from harness.cli.extras import probe, replay
+from harness.cli.imports import import_
 from harness.cli.look import diff, ls, show
 from harness.cli.maintain import coldstart, cp, doctor, selftest, sync
 from harness.cli.plan import plan
@@ -25,9 +27,9 @@ from harness.cli.ui import ui
 from harness.cli.worker import worker
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Ask": (plan, freeze, run, worker, tune, probe),
+    "Ask": (plan, freeze, run, worker, tune, probe, import_),
     "Look": (ui, status, ls, show, diff),
-    "Understand": (report, verdict, compare, power, verify, replay, eval_),
+    "Understand": (report, verdict, compare, power, verify, replay, eval_, export),
     "Maintain": (doctor, selftest, clean, cp, sync, coldstart),
 }
 

@@ -103,7 +103,8 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
     yield from leftovers
     if is_known and not running:
         going = {one.path for one in leftovers}
-        kept = [cell for sweep in sweeps for cell in [*sweep.cells, *sweep.other_cells] if cell.path not in going]
+        made_here = [sweep for sweep in sweeps if not sweep.is_imported]
+        kept = [cell for sweep in made_here for cell in [*sweep.cells, *sweep.other_cells] if cell.path not in going]
         use_recorded_plugins(sweep.path for sweep in sweeps)
         yield from _leftover_results(home, kept)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
     from harness.records import CellRecord, SweepRecord
     from harness.records.files import DamagedRecordError
+    from reports.measure.measurements import Metric
     from reports.page.comparison import Group
 
 Read = TypeVar("Read")
@@ -50,7 +52,12 @@ class Runs:
 
 
 def compare(
-    treatment: Annotated[str, typer.Argument(help="SWEEP/ARM, or the folder of one cell under runs/.")],
+    treatment: Annotated[
+        str,
+        typer.Argument(
+            help="SWEEP/ARM, the folder of one cell under runs/, or results of another tool that are of one arm."
+        ),
+    ],
     baseline: Annotated[str, typer.Argument(help="What it is compared with, in the same form.")],
     metric: Annotated[
         str | None,
@@ -66,22 +73,33 @@ def compare(
 ) -> None:
     """Compare any two arms or runs, paired by seed where possible.
 
-    Runs pair by seed where a seed means the same in both. Otherwise the comparison is unpaired and says why.
+    Runs pair by seed where a seed means the same in both. Otherwise the comparison is unpaired and says why. Results of
+    other tools are read as by `bench import`; those that name no seed pair by problem.
 
     Example: bench compare std_norm/no_std clip_high/symmetric
+
+    Example: bench compare tuned.eval base.eval
     """
+    if not 0 < alpha < 1:
+        raise RefusedError(f"--alpha is {alpha:g}, but must lie between 0 and 1, e.g. 0.05.")
+    if margin_pp is not None and not math.isfinite(margin_pp):
+        raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
+    folder = home_folder(home)
+    with TemporaryDirectory() as aside:
+        sides = [
+            _runs(given, folder, Path(aside) / name)
+            for name, given in {"treatment": treatment, "baseline": baseline}.items()
+        ]
+        _compare(sides, metric, margin_pp, alpha, json)
+
+
+def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alpha: float, json: bool) -> None:
     from harness.cli.report import print_judgement
     from harness.plan.gate import ABSENT
     from reports.measure.measurements import Metric, MetricError
     from reports.page.comparison import Group, compare_groups
     from reports.page.verdict import verdict_details, verdict_sentence
 
-    if not 0 < alpha < 1:
-        raise RefusedError(f"--alpha is {alpha:g}, but must lie between 0 and 1, e.g. 0.05.")
-    if margin_pp is not None and not math.isfinite(margin_pp):
-        raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
-    folder = home_folder(home)
-    sides = [_runs(given, folder) for given in (treatment, baseline)]
     use_recorded_plugins(side.sweep.path for side in sides)
     wanted = metric or sides[0].sweep.metric
 
@@ -92,6 +110,8 @@ def compare(
         _require_same_task(sides, [parsed.task for parsed in metrics])
         if not _evaluate_one_checkpoint(sides):
             _require_same_evaluation(differs, metrics[0].task)
+        if any(side.sweep.is_imported for side in sides):
+            _require_same_problems(sides, metrics)
         groups = [Group(side.label, side.cells, parsed) for side, parsed in zip(sides, metrics, strict=True)]
         for side, group in zip(sides, groups, strict=True):
             for measurement in group.measurements:
@@ -150,10 +170,13 @@ def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]
             sides = whole
 
 
-def _runs(given: str, home: Path) -> Runs:
+def _runs(given: str, home: Path, aside: Path) -> Runs:
+    """aside: where the records of results of another tool are written."""
     from harness.records import read_sweep
     from harness.records.cell import is_cell_directory_name
 
+    if _is_foreign(given):
+        return _imported(given, aside)
     path = Path(given).resolve()
     if (path / "status.json").is_file():
         if not is_cell_directory_name(path.name):
@@ -180,6 +203,25 @@ def _runs(given: str, home: Path) -> Runs:
     return Runs(given, sweep, [cell for cell in sweep.cells if cell.arm == arm])
 
 
+def _is_foreign(given: str) -> bool:
+    """Whether it names results of another tool: a file, an address, a pattern, or a folder that is not ours."""
+    path = Path(given)
+    ours = any((place / name).is_file() for place in (path, path.parent) for name in ("status.json", "sweep.json"))
+    return "{" in given or "#" in given or path.is_file() or (path.is_dir() and not ours)
+
+
+def _imported(given: str, aside: Path) -> Runs:
+    from harness.imports.records import Request, import_sweep
+
+    sweep = import_sweep(aside, Request(aside.name, [given]))
+    if len(sweep.arms) > 1:
+        raise RefusedError(
+            f"{given}: holds the arms {few(sweep.arms)}, and one is compared with one. `bench import NAME {given}` "
+            "makes records of them all; then compare NAME/ARM with NAME/ARM."
+        )
+    return Runs(given, sweep, sweep.cells)
+
+
 def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
     """Without a task in its name the metric is of each side's first; and tasks of one's own can share a name."""
     treatment, baseline = sides
@@ -198,6 +240,22 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
             f"{task} is not the same in both: {treatment.label} was measured on rows from {origins[0]}, "
             f"{baseline.label} on others from {origins[1]}. Scores on the two do not compare; measure both on one."
         )
+
+
+def _require_same_problems(sides: list[Runs], metrics: list[Metric]) -> None:
+    """No task of ours says that results of another tool are on the same problems."""
+    from reports.measure.measurements import Measurement
+
+    found = [
+        {name for cell in side.cells for name in Measurement(cell, metric).problem_scores_pp}
+        for side, metric in zip(sides, metrics, strict=True)
+    ]
+    for side, problems, others in zip(sides, found, reversed(found), strict=True):
+        if problems and others - problems:
+            raise RefusedError(
+                f"{side.label}: has no sample of problem {min(others - problems)} ({len(others - problems)} such "
+                "problems), which the other has. Scores on different problems do not compare."
+            )
 
 
 def _require_measured(side: Runs, group: Group, metric: str) -> None:
@@ -230,9 +288,17 @@ def _how_to_run(side: Runs) -> str:
 
 
 def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, Any]]:
-    """Knob -> its value on both sides. Within a group only the seed differs."""
+    """Knob -> its value on both sides. Within a group only the seed differs. Settings of another tool have names of
+    their own, so that nothing is known of how they differ from ours."""
+    from harness.imports.gate import settings_that_differ
     from harness.plan.gate import values_that_differ
 
+    foreign = [side.sweep.is_imported for side in (treatment, baseline)]
+    if all(foreign):
+        one, other = (side.cells[0].spec["imported"] for side in (treatment, baseline))
+        return settings_that_differ(one, other)
+    if any(foreign):
+        return {}
     specs = {name: _spec(side) for name, side in (("treatment", treatment), ("baseline", baseline))}
     return {knob: (values["treatment"], values["baseline"]) for knob, values in values_that_differ(specs).items()}
 
@@ -251,6 +317,8 @@ def _evaluate_one_checkpoint(sides: Sequence[Runs]) -> bool:
     """Whether nothing was trained on either side, and the weights are the same: then the evaluation is the question."""
     from harness.config.hashing import weights_fingerprint
 
+    if any(side.sweep.is_imported for side in sides):
+        return False
     specs = [_spec(side) for side in sides]
     return all(spec.checkpoint for spec in specs) and len({*map(weights_fingerprint, specs)}) == 1
 

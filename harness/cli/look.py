@@ -44,6 +44,7 @@ KINDS = {
     "executors": ("harness.executors.base:EXECUTORS",),
     "trainers": ("harness.config.trainer:TRAINERS",),
     "stages": ("harness.run.stages:STAGES",),
+    "formats": ("harness.imports.base:FORMATS",),
     "checks": ("harness.extras.selftest.checks:CHECKS",),
     "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
 }

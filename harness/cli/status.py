@@ -92,7 +92,7 @@ def _searches(record: SweepRecord) -> list[dict[str, Any]]:
 
 def _budget_frac(cell: CellRecord, state: str, budget_tokens: int | None) -> float:
     """Share of the token budget that is used; 0 without one, and where it cannot be read."""
-    return cell.generated_tokens / budget_tokens if budget_tokens and state != "damaged" else 0.0
+    return (cell.generated_tokens or 0) / budget_tokens if budget_tokens and state != "damaged" else 0.0
 
 
 def _is_ended_by_budget(cell: dict[str, Any], budget_frac: float) -> bool:

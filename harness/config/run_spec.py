@@ -319,9 +319,12 @@ _SHOWN = 3
 
 
 def recorded_spec(cell: CellRecord) -> RunSpec:
-    """Raises DamagedRecordError without a spec.json, RefusedError for one whose fields this version does not know."""
+    """Raises DamagedRecordError without a spec.json, RefusedError for one whose fields this version does not know, and
+    for an imported cell, which has settings of another tool."""
     from pydantic import ValidationError
 
+    if "imported" in cell.spec:
+        raise RefusedError(f"{cell.path}: was imported: it has no settings of ours and no weights, only results.")
     try:
         return RunSpec.model_validate(cell.spec)
     except ValidationError as error:

@@ -131,7 +131,7 @@ def pace_of(cell: CellRecord) -> Pace | None:
     return Pace(
         spec,
         step_s=statistics.fmean(steps_s) if steps_s else 0.0,
-        filled_frac=cell.generated_tokens / (len(steps_s) * batch_tokens(spec)) if steps_s else 0.0,
+        filled_frac=(cell.generated_tokens or 0) / (len(steps_s) * batch_tokens(spec)) if steps_s else 0.0,
         sample_s=sum(evaluations_s) / sum(samples),
         problems=max(row["n_problems"] for row in scores),
         rest_s=max(0.0, whole_s - sum(steps_s) - sum(evaluations_s)),

@@ -222,14 +222,16 @@ class CellRecord:
         return self.read_status().get("steps")
 
     @property
-    def generated_tokens(self) -> int:
-        """In training: of a cell that is done as its status says, else up to its last recorded step.
+    def generated_tokens(self) -> int | None:
+        """In training: of a cell that is done as its status says, else up to its last recorded step; None where an
+        imported cell's source does not say.
 
         Raises DamagedRecordError if that step does not say it.
         """
         status = self.read_status()
         if "generated_tokens" in status or status["state"] == "damaged":
-            return int(status.get("generated_tokens", 0))
+            known: int | None = status.get("generated_tokens", 0)
+            return known
         path = self.path / "steps.jsonl"
         row = read_last_row(path)
         if not isinstance(n_tokens := 0 if row is None else row.get("generated_tokens"), int):
@@ -305,10 +307,10 @@ class CellRecord:
         return lambda epoch, step: any(later > epoch and step > from_step for later, from_step in begun)
 
     def _finished_steps(self) -> int:
-        """Steps of which a finished cell has rows: one that diverged, up to where it was scored. 0 before it is done,
-        when its last row may be torn."""
+        """Steps of which a finished cell has rows: one that diverged, up to where it was scored; an imported one, those
+        that its tool logged. 0 before it is done, when its last row may be torn."""
         status = self.own.read_status()
-        return int(status.get("step", 0)) if status["state"] == "done" else 0
+        return int(status.get("logged_steps", status.get("step", 0))) if status["state"] == "done" else 0
 
     def _require_steps(self, n_rows: int, n_steps: int) -> None:
         if n_rows < n_steps:

@@ -14,12 +14,12 @@ from harness.records.files import DamagedRecordError, read_jsonl, typed_rows
 
 
 class _Score(TypedDict):
-    """What every row has; more depends on the evaluation."""
+    """What every row has; more depends on the evaluation. generated_tokens: None in imported records."""
 
     step: int
     final: bool
     task: str
-    generated_tokens: int
+    generated_tokens: int | None
     metrics: dict[str, float | None]
 
 

@@ -12,7 +12,7 @@ CellState = Literal["pending", "running", "done", "failed", "invalid", "interrup
 # What status.json holds besides the state; each may be absent.
 _STATUS = {
     **{"reason": str | None, "flags": list, "digest": str | None},
-    **{"step": int, "steps": int | None, "generated_tokens": int, "records": dict},
+    **{"logged_steps": int, "step": int, "steps": int | None, "generated_tokens": int | None, "records": dict},
 }
 
 

@@ -42,9 +42,10 @@ class CellEntry(Part):
 
 
 class Gate(Part):
-    """Whether arms differ in declared knobs only, and the knobs in which they differ."""
+    """Whether arms differ in declared knobs only, and the knobs in which they differ. ok: None where nobody knows,
+    since runs were imported without their settings."""
 
-    ok: bool
+    ok: bool | None
     differs: list[str]
 
 
@@ -226,6 +227,11 @@ class SweepRecord(Part):
     @property
     def is_search(self) -> bool:
         return self.kind == "search"
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether other tools made what it compares; then a cell's origin says where it was imported from."""
+        return any(cell.origin is not None and "imported_from" in cell.origin for cell in self.cell_entries)
 
     def data_of(self, task: str) -> list[Source]:
         """Where the held-out rows of a task came from; [] if they were generated, or older records do not say."""

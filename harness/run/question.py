@@ -57,8 +57,8 @@ FEWEST_MOST_SEEDS = 12
 
 
 def require_same_kind(folder: Path, *, is_search: bool) -> None:
-    """Raise RefusedError where arms are to be run in the folder of a search, or a search in that of arms: the page of
-    one would be written over that of the other."""
+    """Raise RefusedError where arms are to be run in the folder of a search, a search in that of arms, or either in
+    that of imported results: the page of one would be written over that of the other."""
     if not folder.is_dir():
         return
     holds_search = (folder / STUDY).exists()
@@ -69,6 +69,11 @@ def require_same_kind(folder: Path, *, is_search: bool) -> None:
     else:
         holds_search = holds_search or known.is_search
         holds_arms = not known.is_search and any(cell.path.exists() for cell in known.cells)
+        if known.is_imported:
+            raise RefusedError(
+                f"{folder}: holds results that `bench import` made records of. Give the sweep another `name:`, or "
+                "choose another --home."
+            )
     if is_search and holds_arms:
         ours, theirs = "a search", "a sweep of arms"
     elif not is_search and holds_search:

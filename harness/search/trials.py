@@ -43,7 +43,7 @@ def final_values(cells: Sequence[CellRecord], objectives: Sequence[str]) -> list
 def final_value(cell: CellRecord, objective: str) -> float | None:
     """eval.final.<task>.<metric> or generated_tokens of a finished cell; None where it is not there or not finite."""
     if objective == GENERATED_TOKENS:
-        return float(_allowed_tokens(cell) if DIVERGED in cell.flags else cell.generated_tokens)
+        return float(_allowed_tokens(cell) if DIVERGED in cell.flags else cell.generated_tokens or 0)
     task, metric = _task_and_metric(objective)
     rows = [row for row in cell.read_scores() if row["final"] and row["task"] == task]
     return _finite(rows[-1]["metrics"].get(metric)) if rows else None
@@ -115,7 +115,7 @@ def _cells(trial: FrozenTrial | Trial, folder: Path) -> list[CellRecord]:
 
 
 def _recorded(cells: Sequence[CellRecord]) -> Spent:
-    return Spent(sum(cell.generated_tokens for cell in cells), sum(map(seconds, cells)))
+    return Spent(sum(cell.generated_tokens or 0 for cell in cells), sum(map(seconds, cells)))
 
 
 FEWEST_TRIALS = 8

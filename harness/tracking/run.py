@@ -180,8 +180,8 @@ def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) ->
             continue
         problem = statements.get((sample["task"], sample["problem_id"]))
         prompt, reference = ("", "") if problem is None else (_as_text(problem["prompt"]), problem["answer"])
-        about = [sample["task"], sample["problem_id"], prompt, sample["text"], sample.get("extracted"), reference]
-        rows.append([*about, sample["correct"], sample["n_tokens"], sample.get("truncated")])
+        about = [sample["task"], sample["problem_id"], prompt, sample.get("text"), sample.get("extracted"), reference]
+        rows.append([*about, sample["correct"], sample.get("n_tokens"), sample.get("truncated")])
     return {"columns": [*_TABLE_COLUMNS], "data": rows}
 
 

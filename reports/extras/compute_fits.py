@@ -69,12 +69,14 @@ def compute_fits(analysis: Analysis) -> list[ComputeFit]:
 
 
 def _evaluations(cells: Sequence[Measurement], task: str, metric: str) -> Evaluations:
-    """Those of the cells that have any."""
+    """Those of the cells that have any; imported ones may not say after how many tokens they were."""
     found = {
         m.cell.seed: [
-            (row["generated_tokens"], 100 * score)
+            (tokens, 100 * score)
             for row in m.scores
-            if row["task"] == task and (score := finite(row["metrics"].get(metric))) is not None
+            if row["task"] == task
+            and (tokens := row["generated_tokens"]) is not None
+            and (score := finite(row["metrics"].get(metric))) is not None
         ]
         for m in cells
     }

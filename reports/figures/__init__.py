@@ -92,7 +92,7 @@ def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     """Draw every figure for which there are records, in reading order."""
     names = [figure.name for figure in in_reading_order(FIGURES)]
     if analysis.processes == 1:
-        rendered = [_render(analysis, name) for name in names]
+        rendered = [drawn_figure(analysis, name) for name in names]
     else:
         end_processes()  # those that read the records have grown; those that draw begin small
         drawn = replace(analysis, processes=1)  # and start no others
@@ -106,10 +106,11 @@ def render_figures(analysis: Analysis) -> list[RenderedFigure]:
 
 
 def _render_sent(analysis: SentOnce[Analysis], name: str) -> RenderedFigure | None:
-    return _render(analysis.get(), name)
+    return drawn_figure(analysis.get(), name)
 
 
-def _render(analysis: Analysis, name: str) -> RenderedFigure | None:
+def drawn_figure(analysis: Analysis, name: str) -> RenderedFigure | None:
+    """The figure of a name; None if the records hold nothing for it. Raises UnknownNameError."""
     figure = FIGURES.find(name)
     draw = partial(drawing_of, FIGURES, name)
     if not figure.over_training:

@@ -119,9 +119,9 @@ def _rows(arm: str, cells: Sequence[Measurement]) -> list[DataRow]:
     for m in cells:
         if m.score_pp is None:
             continue
-        row: DataRow = {"arm": arm, "seed": m.cell.seed, "score_pp": m.score_pp, TRAINING: m.cell.generated_tokens}
-        length = m.final_value(ANSWER)
-        rows.append(row if length is None else row | {ANSWER: length})
+        row: DataRow = {"arm": arm, "seed": m.cell.seed, "score_pp": m.score_pp}
+        spent = {TRAINING: m.cell.generated_tokens, ANSWER: m.final_value(ANSWER)}
+        rows.append(row | {name: tokens for name, tokens in spent.items() if tokens is not None})
     return rows
 
 

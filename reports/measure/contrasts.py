@@ -43,7 +43,7 @@ class Contrast:
     evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
     over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
     same for the means over pairs; None if token_ratios is empty. Where a checkpoint is evaluated, all of these are
-    tokens per answer.
+    tokens per answer. tokens_known: whether every cell says how many it generated.
     by_problem_pp: the difference on each problem, over which arms of one checkpoint are compared, with a problem's
     samples and seeds as its cluster; empty otherwise. seeds and differences_pp are still those of evaluations.
     answer_tokens: the mean tokens of an answer of the arm and of the baseline, where a checkpoint is evaluated.
@@ -67,6 +67,7 @@ class Contrast:
     by_problem_pp: Sequence[float] = ()
     answer_tokens: tuple[float, float] | None = None
     bests: BestDifference | None = None
+    tokens_known: bool = True
 
     @property
     def verdict(self) -> Verdict:
@@ -178,6 +179,7 @@ def contrast_of(
         noise_high_pp=math.nan if tested or comparison is None else comparison.difference + noise,
         by_problem_pp=differences_by_problem(pairs) if _over_problems(pairs) else (),
         answer_tokens=_answer_tokens(pairs) if _over_problems(pairs) else None,
+        tokens_known=all(m.spent_tokens is not None for pair in pairs for m in (pair.treatment, pair.baseline)),
     )
 
 

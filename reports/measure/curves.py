@@ -48,9 +48,11 @@ SECONDS = Axis("training_s", "seconds of training", "seconds")
 @derived
 def training_axes(analysis: Analysis) -> list[Axis]:
     """What training can be shown over. Generated tokens come first; they are left out, for all arms, if a cell trained
-    without generating any and would have only one x. So are seconds that a cell did not record."""
+    without generating any and would have only one x, or if their number is unknown. So are seconds that a cell did not
+    record."""
     cells = [m for some in analysis.measurements.values() for m in some if m.steps.length]
-    axes = [TOKENS] if all(m.steps["generated_tokens"][-1] for m in cells) else []
+    known = all(m.cell.generated_tokens is not None for some in analysis.measurements.values() for m in some)
+    axes = [TOKENS] if known and all(m.steps["generated_tokens"][-1] for m in cells) else []
     timed = all("total_s" in m.timing.fields and len(m.timing.known("total_s")) for m in cells)
     return [*axes, STEPS, *([SECONDS] if timed else [])]
 

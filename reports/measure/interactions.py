@@ -285,7 +285,7 @@ def _token_ratios(
 ) -> list[float]:
     """For each seed and each pair of arms that differ in the effect's first knob alone; [] if one generated none."""
     tokens = [
-        (runs[arm].cell.generated_tokens, runs[other].cell.generated_tokens)
+        (runs[arm].cell.generated_tokens or 0, runs[other].cell.generated_tokens or 0)
         for runs in complete.values()
         for arm, other in _neighbours(factorial, effect, effect.factors[0])
     ]

@@ -166,7 +166,8 @@ class Measurement:
         """The rows of steps.jsonl. Raises DamagedRecordError, also if a row lacks what curves run over, or if its step
         is no later than that of the row before it."""
         path = self.cell.path / "steps.jsonl"
-        columns = _columns(path, self.cell.read_step_columns(), ("step", "generated_tokens"))
+        counted = ("generated_tokens",) if self.cell.generated_tokens is not None else ()
+        columns = _columns(path, self.cell.read_step_columns(), ("step", *counted))
         if (back := np.flatnonzero(np.diff(columns["step"]) <= 0)).size:
             raise _damaged(path, f"the step of row {back[0] + 2} is no later than that of the row before it")
         return columns

@@ -101,7 +101,7 @@ def tuning_rows(
             "trials": tuning.trials,
             "seeds": tuning.seeds,
             "fresh_pp": means_pp[arm],
-            "verdict_tokens": sum(cell.generated_tokens for cell in cells if cell.arm == arm),
+            "verdict_tokens": sum(cell.generated_tokens or 0 for cell in cells if cell.arm == arm),
         }
         for arm in arms
         if arm in tuning.arms

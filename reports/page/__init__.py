@@ -111,7 +111,7 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "interim": interim_sentence(report),
         "registration": report["registration"],
         "checks": checks,
-        "seed_sentence": seed_sentence(report),
+        "seed_sentence": seed_sentence(report, sweep.is_imported),
         "coverage_sentence": coverage_sentence(report["coverage"]),
         "effect_table": effects,
         "result_table": results,

@@ -119,6 +119,7 @@ def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, marg
         "without_flagged": comparison_numbers(without) if flagged and without is not None else None,
         "token_ratio": tokens,
         "equal_tokens": equal_tokens([] if tokens is None else [tokens]),
+        "tokens_known": all(m.spent_tokens is not None for group in groups for m in group.scored),
         "warnings": _warnings(treatment, baseline, alpha),
     }
 

@@ -214,6 +214,7 @@ def contrast_row(
         "token_ratios": contrast.token_ratios,
         "token_ratio": contrast.token_ratio,
         "equal_tokens": contrast.equal_tokens,
+        "tokens_known": contrast.tokens_known,
         "unit": "problem" if contrast.over_problems else "seed",
         "answer_tokens": None if contrast.answer_tokens is None else list(contrast.answer_tokens),
         "bests": None if contrast.bests is None else asdict(contrast.bests),
@@ -293,7 +294,7 @@ def write_data(analysis: Analysis, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / FINAL_SCORES, csv_text(_final_scores(analysis)))
     _write_parquet(folder / PROBLEMS, problem_scores(analysis).columns())
-    _write_parquet(folder / STEPS, _steps(analysis))
+    _write_parquet(folder / STEPS, step_columns(analysis))
 
 
 def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
@@ -308,7 +309,7 @@ def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def _steps(analysis: Analysis) -> dict[str, pyarrow.Array]:
+def step_columns(analysis: Analysis) -> dict[str, pyarrow.Array]:
     """The columns of all steps; a field that a cell did not record is null there."""
     import pyarrow
 

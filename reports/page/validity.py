@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reports.formats import count, number, percent, ratio
 from reports.measure import Analysis
@@ -15,6 +15,9 @@ from reports.measure.interactions import factorial_of
 from reports.measure.made_alike import Unlike, made_unlike
 from reports.page.document import Report
 from reports.page.next_step import looks_taken
+
+if TYPE_CHECKING:
+    from harness.records import SweepRecord
 
 MOST_CORRELATIONS = 3
 """How many correlations are written out."""
@@ -45,10 +48,9 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     flagged = sum(bool(cell["flags"]) for cell in report["cells"])
     others = [f"{count} {state}" for state, count in sorted(states.items()) if state != "done"]
     cells = ", ".join([f"{states['done']} of {len(report['cells'])} done", *others, f"{flagged} flagged"])
-    differs = ", ".join(sweep.gate.differs) or "nothing"
     crossed = factorial_of(sweep)
     checks = [
-        Check("Gate", f"ok: arms differ in {differs} only" if sweep.gate.ok else "refused", sweep.gate.ok),
+        _gate(sweep),
         Check("Cells", cells, states["done"] == len(report["cells"]) and flagged == 0, "all done, none flagged"),
         _share("Truncated", [arm["truncated_frac"] for arm in report["arms"]], MOST_TRUNCATED_FRAC),
     ]
@@ -63,7 +65,9 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
         if sweep.checkpoint is not None:
             tokens = Check("Tokens per answer, arm / baseline", _range(ratio, ratios), equal)
         elif not any(arm["generated_tokens"] for arm in report["arms"]):
-            tokens = Check("Tokens", "none generated in training by any arm")
+            is_known = all(row.get("tokens_known", True) for row in report["contrasts"])
+            unknown = "unknown: how many each arm generated in training was not recorded"
+            tokens = Check("Tokens", "none generated in training by any arm" if is_known else unknown, is_known)
         checks += [tokens, _pairing(report["contrasts"])]
         look = report["contrasts"][0]["look"]
         checks += [] if look is None else [Check("Looks", looks_taken(look))]
@@ -71,6 +75,13 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     if any(value is not None for value in disagreement):
         checks.append(_share("Graders disagree", disagreement, MOST_DISAGREEMENT_FRAC))
     return [*checks, *_made_differently(analysis), *map(_contamination, sweep.contamination)]
+
+
+def _gate(sweep: SweepRecord) -> Check:
+    if sweep.gate.ok is None:
+        return Check("Gate", "unknown: not all settings of these runs are known", ok=False)
+    differs = ", ".join(sweep.gate.differs) or "nothing"
+    return Check("Gate", f"ok: arms differ in {differs} only" if sweep.gate.ok else "refused", sweep.gate.ok)
 
 
 def _made_differently(analysis: Analysis) -> list[Check]:

@@ -34,6 +34,11 @@ CHECKPOINT_SENTENCE = (
 
 SEED_SENTENCE = "A seed varies data order and sampling; all seeds start from the same weights."
 
+IMPORTED_SENTENCE = (
+    "These runs were made elsewhere. Pairs share the number of a seed; whether that means the same data order or the "
+    "same sampling noise is unknown."
+)
+
 COLLAPSE_SENTENCE = (
     "If an arm collapses in a tenth of its seeds, by 20 standard deviations of the difference, a 95% t interval holds "
     "the true mean in only 66%, 48% and 65% of sweeps with 3, 6 and 10 seeds: look at every seed's dot."
@@ -122,10 +127,12 @@ def interim_sentence(report: Report) -> str | None:
     )
 
 
-def seed_sentence(report: Report) -> str:
+def seed_sentence(report: Report, is_imported: bool = False) -> str:
     """What a seed is, and what a t interval over seeds does not see where a flag says that a run may have collapsed."""
     if checkpoint := report["arms"][0].get("checkpoint"):
         return CHECKPOINT_SENTENCE.format(checkpoint=checkpoint)
+    if is_imported:
+        return IMPORTED_SENTENCE
     flagged = any(row["flagged_seeds"] for row in report["contrasts"])
     return f"{SEED_SENTENCE} {COLLAPSE_SENTENCE}" if flagged else SEED_SENTENCE
 
@@ -279,6 +286,8 @@ def _token_clause(row: Row) -> str:
     """Whether both arms generated equally many tokens in every pair; in unpaired rows and older records, on average."""
     if _over_problems(row):
         return _answer_tokens_clause(row)
+    if not row.get("tokens_known", True):
+        return "tokens not compared: their number is unknown"
     if row["token_ratio"] is None:
         return f"tokens not compared: {row['baseline']} generated none"
     ratios = row.get("token_ratios") or [row["token_ratio"]]

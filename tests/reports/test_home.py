@@ -31,7 +31,7 @@ def test_a_sweep_on_a_line(tmp_path: Path) -> None:
         (cell.path / "starts.jsonl").write_text(f'{{"epoch": 1, "from_step": 0, "time": "2026-01-0{day}T10:11:12Z"}}\n')
     (entry,) = read_home(tmp_path).sweeps
     assert (entry.progress, entry.running, entry.last_start) == ("5/6", 0, "2026-01-03 10:11")
-    assert entry.tokens == sum(cell.generated_tokens for cell in sweep.cells)
+    assert entry.tokens == sum(cell.generated_tokens or 0 for cell in sweep.cells)
     assert (entry.question, entry.badges, entry.page) == (sweep.question, [], None)
     contrasts = [judged("a", "inconclusive"), judged("b", "worse"), judged("c", "worse"), judged("d", "no_test")]
     write_report_json(sweep.path, contrasts=contrasts, headline=[{"sentence": "2 are worse."}])

@@ -21,6 +21,7 @@ from tests.reports.synthetic import write_sweep
 
 VERBS = {"run", "plan", "status", "report", "compare", "power", "replay", "eval", "ls", "show", "diff", "cp", "probe"}
 VERBS |= {"coldstart", "sync", "doctor", "selftest", "tune", "freeze", "verify", "verdict", "ui", "clean", "worker"}
+VERBS |= {"import", "export"}
 
 
 def options(verb: str) -> set[str]:

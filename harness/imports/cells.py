@@ -1,0 +1,264 @@
+"""The cells that imported runs make: what several sources say of one run is put together, and partial ones refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evals.evaluate import SampleRow
+from evals.metrics import Samples, metrics_for
+from evals.sampler import ks_of
+from harness.errors import RefusedError, few, nearest
+from harness.imports.base import Run, Sample, Score
+from harness.records.scores import METRIC_PREFIX
+
+TRAINING = "training"
+LAST_TENTH = "reward_last_tenth"
+"""The task and the metric of runs of which no evaluation is known: the mean training reward over their last tenth."""
+ACCURACIES = ("acc", "accuracy", "exact_match", "score", "mean_score", "reward", LAST_TENTH)
+"""Foreign metrics that are compared without being named, the first that there is."""
+
+Cells = dict[tuple[str, int | None], Run]
+"""Runs by arm and seed; the seed is None where none is known."""
+
+
+def gathered(runs: Sequence[Run]) -> Cells:
+    """The cells of all runs, whole and with a score. Raises RefusedError as `merged`, `add_training_scores` and
+    `require_whole`."""
+    cells = merged(runs)
+    add_training_scores(cells.values())
+    require_whole(cells)
+    return cells
+
+
+def merged(runs: Sequence[Run]) -> Cells:
+    """The runs by arm and seed, those of one cell as one. Raises RefusedError, naming both sources, if two of them say
+    different things of it."""
+    cells: Cells = {}
+    for run in runs:
+        assert run.arm is not None
+        cell = cells.setdefault((run.arm, run.seed), run)
+        if cell is not run:
+            _add(cell, run)
+    for cell in cells.values():
+        cell.samples = [*_once({(s.task, s.step, s.problem_id, s.sample): [] for s in cell.samples}, cell)]
+        cell.scores = [*{(s.task, s.metric, s.step): s for s in cell.scores}.values()]
+    return cells
+
+
+def _once(places: Mapping[tuple[Any, ...], list[Sample]], cell: Run) -> Iterable[Sample]:
+    for sample in cell.samples:
+        found = places[sample.task, sample.step, sample.problem_id, sample.sample]
+        found.append(sample)
+        if len(found) > 1:
+            raise RefusedError(
+                f"{cell.source}: says twice whether sample {sample.sample} of problem {sample.problem_id} of "
+                f"{sample.task} is right, of {_called(cell)}. {_APART}"
+            )
+    return itertools.chain.from_iterable(places.values())
+
+
+def _add(cell: Run, run: Run) -> None:
+    known = {(one.task, one.metric, one.step): one.value for one in cell.scores}
+    for score in run.scores:
+        if not _alike(known.get((score.task, score.metric, score.step), score.value), score.value):
+            raise _contradiction(cell, run, f"{score.metric} of {score.task}")
+    for step, fields in run.steps.items():
+        mine = cell.steps.setdefault(step, {})
+        for name, value in fields.items():
+            if not _alike(mine.setdefault(name, value), value):
+                raise _contradiction(cell, run, f"{name} at step {step}")
+    for knob, value in run.config.items():
+        if cell.config.setdefault(knob, value) != value:
+            raise _contradiction(cell, run, f"the setting {knob}")
+    cell.scores += run.scores
+    cell.samples += run.samples
+
+
+def _alike(one: float, other: float) -> bool:
+    """Up to the rounding of a logger: TensorBoard keeps floats of 32 bits."""
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def _contradiction(cell: Run, run: Run, what: str) -> RefusedError:
+    return RefusedError(f"{cell.source} and {run.source} are both of {_called(cell)} and differ in {what}. {_APART}")
+
+
+_APART = "Two runs may have one name: tell them apart by {arm} and {seed} in the path, or by --runs."
+
+
+def add_training_scores(cells: Iterable[Run]) -> None:
+    """Where no run was evaluated, let its training reward stand for a score. Raises RefusedError where that is no
+    fraction, or unknown."""
+    runs = [*cells]
+    if any(run.samples or run.scores for run in runs):
+        return
+    for run in runs:
+        rewards = [fields["reward/mean"] for _, fields in sorted(run.steps.items()) if "reward/mean" in fields]
+        if not rewards or not 0 <= min(rewards) <= max(rewards) <= 1:
+            why = (
+                "no training reward either"
+                if not rewards
+                else f"a training reward from {min(rewards):g} to {max(rewards):g}"
+            )
+            raise RefusedError(
+                f"{run.source}: holds no evaluation and {why}, but arms are compared by a fraction in [0, 1]. Give a "
+                "source with evaluations too, e.g. a table by metric."
+            )
+        last = rewards[-max(1, len(rewards) // 10) :]
+        run.scores.append(Score(TRAINING, LAST_TENTH, statistics.fmean(last)))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One run's evaluation of one task after a step, None for the end."""
+
+    task: str
+    step: int | None
+    samples: list[Sample]
+    given: dict[str, float]
+
+    @property
+    def n(self) -> int:
+        """Samples of each problem; 0 where only numbers are known."""
+        return len(self.samples) // len(self.problems) if self.samples else 0
+
+    @property
+    def problems(self) -> list[str]:
+        return [*dict.fromkeys(sample.problem_id for sample in self.samples)]
+
+    def metrics(self, ks: Sequence[int]) -> dict[str, float | None]:
+        """What is given, and what the samples say."""
+        if not self.samples:
+            return dict(self.given)
+        rows = Samples.of(map(_sample_row, self.samples))
+        known = ["avg@n", "se_problems_pp", "se_samples_pp", *(f"{name}{k}" for name in ("pass@", "pass^") for k in ks)]
+        if all(sample.n_tokens is not None for sample in self.samples):
+            known += ["mean_tokens", "mean_tokens_correct", "mean_tokens_incorrect"]
+        if all(sample.truncated is not None for sample in self.samples):
+            known.append("truncated_frac")
+        computed = {name: metric.value(rows, k) for name, (metric, k) in metrics_for(ks).items() if name in known}
+        return self.given | computed
+
+
+def _sample_row(sample: Sample) -> SampleRow:
+    """As our own evaluations record it; unknown fields have a value that no metric of `Evaluated` looks at."""
+    return SampleRow(
+        task=sample.task,
+        problem_id=sample.problem_id,
+        sample=sample.sample,
+        text=sample.text or "",
+        n_tokens=sample.n_tokens or 0,
+        truncated=bool(sample.truncated),
+        extracted=sample.extracted,
+        correct=sample.correct,
+        reason="",
+        verdicts="{}",
+        reasons=None,
+        faulty_steps=None,
+    )
+
+
+def evaluations(run: Run) -> list[Evaluated]:
+    """In the order of training, the end last; at the end each task has one, the last step's if none is marked so."""
+    found: dict[tuple[str, int | None], Evaluated] = {}
+
+    def at(task: str, step: int | None) -> Evaluated:
+        return found.setdefault((task, step), Evaluated(task, step, [], {}))
+
+    for sample in run.samples:
+        at(sample.task, sample.step).samples.append(sample)
+    for score in run.scores:
+        at(score.task, score.step).given[score.metric] = score.value
+    for task in dict.fromkeys(task for task, _ in found):
+        if (task, None) not in found:
+            last = max(step for of, step in found if of == task and step is not None)
+            found[task, None] = replace(found.pop((task, last)), step=None)
+    return sorted(found.values(), key=lambda one: (one.step is None, one.step or 0))
+
+
+def final(run: Run) -> dict[str, Evaluated]:
+    return {one.task: one for one in evaluations(run) if one.step is None}
+
+
+def require_whole(cells: Cells) -> None:
+    """Raises RefusedError, naming the cell, the task and the problem, if a final evaluation lacks a task or a problem
+    that another has, or has fewer samples of one problem than of others."""
+    finals = {cell_name(cell): final(run) for cell, run in cells.items()}
+    wanted: dict[str, tuple[str, dict[str, None]]] = {}
+    for name, tasks in finals.items():
+        for task, evaluated in tasks.items():
+            first, problems = wanted.setdefault(task, (name, dict.fromkeys(evaluated.problems)))
+            counts = dict.fromkeys(evaluated.problems, 0)
+            for sample in evaluated.samples:
+                counts[sample.problem_id] += 1
+            if counts and min(counts.values()) < max(counts.values()):
+                fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+                raise RefusedError(
+                    f"{name}: has {counts[fewest]} samples of problem {fewest} of {task}, but {counts[most]} of {most}."
+                    " All problems need the same number."
+                )
+            for one, other, lacks in (
+                (name, first, problems.keys() - counts.keys()),
+                (first, name, counts.keys() - problems.keys()),
+            ):
+                if lacks:
+                    raise RefusedError(
+                        f"{one}: has no sample of problem {min(lacks)} of {task}, which {other} has ({len(lacks)} "
+                        "such problems). All cells need the same problems: is a part missing, or were they evaluated "
+                        "on others?"
+                    )
+    for name, tasks in finals.items():
+        if missing := [task for task in wanted if task not in tasks]:
+            raise RefusedError(
+                f"{name}: has no final evaluation on {missing[0]}, which {wanted[missing[0]][0]} has. All cells need "
+                "the same tasks."
+            )
+
+
+def cell_name(cell: tuple[str, int | None]) -> str:
+    arm, seed = cell
+    return arm if seed is None else f"{arm} seed {seed}"
+
+
+def _called(run: Run) -> str:
+    return cell_name((str(run.arm), run.seed))
+
+
+def compared_metric(cells: Cells, asked: str | None, ks: Sequence[int]) -> str:
+    """The full name of the metric by which arms are compared. Raises RefusedError if it is no fraction of every cell,
+    or if none is asked for and none is known to be one of which more is better."""
+    finals = {cell_name(cell): final(run) for cell, run in cells.items()}
+    metrics = {name: {task: one.metrics(ks) for task, one in tasks.items()} for name, tasks in finals.items()}
+    tasks = next(iter(metrics.values()))
+    if asked is None:
+        for task, known in tasks.items():
+            for metric in ("pass@1", *ACCURACIES):
+                if metric in known:
+                    return compared_metric(cells, f"{METRIC_PREFIX}{task}.{metric}", ks)
+        there = [f"{METRIC_PREFIX}{task}.{metric}" for task, known in tasks.items() for metric in known]
+        raise RefusedError(
+            f"which metric compares the arms is not clear: name it with --metric. There are {few(there)}."
+        )
+    task, _, metric = asked.removeprefix(METRIC_PREFIX).rpartition(".")
+    task = task or next(iter(tasks))
+    for name, by_task in metrics.items():
+        value = by_task.get(task, {}).get(metric)
+        if not asked.startswith(METRIC_PREFIX) or value is None:
+            there = [f"{METRIC_PREFIX}{one}.{known}" for one in by_task for known in by_task[one]]
+            raise RefusedError(f"{name}: has no {asked}{nearest(asked, there)} There are {few(there)}.")
+        if not 0 <= value <= 1:
+            raise RefusedError(
+                f"{name}: {asked} is {value:g}, but arms are compared by a fraction in [0, 1] of which more is better."
+            )
+    return f"{METRIC_PREFIX}{task}.{metric}"
+
+
+def common_ks(cells: Cells) -> list[int]:
+    """The k of pass@k that every final evaluation has samples for; [] where only numbers are known."""
+    numbers = [one.n for run in cells.values() for one in final(run).values() if one.n]
+    return list(ks_of(min(numbers))) if numbers else []
