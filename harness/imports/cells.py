@@ -160,6 +160,7 @@ def _sample_row(sample: Sample) -> SampleRow:
         verdicts="{}",
         reasons=None,
         faulty_steps=None,
+        turns=None,
     )
 
 
