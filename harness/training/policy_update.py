@@ -48,7 +48,6 @@ from harness.training.update_report import (
     everyones,
     loss_metrics,
     row_weights,
-    token_columns,
 )
 
 

@@ -43,8 +43,7 @@ from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy, require_copy
 from harness.training.reward_model import RewardModel
-from harness.training.rollout_report import rollout_metrics
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import UpdateReport, rollout_metrics
 
 
 class Rollouts:

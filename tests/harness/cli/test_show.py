@@ -51,7 +51,8 @@ def test_what_a_paper_also_sets_is_a_valid_setting(name: str) -> None:
     companions = dict(describe(name).companions)
     taught = name in NEED_TEACHER or "teacher" in companions.values()
     teacher = {"teacher.type": "model", "teacher.source": "scratch:tiny"} if taught else {}
-    knobs = active(spec({"algorithm": name, "rollout.prompts_per_step": 16, **teacher, **companions}))
+    sliced = {"rollout.partial.slice_tokens": 8} if "rollout.partial.type" in companions else {}
+    knobs = active(spec({"algorithm": name, "rollout.prompts_per_step": 16, **teacher, **sliced, **companions}))
     assert {knob: knobs[knob] for knob in companions} == companions
 
 

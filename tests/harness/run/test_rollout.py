@@ -19,8 +19,8 @@ from harness.models.tiny import tiny_tokenizer
 from harness.rewards.judging import Pair, Scores
 from harness.run.learning.rewards import Rollouts, rollout_rows
 from harness.training.batch import Batch, peers_of
-from harness.training.rollout_report import rollout_metrics
 from harness.training.sequences import Sequences
+from harness.training.update_report import rollout_metrics
 from tests.harness.run.small import small_spec
 
 TOKENIZER = tiny_tokenizer()

@@ -20,8 +20,8 @@ from harness.run.learning.rewards import Rollouts
 from harness.training.batch import Batch, filter_rows
 from harness.training.gold_answers import GoldAnswers, GoldScorer
 from harness.training.policy_update import PolicyUpdate
-from harness.training.rollout_report import rollout_metrics
 from harness.training.sequences import Sequences
+from harness.training.update_report import rollout_metrics
 from tests.harness.rewards.attempts import attempt
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
