@@ -46,6 +46,7 @@ OPTIONS = {
     "reward.pairwise.steps": 7,
     "reward.pairwise.samples_per_pair": 7,
     "reward.pairwise.learning_rate": 7e-4,
+    "reward.pairwise.judge": str(Path(__file__).with_name("pair_judge.yaml")),
     "reward.pairwise.tie": 0.7,
     "reward.pairwise.seed": 7,
 }
