@@ -48,6 +48,7 @@ from harness.training.update_report import (
     everyones,
     loss_metrics,
     row_weights,
+    token_columns,
 )
 
 

@@ -337,7 +337,6 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
     distinct_by_group = [{reward for reward in group if not math.isnan(reward)} for group in batch.by_group(total)]
     lengths, right = batch.sequences.lengths.float(), batch.correct
     verdicts = [(attempt.verdict, attempt.rule_verdict) for attempt in batch.attempts]
-    right_by_group = batch.by_group(right.tolist())
     compared = [attempt.comparison.preference for attempt in batch.attempts if attempt.comparison is not None]
     replies = [verdict.reply for verdict, _ in verdicts if verdict.reply is not None]
     replies += [reply for preference in compared for reply in preference.replies]
@@ -349,8 +348,8 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
         **{name: _mean_of_known(values) for name, values in batch.reward_columns.items() if name != "reward"},
         **(reply_metrics(verdicts) if any(verdict.reply for verdict, _ in verdicts) else {}),
         "reward/frac_zero_std": _mean_of_known([len(values) == 1 for values in distinct_by_group if values]),
-        "reward/frac_all_0": _frac([not any(group) for group in right_by_group]),
-        "reward/frac_all_1": _frac([all(group) for group in right_by_group]),
+        "reward/frac_all_0": _frac([not any(group) for group in batch.by_group(right.tolist())]),
+        "reward/frac_all_1": _frac([all(group) for group in batch.by_group(right.tolist())]),
         "len/mean": float(lengths.mean()),
         "len/p95": float(lengths.quantile(0.95)),
         "len/correct": float(lengths[right].mean()) if right.any() else None,
