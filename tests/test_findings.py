@@ -38,6 +38,8 @@ MOST_DETECTABLE_PP = {4: 1.0, 8: 1.5, 12: 1.5}
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_can_be_asked_and_can_answer(name: str) -> None:
     run = RUNS[name]
+    if "smollm2" in name and not Path(".models").is_dir():
+        pytest.skip("needs the model that `make models` fetches to .models")
     plan = make_plan(run.sweep, run.profile, run.set, seeds=run.most_seeds)
     plan.require_answerable()
     declared = declared_names(plan.grid, [*plan.arms], plan.baseline)

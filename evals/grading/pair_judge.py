@@ -75,8 +75,9 @@ def read_pair_judge(name: str) -> PairJudge:
 def judge_in(name: str) -> Judge | PairJudge | None:
     """The judge of either kind in a YAML file; None if the name is not that of a file with a judge's keys. Raises as
     `read_judge`."""
-    path = plugins.user_file(name)
-    if not name.endswith(ENDINGS) or not path.is_file() or "parse" not in (found := load_yaml(path)):
+    if not name.endswith(ENDINGS) or not (path := plugins.user_file(name)).is_file():
+        return None
+    if "parse" not in (found := load_yaml(path)):
         return None
     sees_two = any(f"{{{hole}}}" in str(found.get("text")) for hole in ("first", "second"))
     return read_pair_judge(name) if sees_two else read_judge(name)

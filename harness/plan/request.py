@@ -27,8 +27,9 @@ from harness.plan.sweep_file import (
     read_what_can_be_read,
 )
 from harness.records import read_sweep
+from harness.records.looks import first_seeds
 from harness.records.scores import METRIC_PREFIX
-from harness.records.sweep import TunedArm, first_seeds
+from harness.records.sweep import TunedArm
 
 ASKED_OF_A_CHECKPOINT = (
     "eval",

@@ -69,3 +69,10 @@ def looks_at(looks: Sequence[Look], question: str, contrasts: Collection[str]) -
         if data not in found or found[data].question != look.question == question:
             found[data] = look
     return [*found.values()]
+
+
+def first_seeds(seeds: Sequence[int], n: int) -> list[int]:
+    """The first n of these seeds, and where they are fewer those after the largest: a sweep that goes on with more
+    seeds keeps those that it has."""
+    following = max(seeds) + 1
+    return [*seeds[:n], *range(following, following + n - len(seeds))]

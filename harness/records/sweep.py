@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -354,13 +354,6 @@ def reading_around_damage(sweep: SweepRecord, read: Callable[[SweepRecord], Read
             sweep = sweep.setting_aside(error)
 
 
-def first_seeds(seeds: Sequence[int], n: int) -> list[int]:
-    """The first n of these seeds, and where they are fewer those after the largest: a sweep that goes on with more
-    seeds keeps those that it has."""
-    following = max(seeds) + 1
-    return [*seeds[:n], *range(following, following + n - len(seeds))]
-
-
 def read_sweep(path: Path) -> SweepRecord:
     """The sweep in a folder `runs/<sweep>`. FileNotFoundError if it was never run, DamagedRecordError for records that
     this version cannot read."""
@@ -400,6 +393,6 @@ def _damaged(file: Path, fault: str) -> DamagedRecordError:
 
 
 def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """A question in the form of schema 1: `search` says whether it is one, and what was not asked for may be null."""
+    """Schema 1: `search` says whether it is a search, and what was not asked for may be null."""
     document = {key: value for key, value in raw.items() if value is not None or key == "budget_tokens"}
     return {"ablate": [], **document, "kind": "search" if raw.get("search") else "sweep"}

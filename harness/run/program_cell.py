@@ -143,7 +143,7 @@ class ProgramCell:
         self._written = written = Written.by(self._folder, self._trainer.metrics, self._counts_trained, superseded)
         whole = [step for step in written.checkpoints if step in written.steps and self._is_whole(step)]
         written.checkpoints = {step: written.checkpoints[step] for step in sorted(whole)}
-        step = max(whole, default=0)
+        self._resumed_at = step = max(whole, default=0)  # the program may read it for as long as it lives
         if step:
             self._log.note(f"resumed at step {step}")
         self._lease.require()
@@ -283,8 +283,9 @@ class ProgramCell:
         require_shapes(announced.folder, self._shapes)
         self._flush_rollouts(max(checkpoints, default=0), announced.step)
         checkpoints[announced.step] = announced.folder
+        scored = next((step for step in sorted(checkpoints) if self._uses_budget(self._done_at(step))), None)
         for step in sorted(checkpoints)[:-KEPT]:
-            if not every or step % every:
+            if step not in (scored, self._resumed_at) and (not every or step % every):
                 shutil.rmtree(checkpoints.pop(step))
 
     def _flush_rollouts(self, after: int, until: int) -> None:

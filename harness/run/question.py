@@ -35,7 +35,7 @@ from harness.plan.tuning import tuning_record
 from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
 from harness.records.lease import hold_in_turn
-from harness.records.looks import Design, Evaluation
+from harness.records.looks import Design, Evaluation, first_seeds
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
 from harness.records.sweep import (
@@ -45,7 +45,6 @@ from harness.records.sweep import (
     Plugin,
     Screened,
     Source,
-    first_seeds,
 )
 from harness.run.data_checks import contamination, data_sources
 from harness.run.screening import confirmation_name

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from harness.records.looks import Evaluation
-from harness.records.sweep import first_seeds
+from harness.records.looks import Evaluation, first_seeds
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.looks import looking

@@ -35,7 +35,10 @@ def write(tmp_path):
 def test_every_shipped_task_loads_and_is_pinned_without_data(monkeypatch):
     monkeypatch.delenv("BENCH_DATA", raising=False)
     assert task_names() == [
-        *sorted({"arithmetic", "calculator", "gsm8k", "guess", "math", "programs"} | EVALUATION_ONLY)
+        *sorted(
+            {"arithmetic", "arithmetic_hard", "arithmetic_mixed", "calculator", "gsm8k", "guess", "math", "programs"}
+            | EVALUATION_ONLY
+        )
     ]
     for name in task_names():
         task = get_task(name)

@@ -11,6 +11,7 @@ import torch
 
 from evals.prompts import AS_QWEN3, Thinking
 from evals.sampler import Draw, SamplingParams
+from harness.engines.base import Completions
 from harness.models.language_model import PromptTooLongError
 from harness.sampling.sampler import BudgetedSampler, EngineSampler
 
@@ -39,13 +40,18 @@ class Script:
         self._answers = answers
         self.asked: list[tuple[str, int, int]] = []
 
-    def generate(self, prompts: Any, keys: torch.Tensor, params: SamplingParams, on_finished: Any) -> None:
+    def generate(self, prompts: Any, keys: torch.Tensor, params: SamplingParams, on_finished: Any) -> Completions:
+        rows = []
         for row, (prompt, key) in enumerate(zip(prompts, keys[:, 0].tolist(), strict=True)):
             text = Characters().decode(prompt)
             self.asked.append((text, key, params.max_completion_tokens))
             whole = [*Characters().encode(self._answers[text]), END]
             limit = params.max_completion_tokens
             on_finished(row, whole[:limit], len(whole) > limit)
+            tokens = torch.tensor([whole[:limit]])
+            cut = torch.tensor([len(whole) > limit])
+            rows.append(Completions(tokens, torch.zeros(tokens.shape), torch.tensor([tokens.shape[1]]), cut))
+        return Completions.joined(rows)
 
 
 def draw(script: Script, budget: int, answer_tokens: int = 8, thinking: Thinking = AS_QWEN3) -> Any:

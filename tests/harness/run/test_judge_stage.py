@@ -115,7 +115,7 @@ def test_demonstrations_show_both_orders_with_the_scores_of_their_label(
 
     def keep(model: LanguageModel, recipe: Any, examples: Any, on_step: Any) -> None:
         shown.extend(
-            (model.decode(prompt), model.decode(answer)) for prompt, answer in (next(examples) for _ in range(200))
+            (model.decode(one.prompt), model.decode(one.completion)) for one in (next(examples) for _ in range(200))
         )
 
     monkeypatch.setattr("harness.training.cold_start.fine_tune", keep)
