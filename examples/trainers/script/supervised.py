@@ -12,6 +12,7 @@ output, last = Path(config["output"]), config["budget"]["steps"]
 folder = config["resume"] or config["model"]
 model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 optimizer = torch.optim.SGD(model.parameters(), lr=config["args"]["lr"])  # it has no state to save
+due = (config["checkpoint_every"], config["evaluate_every"])
 prompts = [json.loads(line) for line in Path(config["prompts"]).read_text().splitlines()]
 with (output / "metrics.jsonl").open("w", buffering=1) as metrics:
     for step in range(config["done"]["step"] + 1, last + 1):
@@ -25,7 +26,7 @@ with (output / "metrics.jsonl").open("w", buffering=1) as metrics:
         loss.backward()
         optimizer.step()
         metrics.write(json.dumps({"step": step, "generated_tokens": 0, "loss": loss.item()}) + "\n")
-        if step == last or step % config["checkpoint_every"] == 0:
+        if step == last or any(every and step % every == 0 for every in due):
             for part in (model, tokenizer):
                 part.save_pretrained(output / f"step-{step}")
             metrics.write(json.dumps({"step": step, "checkpoint": f"step-{step}"}) + "\n")
