@@ -178,8 +178,6 @@ class _Reader:
         columns = [*_ROLLOUT_COLUMNS, *(f"reward/{part}" for part in spec.get("reward", {}).get("parts", {}))]
         left = dict.fromkeys(shown.steps or (), shown.per_step)
         for path in paths:
-            if shown.steps is not None and left.keys().isdisjoint(steps_of(path)):
-                continue
             table = read_parquet(path, columns)
             if not {"step", "text", "problem_id", "sample"} <= set(table.column_names):
                 continue
