@@ -38,7 +38,7 @@ def test_this_machine_passes(tmp_path: Path) -> None:
         command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
     assert done.returncode == 0, done.stderr
-    if not (find_spec("vllm") or find_spec("trl")):
+    if not find_spec("vllm"):
         assert cpu_seconds_of_children() - before_s < 120, "it must be over within two minutes on a quiet CPU"
     document = json.loads(done.stdout)
     (kept,) = tmp_path.iterdir()
