@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scipy import stats
 
 from docs.findings import __main__ as findings_program
-from docs.findings import source
+from docs.findings import imported, source
 from docs.findings.answer import Kept, _judged, all_runs, judged, summary
+from docs.findings.change import before_and_after
+from docs.findings.contents import HEAD_ROWS, README, with_head
 from docs.findings.measures import Measure, difference, measures_table
 from docs.findings.method import ONE_SEED_SDS, _visible_row
 from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
@@ -63,7 +66,7 @@ def test_each_claim_has_its_number_and_its_source() -> None:
 def test_what_is_committed_is_whole() -> None:
     """The pages are those that the records give, every record passes `bench verify`, and none is of no finding."""
     pages = findings_program.pages(FINDINGS)
-    assert set(FOLDER.glob("*.md")) == {*pages}
+    assert {*FOLDER.glob("*.md"), README} == {*pages}
     for path, text in pages.items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make findings`"
     folders = [path for path in RECORDS.glob("*") if path.is_dir()]
@@ -75,6 +78,7 @@ def test_what_is_committed_is_whole() -> None:
 
 
 ARMS = {"base": 0.0, "up": 3.0, "same": 0.0}
+MARKED = "# bench\n\n<!-- findings -->\nold\n<!-- /findings -->\n\n## Try it\n"
 
 
 @pytest.fixture
@@ -82,7 +86,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Sources, records and homes of a test's own."""
     for module, name in ((source, "RECORDS"), (source, "FOLDER"), (findings_program, "FOLDER")):
         monkeypatch.setattr(module, name, tmp_path / name.lower())
-    monkeypatch.setattr(source, "HOME", tmp_path / "runs")
+    for module, name in ((source, "HOME"), (imported, "HOME")):
+        monkeypatch.setattr(module, name, tmp_path / "runs")
+    monkeypatch.setattr(findings_program, "README", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(MARKED, encoding="utf-8")
     monkeypatch.setattr(findings_program, "read_findings", lambda: source.read_findings(tmp_path / "folder"))
     (tmp_path / "folder").mkdir()
     return tmp_path
@@ -153,6 +160,7 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     assert "bench run mine --profile tiny" in page and "before training 35% pass@1" in page
     assert "The knob \\| helps." in first["README.md"], "a bar ends no cell of the table"
     assert "2 contrasts of 1 sweep and on 7 predictions" in first["README.md"]
+    assert "[A knob](docs/findings/01_knob.md) | 7 predictions" in (own / "README.md").read_text()
 
 
 def test_a_run_that_does_not_end_is_said_and_the_others_are_made(
@@ -164,8 +172,126 @@ def test_a_run_that_does_not_end_is_said_and_the_others_are_made(
     code = findings_program.main([], lambda words: 1 if words[1] == "theirs" else able(words))
     assert code == 1 and "has not ended, and is not kept: bench run theirs" in capsys.readouterr().err
     assert is_kept(own / "records" / "mine-tiny") and not is_kept(own / "records" / "theirs-tiny+steps=3")
-    assert {path.name for path in (own / "folder").glob("*.md")} == {"README.md", "method.md"}
-    assert "not run" in (own / "folder" / "README.md").read_text()
+    assert {path.name for path in (own / "folder").glob("*.md")} == {"01_knob.md", "README.md", "method.md"}
+    assert "Not run yet: other." in (own / "folder" / "01_knob.md").read_text()
+
+
+def test_findings_are_made_in_the_order_asked_with_the_workers_asked(own: Path, ended: Path) -> None:
+    for number, sweep in ((1, "mine"), (2, "theirs"), (3, "ours")):
+        claim(own, number, runs={"small": {"sweep": sweep}}, predicts=[])
+    calls: list[list[str]] = []
+    able = runner(ended, calls)
+    assert findings_program.main(["3", "1", "--workers", "1"], able) == 0
+    runs = [words for words in calls if words[0] == "run"]
+    assert [words[1] for words in runs] == ["ours", "mine"]
+    assert all(words[-2:] == ["--workers", "1"] for words in runs)
+    assert "--workers" not in (own / "folder" / "03_knob.md").read_text()
+    assert findings_program.main(["4"], able) == 2 and len(calls) == 4
+
+
+def test_what_is_done_is_whole_whenever_it_is_stopped(own: Path, ended: Path) -> None:
+    claim(own, runs={"small": {"sweep": "mine"}, "other": {"sweep": "theirs"}})
+    able = runner(ended, [])
+
+    def stopped(words: Sequence[str]) -> int:
+        if words[:2] == ["run", "theirs"]:
+            raise KeyboardInterrupt
+        return able(words)
+
+    with pytest.raises(KeyboardInterrupt):
+        findings_program.main([], stopped)
+    assert is_kept(own / "records" / "mine-tiny")
+    written = {path: path.read_text() for path in (*own.glob("*.md"), *(own / "folder").glob("*.md"))}
+    assert len(written) == 4 and "1 of 2 runs to come." in written[own / "folder" / "README.md"]
+    assert findings_program.pages(source.read_findings(own / "folder")) == written
+
+
+def test_the_readme_shows_the_head_of_the_table(own: Path, ended: Path) -> None:
+    for number in range(1, HEAD_ROWS + 2):
+        claim(own, number)
+    findings_program.main([], runner(ended, []))
+    head = (own / "README.md").read_text()
+    rows = [line for line in head.splitlines() if line.startswith("| [A knob]")]
+    assert [row.split("](")[1][:16] for row in rows] == [f"docs/findings/0{n}" for n in range(1, HEAD_ROWS + 1)]
+    assert head.startswith("# bench\n\n<!-- findings -->\n| ") and head.endswith("\n<!-- /findings -->\n\n## Try it\n")
+    with pytest.raises(RefusedError, match="no lines `<!-- findings -->`"):
+        with_head("# bench\n", [], [])
+
+
+def test_what_training_changed_is_against_the_model_before_it(own: Path, ended: Path) -> None:
+    """The start solves 35 %, and a cell of the baseline about 40 %."""
+    claim(own, measures=["final_scores.mean_tokens"])
+    findings_program.main([], runner(ended, []))
+    kept = Kept(own / "records" / "mine-tiny")
+    scores = [value for (arm, _), value in kept.measures["final_scores.pass@1"].items() if arm == "base"]
+    change = np.mean(scores) - 0.35
+    half = stats.t.ppf(0.975, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5
+    moved = "up" if change > half else "down" if change < -half else "cannot be told"
+    row = (
+        f"| small | pass@1 | 0.35 | {0.35 + change:.3g} | {change:+.3g} [{change - half:+.3g}, {change + half:+.3g}] |"
+    )
+    assert f"{row} {moved} |" in (own / "folder" / "01_knob.md").read_text()
+
+
+def test_a_cell_is_compared_with_its_start_on_other_tasks(
+    own: Path, ended: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(own, runs={"small": {"sweep": "mine", "before_and_after": "--tasks gsm8k --problems 2"}})
+    asked: list[list[str]] = []
+    row = {"task": "gsm8k", "metric": "avg@n", "n_problems": 2, "before": 0.0, "after": 0.5, "difference": 0.5}
+    able = runner(ended, [])
+
+    def call(words: Sequence[str]) -> int:
+        able(words)
+        for path in (own / "runs").rglob("spec.json"):
+            write_json(path, {"model": {"source": "builtin:tiny"}})
+        return 0
+
+    def ask(words: Sequence[str]) -> dict[str, Any]:
+        asked.append([*words])
+        return {"changes": [row | {"stderr": 0.5, "gained": 1, "lost": 0}]}
+
+    monkeypatch.setattr(findings_program, "before_and_after", lambda run: before_and_after(run, ask))
+    assert findings_program.main([], call) == 0
+    (words,) = asked
+    assert words[0] == "eval" and words[2:6] == ["--baseline", "builtin:tiny", "--tasks", "gsm8k"]
+    assert "/cells/arm0-s0-" in words[1] and words[-2:] == [str(own / "runs" / "tiny"), "--json"]
+    page = (own / "folder" / "01_knob.md").read_text()
+    assert "| gsm8k | avg@n | 2 | 0% | 50% | +50.0 pp | 50.0 pp | 1 | 0 |" in page
+    assert verify_kept(own / "records" / "mine-tiny").difference is None
+
+
+LAW: dict[str, Any] = {"law": "entropy", "target": "training reward", "seed": None, "arm": "ppo", "n_points": 9}
+LAW |= {"a": 1, "b": 2, "r2": 0.5}
+RMSE = {"n_predicted": 6, "rmse_law": 0.1, "rmse_line": 0.2, "rmse_last": 0.3, "rmse_step": 0.4}
+
+
+def test_the_laws_of_logs_made_elsewhere_are_kept_without_them(
+    own: Path, ended: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim(own, imported={"made elsewhere": {"logs": "logs", "origin": "https://there", "ablate": ["a", "b"]}})
+    calls: list[list[str]] = []
+
+    def call(words: Sequence[str]) -> int:
+        calls.append([*words])
+        folder = own / "runs" / "imported" / "logs" / "report"
+        folder.mkdir(parents=True, exist_ok=True)
+        others: list[dict[str, Any]] = [{}, {"seed": 0}, {"target": "score"}, {"forecast": None}]
+        write_json(folder / "report.json", {"laws": [LAW | {"forecast": RMSE} | other for other in others]})
+        return 0
+
+    monkeypatch.delenv("BENCH_EXTERNAL", raising=False)
+    assert findings_program.main([], call) == 2 and calls == []
+    assert "Put those of https://there into $BENCH_EXTERNAL/logs" in capsys.readouterr().err
+    monkeypatch.setenv("BENCH_EXTERNAL", str(own))
+    (own / "logs").mkdir()
+    assert findings_program.main(["--pages"], call) == 0 and not (own / "folder" / "01_knob.md").exists()
+    able = runner(ended, [])
+    assert findings_program.main([], lambda words: able(words) if words[0] in ("freeze", "run") else call(words)) == 0
+    assert [words[0] for words in calls] == ["import", "report"] and calls[0][-4:-2] == ["--ablate", "a,b"]
+    page = (own / "folder" / "01_knob.md").read_text()
+    assert "| ppo | 9 | 1 | 2 | 0.5 | 0.1 | 0.2 | 0.3 | 0.4 |" in page and "in 1 of 1 run" in page
+    assert str(own) not in (own / "records" / "logs.csv").read_text()
 
 
 def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
@@ -182,7 +308,7 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     ends = difference(kept.measures["final_scores.pass@1"], "up", "base")
     assert ends is not None and ends.low > 0
     assert [one.outcome for one in found[3:]] == ["shown", "shown", "refuted", "cannot be told"]
-    assert f"95% interval [{ends.low:+.3f}, {ends.high:+.3f}]" in found[3].why
+    assert f"95% interval [{ends.low:+.3g}, {ends.high:+.3g}]" in found[3].why
     assert found[6].why == "it was not recorded"
     assert summary(found[:1]) == "1 prediction: 1 shown."
     assert summary([found[0], found[0], found[2]]) == "3 predictions: 2 shown, 1 refuted."

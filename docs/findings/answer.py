@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,13 @@ from docs.findings.source import NO_DIFFERENCE, Finding, Prediction, Run
 from harness.errors import RefusedError
 from harness.records import SweepRecord
 from harness.records.files import read_object
-from reports.formats import count, interval, number
+from reports.formats import count, number
 from reports.page.headline import declared_rows
-from reports.page.kept import KEPT, kept_report
+from reports.page.kept import KEPT, is_kept, kept_report
 from reports.page.requirements import Judgement, Requirement, judge
 from reports.page.verdict import judged_rows
 
+BEFORE_AND_AFTER = "before_and_after.json"
 Outcome = Literal["shown", "refuted", "cannot be told"]
 OUTCOMES: tuple[Outcome, ...] = ("shown", "refuted", "cannot be told")
 
@@ -60,14 +61,31 @@ class Kept:
         return declared_rows(self.report)
 
     @property
-    def before(self) -> dict[str, float | None]:
-        """The metrics of the model before training on the compared task; empty if they were not measured."""
-        task = self.report["arms"][0]["task"]
-        return next((dict(row["metrics"]) for row in reversed(self.sweep.base_scores) if row["task"] == task), {})
+    def task(self) -> str:
+        """The compared one."""
+        return str(self.report["arms"][0]["task"])
 
     @property
-    def trained_s(self) -> float:
-        return math.fsum(cell["total_s"] or 0.0 for cell in self.report["cells"])
+    def before(self) -> dict[str, float | None]:
+        """The metrics of the model that the baseline starts from on the compared task; empty if they were not
+        measured."""
+        rows = reversed(self.sweep.base_scores_of(self.sweep.baseline))
+        return next((dict(row["metrics"]) for row in rows if row["task"] == self.task), {})
+
+    @cached_property
+    def elsewhere(self) -> dict[str, Any]:
+        """What `bench eval --baseline` found of one cell on other tasks; {} if nobody asked."""
+        path = self.folder / BEFORE_AND_AFTER
+        return read_object(path) if path.is_file() else {}
+
+
+def cells_of(kept: Iterable[Kept]) -> list[dict[str, Any]]:
+    """The rows of the cells, each once: evaluated in two ways, a cell was trained once."""
+    return [*{cell["hash"]: cell for one in kept for cell in one.report["cells"]}.values()]
+
+
+def cost_s(kept: Iterable[Kept]) -> float:
+    return math.fsum(cell["total_s"] or 0.0 for cell in cells_of(kept))
 
 
 @dataclass(frozen=True)
@@ -81,8 +99,9 @@ class Judged:
 
 
 def judged(finding: Finding, kept: dict[str, Kept]) -> list[Judged]:
-    """The predictions of a claim, each against its run. kept: by the names of the finding's runs."""
-    return [_judged(one, kept[one.run]) for one in finding.predicts]
+    """The predictions of a claim of the runs that are kept, each against its run. kept: by the names of the finding's
+    runs."""
+    return [_judged(one, kept[one.run]) for one in finding.predicts if one.run in kept]
 
 
 def _judged(prediction: Prediction, kept: Kept) -> Judged:
@@ -118,10 +137,8 @@ def _by_measure(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
         return "cannot be told", "it was not recorded"
     low, high = (found.low, found.high) if relation == "more" else (-found.high, -found.low)
     outcome: Outcome = "shown" if low > 0 else "refuted" if high < 0 else "cannot be told"
-    if math.isnan(found.low):
-        return outcome, f"the difference is {number(found.mean)}, without an interval: n = {found.n}"
-    ends = interval(found.low, found.high, decimals=3)
-    return outcome, f"the difference is {number(found.mean)}, 95% interval {ends}, n = {found.n}"
+    ends = f"95% interval {found.ends}" if found.ends else "without an interval"
+    return outcome, f"the difference is {number(found.mean)}, {ends}, n = {found.n}"
 
 
 def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
@@ -144,7 +161,8 @@ def summary(found: Sequence[Judged]) -> str:
 
 
 def kept_runs(finding: Finding) -> dict[str, Kept]:
-    return {name: Kept(run.record) for name, run in finding.runs.items()}
+    """The runs that are kept, by the names of the finding."""
+    return {name: Kept(run.record) for name, run in finding.runs.items() if is_kept(run.record)}
 
 
 def all_runs(findings: Sequence[Finding]) -> dict[Path, Run]:

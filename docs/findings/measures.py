@@ -126,6 +126,11 @@ class Difference:
     high: float
     n: int
 
+    @property
+    def ends(self) -> str:
+        """The interval as text; "" without one."""
+        return "" if math.isnan(self.low) else f"[{self.low:+.3g}, {self.high:+.3g}]"
+
 
 def difference(values: Mapping[tuple[str, int], float], arm: str, baseline: str | None) -> Difference | None:
     """An arm minus the baseline, seed by seed; the arm's own values without one. None if no seed has a value."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from docs.findings.answer import Kept, kept_runs
-from docs.findings.page import table
+from docs.findings.markdown import table
 from docs.findings.source import Finding
 from reports.formats import count, percent, points, ratio
 from reports.statistics import power
@@ -108,7 +108,7 @@ def _visible(findings: Sequence[Finding], found: Sequence[Row]) -> str:
     """How many effects so many seeds would have shown: those that the sources report, and those found here."""
     published = []
     for finding in findings:
-        rows = [row for one in kept_runs(finding).values() for row in one.report["contrasts"]] if finding.is_run else []
+        rows = [row for one in kept_runs(finding).values() for row in one.report["contrasts"]]
         if finding.published_pp is not None and (sd := _median(rows, _sd_pp)):
             published.append((finding.published_pp, sd))
     ours = [(abs(row["difference_pp"]), sd) for row in found if (sd := _sd_pp(row))]

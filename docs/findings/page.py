@@ -1,15 +1,18 @@
-"""The page of a finding, and the table of all of them, as Markdown."""
+"""The page of a finding, as Markdown."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from docs.findings.answer import OUTCOMES, Judged, Kept, judged, judged_coverage, kept_runs, summary
+from docs.findings import change
+from docs.findings import imported as imported_runs
+from docs.findings.answer import OUTCOMES, Judged, Kept, cells_of, cost_s, kept_runs, summary
+from docs.findings.contents import answers
+from docs.findings.markdown import table
 from docs.findings.measures import difference
 from docs.findings.source import Finding
-from reports.formats import count, duration, interval, number, percent, points, tokens
+from reports.formats import count, duration, number, percent, points, tokens
 from reports.page.verdict import statements
 
 FIGURE = "forest.svg"
@@ -17,20 +20,24 @@ NOT_WRITTEN = "Nobody has written yet what to make of this."
 
 
 def page(finding: Finding, others: Sequence[Kept]) -> str:
-    """The page of a finding whose runs are all kept. others: the runs of all findings, for a claim about all."""
-    kept = kept_runs(finding)
+    """The page of a finding that has begun. others: the runs of all findings, for a claim about all."""
+    kept, found = kept_runs(finding), answers(finding, others)
     about_all = finding.about == "coverage"
-    found = judged_coverage(others) if about_all else judged(finding, kept)
+    missing = [name for name in finding.runs if name not in kept]
+    imported = {name: one for name, one in finding.imported.items() if one.record.is_file()}
     parts = [
         f"# {finding.number}. {finding.title}",
         f"<!-- Made by `make findings`; the words by hand are in {finding.number:02d}_{finding.name}.yaml. -->",
         f"> {finding.claim.strip()}\n>\n> {finding.source}",
-        f"**{summary(found)}**",
-        *([_coverage_table(found)] if about_all else [_predictions(found)]),
+        *([f"**{summary(found)}**"] if found else []),
+        *([f"Not run yet: {', '.join(missing)}."] if missing else []),
+        *([_coverage_table(found)] if about_all else [_predictions(found)] if found else []),
         *(_run(name, one) for name, one in kept.items()),
-        *([_measures(finding, kept)] if finding.measured else []),
+        *([_measures(finding, kept)] if finding.measured and kept else []),
+        *([change.section(finding, kept)] if kept else []),
+        *(imported_runs.section(name, one) for name, one in imported.items()),
         f"## What to make of it\n\n{finding.paragraph.strip() or NOT_WRITTEN}",
-        *([] if about_all else [_again(finding, kept)]),
+        *([_again(finding, kept)] if kept else []),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -94,12 +101,11 @@ def _measure(kept: Kept, measure: str, arm: str) -> str:
     found = None if arm == baseline else difference(values, arm, baseline)
     if found is None:
         return mean
-    ends = "" if math.isnan(found.low) else f" {interval(found.low, found.high, decimals=3)}"
-    return f"{mean} ({number(found.mean)}{ends})"
+    return f"{mean} ({found.mean:+.3g}{f' {found.ends}' if found.ends else ''})"
 
 
 def _again(finding: Finding, kept: dict[str, Kept]) -> str:
-    cells = [cell for one in kept.values() for cell in one.report["cells"]]
+    cells = cells_of(kept.values())
     numerics = sorted({one.numerics for one in kept.values()})
     on_gpu = "" if finding.on_gpu is None else f"\nNot run on a GPU: `{finding.on_gpu.command}`.\n"
     return _AGAIN.format(
@@ -127,58 +133,3 @@ To check the numbers above against the committed scores:
 {checks}
 ```
 {on_gpu}"""
-
-
-def cost_s(kept: Iterable[Kept]) -> float:
-    return sum(one.trained_s for one in kept)
-
-
-def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
-    """README.md: all claims, those that have been run with their answers."""
-    rows, n_predictions = [], 0
-    for finding in findings:
-        about_all = finding.about == "coverage"
-        done = bool(others) if about_all else finding.is_run
-        if not done:
-            rows.append([str(finding.number), finding.claim.strip(), finding.source, "not run", ""])
-            continue
-        kept = kept_runs(finding)
-        found = judged_coverage(others) if about_all else judged(finding, kept)
-        n_predictions += len(found)
-        cost = duration(cost_s(kept.values())) if kept else ""
-        rows.append(
-            [f"[{finding.number}]({finding.page})", finding.claim.strip(), finding.source, summary(found), cost]
-        )
-    return _CONTENTS.format(
-        table=table(["", "claim", "source", "answer", "cost"], rows),
-        contrasts=count(sum(len(one.contrasts) for one in others), "contrast"),
-        sweeps=count(len(others), "sweep"),
-        predictions=count(n_predictions, "prediction"),
-        method=_METHOD if others else "",
-    )
-
-
-_CONTENTS = """# Findings
-
-<!-- Made by `make findings`. -->
-
-What the literature argues about, asked with designs that can answer. Each page has the claim, the design, the verdicts,
-the cost, and the command that runs it again. Failed replications and open questions stay in.
-
-{table}
-
-The table stands on {contrasts} of {sweeps} and on {predictions}. Each sweep corrects for its own contrasts. Nothing is
-corrected across pages: where no arm differs, one sweep in twenty still shows a difference. All runs are of small models
-on a CPU; [Limits](../explanation/limits.md) says what that leaves open.
-{method}"""
-_METHOD = """
-[What was learned about measuring](method.md) has the noise of all of them, and what fewer seeds would have seen.
-"""
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(
-        "| " + " | ".join(" ".join(str(cell).replace("|", "\\|").split()) for cell in line) + " |" for line in lines
-    )

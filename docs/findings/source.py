@@ -36,12 +36,14 @@ def _is_measure(text: str) -> str:
 
 class Run(Part):
     """A sweep in one setting. sweep, profile: shipped names or files. most_seeds: it goes on until every contrast has a
-    verdict, up to so many seeds; without it the sweep file's own seeds are run."""
+    verdict, up to so many seeds; without it the sweep file's own seeds are run. before_and_after: options of `bench
+    eval`, by which the baseline's first cell is compared with the model that it started from."""
 
     sweep: str
     profile: str = "tiny"
     set: list[str] = []
     most_seeds: int | None = Field(None, ge=6)
+    before_and_after: str | None = None
 
     @property
     def name(self) -> str:
@@ -79,6 +81,25 @@ class Run(Part):
         return shlex.join(["bench", "run", self.sweep, *self.options])
 
 
+class Imported(Part):
+    """Runs that others made. Their logs stay out of the repository; the laws fitted to them are kept.
+
+    logs: a folder in $BENCH_EXTERNAL. origin: where the logs are published. ablate: the settings in which they differ.
+    """
+
+    logs: str
+    origin: str
+    ablate: list[str] = []
+
+    @property
+    def record(self) -> Path:
+        return RECORDS / f"{self.logs}.csv"
+
+    def options(self, source: Path) -> list[str]:
+        """Those of `bench import`."""
+        return [self.logs, str(source), *(["--ablate", ",".join(self.ablate)] if self.ablate else [])]
+
+
 class Prediction(Part):
     """What the claim says of one run. says: as in `bench verdict --require`, with better, worse or equivalent; of a
     measure `ARM more|less than ARM`, or than 0 if the measure is itself a difference."""
@@ -110,8 +131,9 @@ class Finding(Part):
     """A claim and how it is asked.
 
     source: who makes the claim, and where. runs: by a name that the page uses. predicts: nothing for a claim about
-    coverage. coverage: whether the claim is about every run of every finding: that training sharpens. on_gpu: a run
-    that would need a GPU, which the page names as not run. paragraph: what is to be made of the answer, by hand.
+    coverage. about: `coverage` for a claim about every run of every finding: that training sharpens. imported: runs
+    that others made, by a name that the page uses. on_gpu: a run that would need a GPU, which the page names as not
+    run. paragraph: what is to be made of the answer, by hand.
     """
 
     number: int = Field(ge=1)
@@ -121,6 +143,7 @@ class Finding(Part):
     source: str
     about: Literal["predictions", "coverage"] = "predictions"
     runs: dict[str, Run] = {}
+    imported: dict[str, Imported] = {}
     predicts: list[Prediction] = []
     measures: list[Annotated[str, AfterValidator(_is_measure)]] = []
     published_pp: float | None = Field(None, gt=0, description="the effect that the source reports, if it does")
@@ -145,10 +168,6 @@ class Finding(Part):
         """All measures, those of its predictions first."""
         predicted = [one.measure for one in self.predicts if one.measure is not None]
         return list(dict.fromkeys([*predicted, *self.measures]))
-
-    @property
-    def is_run(self) -> bool:
-        return bool(self.runs) and all(run.record.is_dir() for run in self.runs.values())
 
 
 def read_findings(folder: Path = FOLDER) -> list[Finding]:

@@ -89,7 +89,10 @@ class ModelSource:
                 "`save_pretrained` wrote (config.json, model.safetensors, tokenizer.json)."
             )
         if self.kind == "gguf" and not self.path.is_file():
-            raise RefusedError(f"model.source gguf:{self.name}: there is no such file. Give the path of a .gguf file.")
+            raise RefusedError(
+                f"model.source gguf:{self.name}: there is no such file. Give the path of a .gguf file; `make models` "
+                "fetches a small one to .models."
+            )
 
 
 _COUNTED_EARLIER = {".json", ".safetensors", ".bin", ".model", ".jinja", ".txt"}

@@ -1,0 +1,101 @@
+"""What training changed in a run: the scores of the model before training, beside those of the baseline's cells."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from docs.findings.answer import Kept
+from docs.findings.markdown import table
+from docs.findings.measures import Measure, difference
+from docs.findings.source import Finding, Run
+from harness.errors import BenchError
+from harness.records import read_sweep
+from reports.formats import number, percent, points, signed_pp
+from reports.page.document import FINAL_SCORES
+
+_SCORES = FINAL_SCORES.removesuffix(".csv")
+
+Ask = Callable[[Sequence[str]], Any]
+"""Calls `bench` with these words and returns the document that it prints."""
+
+
+def ask(words: Sequence[str]) -> Any:
+    """Raises BenchError where it fails."""
+    called = subprocess.run(
+        [sys.executable, "-c", "from harness.cli import main; main()", *words], stdout=subprocess.PIPE, text=True
+    )
+    if called.returncode != 0:
+        raise BenchError(f"has not ended: {shlex.join(['bench', *words])}")
+    return json.loads(called.stdout)
+
+
+def before_and_after(run: Run, ask: Ask = ask) -> str:
+    """The baseline's cell of the first seed against the model that it started from, on other tasks, as JSON to be kept.
+    What was drawn before is not drawn again."""
+    sweep = read_sweep(run.folder)
+    cell = next(one for one in sweep.cells if (one.arm, one.seed) == (sweep.baseline, sweep.seeds[0]))
+    start = cell.spec["model"]["source"]
+    words = ["eval", str(cell.path), "--baseline", start, *shlex.split(run.before_and_after or "")]
+    changes = ask([*words, "--home", str(run.folder.parent), "--json"])["changes"]
+    document = {"cell": f"{cell.arm}, seed {cell.seed}", "command": shlex.join(["bench", *words]), "changes": changes}
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def section(finding: Finding, kept: dict[str, Kept]) -> str:
+    """A row for each run and score: before training, the mean of the baseline's cells, and whether it moved."""
+    rows = []
+    for name, one in kept.items():
+        for measure in _scores(finding, one):
+            before = one.before.get(measure.column)
+            if before is None:
+                continue
+            changes = {cell: after - before for cell, after in measure.values(one.folder).items()}
+            found = difference(changes, one.sweep.baseline, None)
+            if found is None:
+                continue
+            moved = "up" if found.low > 0 else "down" if found.high < 0 else "cannot be told"
+            after, change = number(before + found.mean), f"{found.mean:+.3g} {found.ends}"
+            rows.append([name, measure.column, number(before), after, change, moved])
+    return "\n\n".join(
+        [
+            "## What training changed",
+            table(["run", "score", "before", "after", "change, 95% interval", "moved"], rows),
+            "The cells are those of the baseline. The interval is over their seeds, on these problems.",
+            *(_elsewhere(name, one) for name, one in kept.items() if one.elsewhere),
+        ]
+    )
+
+
+def _scores(finding: Finding, kept: Kept) -> list[Measure]:
+    """The compared score, and the finding's measures among the final scores of the same task."""
+    compared = kept.sweep.metric.rpartition(".")[2]
+    asked = [Measure.parse(text) for text in finding.measured]
+    columns = [compared, *(one.column for one in asked if one.table == _SCORES)]
+    return [Measure(f"{_SCORES}", column, ("task", kept.task), False) for column in dict.fromkeys(columns)]
+
+
+def _elsewhere(name: str, kept: Kept) -> str:
+    """What `bench eval --baseline` found."""
+    found = kept.elsewhere
+    rows = [
+        [
+            *(row["task"], row["metric"], str(row["n_problems"]), percent(row["before"]), percent(row["after"])),
+            f"{signed_pp(100 * row['difference'])} pp",
+            f"{points(None if row['stderr'] is None else 100 * row['stderr'])} pp",
+            *(str(row["gained"]), str(row["lost"])),
+        ]
+        for row in found["changes"]
+    ]
+    columns = ["task", "metric", "problems", "before", "after", "change", "standard error", "gained", "lost"]
+    return "\n\n".join(
+        [
+            f"{name}, one cell ({found['cell']}) on a task that it was not trained on:",
+            table(columns, rows),
+            f"```\n{found['command']}\n```",
+        ]
+    )
