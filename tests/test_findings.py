@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from docs.findings.answer import Kept, _judged, all_runs, judged, summary
 from docs.findings.change import before_and_after
 from docs.findings.contents import HEAD_ROWS, README, with_head
 from docs.findings.measures import Measure, difference, measures_table
-from docs.findings.method import ONE_SEED_SDS, _visible_row
+from docs.findings.method import ONE_SEED_SDS, _budget, _visible_row
 from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
 from harness.errors import RefusedError
 from harness.plan import make_plan
@@ -369,6 +370,21 @@ def test_a_difference_of_a_measure_is_paired_by_seed() -> None:
     assert difference(values, "absent", "base") is None
     alone = difference({("arm", 0): 1.0, ("arm", 1): 2.0}, "arm", None)
     assert alone is not None and alone.mean == 1.5 and math.isnan(alone.low)
+
+
+def test_the_parts_of_the_noise_add_up() -> None:
+    """A report has the sd that each part adds to the mean over 4 seeds, the page that of one seed."""
+    differences = [0.0, 4.0, 0.0, 4.0]  # their variance is 16 / 3, that of their mean 4 / 3
+    parts = {"seeds": 0.75, "seeds_x_problems": 0.25, "sampling": 1 / 3, "problems": 0.25}
+    found = {part: {"sd_pp": variance**0.5} for part, variance in parts.items()}
+    budget = {"refused": None, "n_seeds": 4, "new_problems": {"parts": found}}
+    refused = {"differences_pp": [0.0, 90.0], "variance": {"refused": "why"}}
+    kept = Kept(Path("mine"))
+    vars(kept)["sweep"] = SimpleNamespace(seeds=range(4))
+    vars(kept)["report"] = {"contrasts": [{"differences_pp": differences, "variance": budget}, refused]}
+    last = _budget([kept]).splitlines()[-1]
+    assert last == "| mine | 4 | 2.31 | 1.73 | 1.00 | 1.15 | 0.50 |"
+    assert math.isclose(np.var(differences, ddof=1), 1.73**2 + 1.00**2 + 1.15**2, rel_tol=0.01)
 
 
 def test_few_seeds_see_large_effects_only() -> None:

@@ -3,6 +3,7 @@ seen."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,14 +11,19 @@ from typing import Any
 from docs.findings.answer import Kept, kept_runs
 from docs.findings.markdown import table
 from docs.findings.source import Finding
-from reports.formats import count, percent, points, ratio
+from reports.formats import MISSING, count, ratio
 from reports.statistics import power
 
 FEW_SEEDS = (3, 6)
 ONE_SEED_SDS = 1.960 + 0.842
 """Whoever knows the sd from elsewhere finds a true difference of so many sds in a single seed, with 80% power at the 5%
 level."""
-_PARTS = {"seeds": "training seeds", "seeds_x_problems": "seed x problem", "sampling": "evaluation samples"}
+_PARTS = {
+    "seeds": "by training seeds",
+    "seeds_x_problems": "by seed x problem",
+    "sampling": "by evaluation samples",
+    "problems": "by the choice of problems",
+}
 
 Row = dict[str, Any]
 
@@ -39,21 +45,24 @@ _PAGE = """# What was learned about measuring
 
 <!-- Made by `make findings`. -->
 
-Over {comparisons} of an arm with its baseline, in {sweeps}. Every number of a sweep is the median over its comparisons.
+Over {comparisons} of an arm with its baseline, in {sweeps}.
 
 ## Where the noise comes from
 
 {budget}
 
-The sd is that of one seed's difference, in percentage points. The shares are of the variance of the mean difference on
-these problems. More samples shrink the last of them only; more seeds shrink all.
+All numbers are standard deviations in percentage points, as root mean squares over the comparisons of a run. The first
+is that of one seed's difference on these problems; the next three are its parts. Their squares add up to its square,
+unless a part came out below zero and was set to zero. More seeds average all three; more samples of a problem shrink
+the third only. The last is what other problems of the kind, as many as here, would add to the mean difference: neither
+seeds nor samples average it.
 
 ## What pairing saved
 
 {pairing}
 
-The correlation is that of the two arms' scores over seeds. The variance ratio is that of the paired mean difference
-over an unpaired one: at 0.5, pairing saved half of the seeds. Above 1 it cost some.
+Medians over the comparisons of a run. The correlation is that of the two arms' scores over seeds. The variance ratio is
+that of the paired mean difference over an unpaired one: at 0.5, pairing saved half of the seeds. Above 1 it cost some.
 
 ## What fewer seeds would have seen
 
@@ -75,24 +84,31 @@ def _median(rows: Sequence[Row], value: Callable[[Row], float | None]) -> float 
     return statistics.median(known) if known else None
 
 
-def _share(part: str) -> Callable[[Row], float | None]:
-    def share(row: Row) -> float | None:
-        budget = row["variance"]
-        if budget is None or budget["refused"]:
-            return None
-        parts = budget["these_problems"]["parts"]
-        return parts[part]["share"] if part in parts else None  # greedy decoding has no noise of samples
+def _part_pp(part: str) -> Callable[[Row], float | None]:
+    """The sd of one seed's difference that comes from a part; of the problems, the sd of the mean."""
 
-    return share
+    def sd_pp(row: Row) -> float | None:
+        found = row["variance"]["new_problems"]["parts"].get(part)  # greedy decoding has no noise of samples
+        if found is None or found["sd_pp"] is None:
+            return None
+        return float(found["sd_pp"]) * (1 if part == "problems" else math.sqrt(row["variance"]["n_seeds"]))
+
+    return sd_pp
 
 
 def _budget(kept: Sequence[Kept]) -> str:
     rows = []
     for one in kept:
-        contrasts = one.report["contrasts"]
-        shares = [percent(_median(contrasts, _share(part))) for part in _PARTS]
-        rows.append([one.folder.name, str(len(one.sweep.seeds)), points(_median(contrasts, _sd_pp)), *shares])
-    return table(["run", "seeds", "sd (pp)", *_PARTS.values()], rows)
+        known = [row for row in one.report["contrasts"] if row["variance"] and not row["variance"]["refused"]]
+        parts = [_root_mean_square(known, part) for part in (_sd_pp, *map(_part_pp, _PARTS))]
+        rows.append([one.folder.name, str(len(one.sweep.seeds)), *parts])
+    return table(["run", "seeds", "one seed", *_PARTS.values()], rows)
+
+
+def _root_mean_square(rows: Sequence[Row], value: Callable[[Row], float | None]) -> str:
+    """Over comparisons: unlike medians, variances that add up in each add up here too."""
+    known = [one for row in rows if (one := value(row)) is not None]
+    return f"{math.sqrt(statistics.fmean(one**2 for one in known)):.2f}" if known else MISSING
 
 
 def _pairing(kept: Sequence[Kept]) -> str:
