@@ -6,20 +6,19 @@
     run.compare("no_std", "group_std")["verdict"]
     run.figure("learning")
 
-Tables are Arrow's. Scores and samples have the columns that `bench import` reads. Whoever looks at `contrasts` has
-looked at the verdicts: it counts as a look, as `bench verdict` does.
+Tables are Arrow's. Scores and samples have the columns that `bench import` reads. Whoever reads `contrasts` has looked
+at the verdicts: it counts as a look, as `bench verdict` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from harness.cli.options import home_folder, require_any_done, run_folder
-from harness.errors import RefusedError, UnknownNameError
+from harness.cli.options import finished_analysis, home_folder, record_look
+from harness.errors import RefusedError, UnknownNameError, few
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
     from reports.measure import Analysis
 
+Form = Literal["csv", "parquet"]
 TABLES = ("scores", "steps", "samples", "contrasts")
-"""The tables of a run, as attributes of `Results` and as files of `bench export`."""
+"""The tables of a run, as attributes of `Results` and as files of `Results.export`."""
 
 _IMPORTED_AS = {"problem_id": "problem", "n_tokens": "tokens"}
 """Columns of evals.parquet -> what `bench import` calls them."""
@@ -40,22 +40,36 @@ class FigureView:
 
     title: str
     caption: str
-    svg: str
-    csv: str
+    svg: str = field(repr=False)
+    csv: str = field(repr=False)
 
     def _repr_svg_(self) -> str:
         return self.svg
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
-    """The finished cells of a run."""
+    """The finished cells of a run; `load` reads them. Each table is made when it is first asked for."""
 
-    sweep: SweepRecord
+    analysis: Analysis
+
+    def __repr__(self) -> str:
+        sweep, n_done = self.sweep, sum(map(len, self.analysis.measurements.values()))
+        seeds = few(list(map(str, sweep.seeds)))
+        return f"<run {sweep.name}: arms {few(sweep.arms)}; seeds {seeds}; {n_done} of {len(sweep.cells)} cells done>"
+
+    @property
+    def sweep(self) -> SweepRecord:
+        """The question as it was last run: its arms, seeds, metric and cells."""
+        return self.analysis.sweep
 
     @cached_property
     def scores(self) -> pyarrow.Table:
-        """A row for each number of each evaluation: arm, seed, task, metric, value, step, and whether it is `final`."""
+        """A row for each number of each evaluation: arm, seed, task, metric, value, step, and whether it is `final`.
+
+        value: as recorded; pass@k and other accuracies are fractions. A number that a cell could not work out has no
+        row.
+        """
         import pyarrow
 
         rows = [
@@ -63,7 +77,7 @@ class Results:
                 **{"arm": m.cell.arm, "seed": m.cell.seed, "task": row["task"], "metric": name, "value": value},
                 **{"step": row["step"], "final": row["final"]},
             }
-            for cells in self._analysis.measurements.values()
+            for cells in self.analysis.measurements.values()
             for m in cells
             for row in m.scores
             for name, value in row["metrics"].items()
@@ -73,12 +87,13 @@ class Results:
 
     @cached_property
     def steps(self) -> pyarrow.Table:
-        """A row for each step of training: arm, seed, and the columns of steps.jsonl."""
+        """A row for each step of training: arm, seed, and the fields of steps.jsonl. A field that a cell did not record
+        is null. No rows if nothing was trained, or if imported runs have no curves."""
         import pyarrow
 
         from reports.page.document import step_columns
 
-        return pyarrow.table(step_columns(self._analysis))
+        return pyarrow.table(step_columns(self.analysis))
 
     @cached_property
     def samples(self) -> pyarrow.Table:
@@ -87,7 +102,7 @@ class Results:
         import pyarrow
 
         tables = []
-        for cell in (m.cell for cells in self._analysis.measurements.values() for m in cells):
+        for cell in (m.cell for cells in self.analysis.measurements.values() for m in cells):
             table = cell.read_evals()
             if table is None:
                 continue
@@ -98,70 +113,76 @@ class Results:
 
     @cached_property
     def contrasts(self) -> pyarrow.Table:
-        """A row for each contrast: difference, interval, p value and verdict. Counts as a look."""
+        """A row for each declared contrast: difference, interval, p value and verdict. Those of a factorial are its
+        main effects and interactions. Differences and intervals (`_pp`) are in percentage points. Counts as a look."""
         import pyarrow
 
         from reports.page.document import COMPARISON_KEYS, verdict_document
 
-        rows = verdict_document(self._analysis)["contrasts"]
-        self.sweep.record_look({row["arm"]: row["verdict"] for row in rows})
-        wanted = ("arm", "baseline", "metric", *COMPARISON_KEYS, "p_holm", "margin_pp")
-        return pyarrow.Table.from_pylist([{name: row.get(name) for name in wanted} for row in rows])
+        document = verdict_document(self.analysis)
+        record_look(self.sweep, document)
+        rows = document["interactions"] or document["contrasts"]
+        wanted = ("arm", "baseline", "metric", *COMPARISON_KEYS, "p_holm", "margin_pp", "token_ratio")
+        return pyarrow.Table.from_pylist([{name: row[name] for name in wanted if name in row} for row in rows])
 
-    def compare(self, treatment: str, baseline: str) -> dict[str, Any]:
-        """Two arms, paired by seed: a row like those of `contrasts` in report.json. Raises UnknownNameError for an arm
-        that the run does not have."""
-        from reports.measure.measurements import Metric
+    def compare(self, treatment: str, baseline: str, metric: str | None = None) -> dict[str, Any]:
+        """Two arms, paired by seed, or by problem where no seed is known: a row like those of `contrasts` in
+        report.json, among them difference_pp, low_pp, high_pp, p, verdict and n_pairs.
+
+        metric: eval.final.[TASK.]NAME, that of the sweep by default. Raises UnknownNameError for an arm that the run
+        does not have, and RefusedError for a metric that does not compare arms, or that an arm has no score of.
+        """
+        from reports.measure.measurements import Metric, MetricError
         from reports.page.comparison import Group, compare_groups
 
+        sweep, wanted = self.sweep, metric or self.sweep.metric
         for arm in (treatment, baseline):
-            if arm not in self.sweep.arms:
-                raise UnknownNameError("arm", arm, self.sweep.arms)
+            if arm not in sweep.arms:
+                raise UnknownNameError("arm", arm, sweep.arms)
+        try:
+            parsed = Metric.parse(wanted, sweep)
+        except MetricError as error:
+            raise RefusedError(f"{error}.") from None
         groups = [
-            Group(arm, [cell for cell in self.sweep.cells if cell.arm == arm], Metric.of(self.sweep))
-            for arm in (treatment, baseline)
+            Group(arm, [cell for cell in sweep.cells if cell.arm == arm], parsed) for arm in (treatment, baseline)
         ]
-        sweep = self.sweep
-        return compare_groups(*groups, metric=sweep.metric, alpha=sweep.alpha, margin_pp=sweep.margin_pp, unlike=None)
+        for group in groups:
+            if not group.scored:
+                raise RefusedError(f"{group.label}: no finished cell has {wanted}, so there is nothing to compare.")
+        return compare_groups(*groups, metric=wanted, alpha=sweep.alpha, margin_pp=sweep.margin_pp, unlike=None)
 
     def figure(self, name: str) -> FigureView:
-        """A figure of the report. Raises UnknownNameError, and RefusedError if the records hold nothing for it."""
+        """A figure of the report; `bench ls figures` lists the names. Raises UnknownNameError, and RefusedError if the
+        records hold nothing for it."""
         from reports.figures import drawn_figure
 
-        figure = drawn_figure(self._analysis, name)
+        figure = drawn_figure(self.analysis, name)
         if figure is None:
             raise RefusedError(f"{self.sweep.name}: its records hold nothing that the figure {name} shows.")
         return FigureView(figure.title, figure.caption, figure.svg, figure.csv)
 
-    @cached_property
-    def _analysis(self) -> Analysis:
-        from reports.measure import analyse
+    def export(self, folder: str | Path, to: Form = "csv") -> list[Path]:
+        """Write every table that has rows as <folder>/<table>.<to>, and return the paths. Reads `contrasts`, so it
+        counts as a look. Raises RefusedError for another form."""
+        import pyarrow.csv
+        import pyarrow.parquet
 
-        return analyse(self.sweep)
+        if to not in get_args(Form):
+            raise RefusedError(f"tables are written as {' or '.join(get_args(Form))}, not as {to!r}.")
+        write = pyarrow.csv.write_csv if to == "csv" else pyarrow.parquet.write_table
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        written = []
+        for name in TABLES:
+            if len(table := getattr(self, name)):
+                written.append(Path(folder) / f"{name}.{to}")
+                write(table, written[-1])
+        return written
 
 
-def load(run: str | Path, home: Path | None = None) -> Results:
-    """A run by its name or folder; home: where names are looked for, $BENCH_HOME or ./runs by default. Raises
-    RefusedError if it was never run, or if no cell is done."""
-    from harness.records import read_sweep
+def load(run: str | Path, home: str | Path | None = None) -> Results:
+    """A run by its name, folder or sweep file. home: where names are looked for, $BENCH_HOME or ./runs by default.
 
-    sweep = read_sweep(run_folder(str(run), home_folder(home)))
-    require_any_done(sweep, "there is nothing to load")
-    return Results(sweep)
-
-
-def write_tables(results: Results, folder: Path, ending: str) -> Sequence[Path]:
-    """Write every table that has rows as <folder>/<table>.<ending>; ending: csv or parquet."""
-    import pyarrow
-    import pyarrow.csv
-    import pyarrow.parquet
-
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name in TABLES:
-        table: pyarrow.Table = getattr(results, name)
-        if len(table):
-            path = folder / f"{name}.{ending}"
-            (pyarrow.csv.write_csv if ending == "csv" else pyarrow.parquet.write_table)(table, path)
-            written.append(path)
-    return written
+    The plug-ins that it ran with are in use from then on. A damaged cell is left out with a warning on stderr. Raises
+    RefusedError if it was never run, if it is a search, or if no cell is done.
+    """
+    return Results(finished_analysis(str(run), home_folder(None if home is None else Path(home))))

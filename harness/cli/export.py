@@ -32,10 +32,10 @@ def export(
 
     Example: bench export std_norm --to parquet
     """
-    from harness.api import load, write_tables
+    from harness.api import load
 
     results = load(sweep, home)
-    written = write_tables(results, out or results.sweep.path / "export", to)
+    written = results.export(out or results.sweep.path / "export", to.value)
     if json:
         print_json([str(path) for path in written])
         return

@@ -55,10 +55,11 @@ def load_pretrained(
 
 
 def require_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise RefusedError if a safetensors file of the folder is not whole, or holds a weight of one of these names in
-    another shape. Only the heads of the files are read."""
+    """Raise RefusedError if the folder holds no weights in safetensors or only adapters, or if a file is not whole or
+    holds a weight of one of these names in another shape. Only the heads of the files are read."""
     from safetensors import SafetensorError, safe_open
 
+    _require_weights(folder)
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="pt") as weights:
@@ -69,8 +70,16 @@ def require_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
             if shapes.get(name, shape) != shape:
                 raise RefusedError(
                     f"{path}: is of another shape than the model that training started from: {name} is "
-                    f"{list(shape)}, not {list(shapes[name])}."
+                    f"{list(shape)}, not {list(shapes[name])}. Start from the folder `model` in the config file, and "
+                    "save the whole model as it was trained."
                 )
+
+
+def _require_weights(folder: Path) -> None:
+    if (folder / "adapter_config.json").exists():
+        raise RefusedError(f"{folder}: holds adapters. Merge them into the weights before saving (merge_and_unload).")
+    if not any(folder.glob("*.safetensors")):
+        raise RefusedError(f"{folder}: holds no weights in safetensors. Save it with save_pretrained.")
 
 
 def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
@@ -80,10 +89,7 @@ def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
     """
     from safetensors import SafetensorError
 
-    if (folder / "adapter_config.json").exists():
-        raise RefusedError(f"{folder}: holds adapters. Merge them into the weights before saving (merge_and_unload).")
-    if not any(folder.glob("*.safetensors")):
-        raise RefusedError(f"{folder}: holds no weights in safetensors. Save it with save_pretrained.")
+    _require_weights(folder)
     try:
         with _quietly():
             loaded, info = type(model).from_pretrained(

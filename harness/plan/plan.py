@@ -17,7 +17,7 @@ from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import BENCH, OutsideTrainer
-from harness.errors import Faults, GateError, RefusedError
+from harness.errors import Faults, GateError, RefusedError, few
 from harness.executors.slots import gpu_here
 from harness.plan.designs import leave_one_out_faults
 from harness.plan.filing import PlannedCell, records_of
@@ -328,7 +328,11 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             f"{'arm' if len(greedy) == 1 else 'arms'} {', '.join(greedy)}: eval.samples does not count at "
             "eval.temperature 0. All samples of a problem would be equal, so one is drawn."
         )
-    warnings += [words for arm, spec in specs.items() if (words := _outside_words(arm, spec)) is not None]
+    outside: dict[str, list[str]] = {}
+    for arm, spec in specs.items():
+        if (words := _outside_words(spec)) is not None:
+            outside.setdefault(words, []).append(arm)
+    warnings += [f"{'arm' if len(arms) == 1 else 'arms'} {few(arms)}: {words}" for words, arms in outside.items()]
     baseline = sweep.compare.baseline
     if baseline is not None and baseline not in chosen:
         warnings.append(f"the baseline {baseline} is not among --arms; {chosen[0]} takes its place.")
@@ -343,18 +347,17 @@ def _draws_in_training(spec: RunSpec) -> bool:
     return spec.checkpoint is None and spec.pairs.type != "dataset" and spec.trainer.type == BENCH
 
 
-def _outside_words(arm: str, spec: RunSpec) -> str | None:
+def _outside_words(spec: RunSpec) -> str | None:
     """What of the spec acts on an arm that a program of the user's own trains; None for other arms."""
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return None
-    read = ", ".join(trainer.knobs_read()) or "no other knobs"
+    read = ", ".join(["trainer.args", *trainer.knobs_read()])
     ignored = dict.fromkeys(knob.partition(".")[0] for knob in unread(spec))
     return (
-        f"arm {arm}: a program of your own trains it (trainer.type={trainer.type}). It gets the start, the prompts, "
-        f"seed and budget, trainer.args, and {read}; no other knob of {', '.join(ignored)} acts on it. It shares no "
-        "sampling noise with other arms, and resumes as exactly as it can itself. The estimates leave its training "
-        "out."
+        f"trained by a program of your own (trainer.type={trainer.type}), which gets the start, the prompts, seed, "
+        f"budget and {read}. No other knob of {', '.join(ignored)} acts on it. It shares no sampling noise with other "
+        "arms, and resumes as exactly as it can itself. The estimates leave its training out."
     )
 
 

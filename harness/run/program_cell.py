@@ -209,7 +209,7 @@ class ProgramCell:
             try:
                 self._follow(process, output)
             except ContractError as error:
-                raise _failure(str(error), process) from None
+                raise process.failed(str(error)) from None
 
     def _follow(self, process: Process, output: Path) -> None:
         """Record what the program writes until it has ended or diverged. Raises RefusedError if it failed."""
@@ -238,11 +238,11 @@ class ProgramCell:
             if code is not None or ((is_complete or overran) and not watch.may_end_by_itself(at_once=not is_complete)):
                 break
             if (reason := watch.reason_to_end()) is not None and not is_complete:
-                raise _failure(reason, process)
+                raise process.failed(reason)
             self._stopping.signs_of_life += 1
             time.sleep(POLL_S)
         if not is_complete:
-            raise _failure(self._why_incomplete(code, over_at), process)
+            raise process.failed(self._why_incomplete(code, over_at))
         if code:
             self._log.note(f"the program ended with exit code {code} after its last checkpoint")
 
@@ -251,7 +251,7 @@ class ProgramCell:
         if over_at is not None and step > over_at:
             return (
                 f"the program went on after its budget, which was used at step {over_at}, and left no checkpoint of "
-                "that step or a later one when it was stopped"
+                "that step or a later one when it was stopped. Let it end with the step that reaches `budget`"
             )
         if code:
             return f"the program ended with exit code {code} after step {step}"
@@ -260,7 +260,10 @@ class ProgramCell:
                 f"the program ended after step {step} of {steps}, with budget left: cells are compared at their "
                 "budget. Lower train.steps, or let it train on"
             )
-        return f"the program ended without a final checkpoint: its last step, {step}, has none"
+        return (
+            f"the program ended without a final checkpoint: its last step, {step}, has none. Save one after the last "
+            f'step, and then announce it in metrics.jsonl: {{"step": {step}, "checkpoint": "step-{step}"}}'
+        )
 
     def _record(self, step: Step, took_s: float | None = None) -> None:
         drawn = step.generated_tokens - self._done.generated_tokens
@@ -388,10 +391,3 @@ class ProgramCell:
         done = self._done
         frac = min(1.0, self._used_frac(done))
         self._report(Progress("training", done.step, self._spec.train.steps, frac, self._reward, self._tokens_per_s))
-
-
-def _failure(reason: str, process: Process) -> RefusedError:
-    lines = process.last_lines()
-    if not lines:
-        return RefusedError(f"{reason}. It wrote no output.")
-    return RefusedError("\n  ".join([f"{reason}. Its last lines:", *lines]))

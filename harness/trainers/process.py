@@ -75,6 +75,11 @@ class Process:
             text = handle.read().decode(errors="replace")
         return [line for line in re.split(r"[\r\n]+", text) if line.strip()][-LAST_LINES:]
 
+    def failed(self, reason: str) -> RefusedError:
+        """The error that says why, in its first line, and shows the last of what it wrote."""
+        lines = self.last_lines() or ["(it wrote no output)"]
+        return RefusedError("\n  ".join([f"{reason.rstrip('.')}.", "Its last lines:", *lines]))
+
     def __enter__(self) -> Process:
         return self
 
@@ -126,9 +131,12 @@ class Watch:
         if (size := self._process.written_bytes()) != self._bytes:
             self._bytes, self._heard_s = size, now_s
         if trainer.timeout_h is not None and now_s - self._began_s > 3600 * trainer.timeout_h:
-            return f"the program was stopped after trainer.timeout_h={trainer.timeout_h:g} hours"
+            return f"the program was stopped after trainer.timeout_h={trainer.timeout_h:g} hours. Raise it to go on"
         if now_s - self._heard_s > 60 * trainer.silence_min:
-            return f"the program was silent for trainer.silence_min={trainer.silence_min:g} minutes and was stopped"
+            return (
+                f"the program was silent for trainer.silence_min={trainer.silence_min:g} minutes and was stopped. "
+                "Raise it if the program was at work, or let it print a line now and then"
+            )
         return None
 
 

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from pydantic import ValidationError
+
 from harness.errors import RefusedError, nearest, shown
-from harness.records.files import read_object
+from harness.records.files import DamagedRecordError, read_object
+from harness.records.tables import REMEDY
 from harness.trainers.contract import (
     CHECKPOINT,
     CONFIG_FILE,
@@ -24,6 +27,7 @@ from harness.trainers.contract import (
     ROLLOUTS_FILE,
     STEP,
     TRAINED,
+    VERSION,
     Done,
     ProgramConfig,
 )
@@ -65,7 +69,7 @@ class Lines:
             self._lines += 1
             place = f"{self.path.name}, line {self._lines}"
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode())
             except ValueError as error:
                 raise ContractError(f"{place}: is no JSON ({error}): {shown(line.decode(errors='replace'))}") from None
             if not isinstance(row, dict):
@@ -209,10 +213,12 @@ class Rollouts:
         self._lines = Lines(self.folder / ROLLOUTS_FILE)
         self._drawn: dict[tuple[int, str], int] = {}
         self._waiting: list[Row] = []
+        self._given = 0
 
     def of_step(self, step: int) -> list[Row]:
-        """Those of a step whose metrics were read. Raises ContractError."""
+        """Those of a step whose metrics were read. Raises ContractError, also for one of a step that was given."""
         self._waiting += [self._checked(place, row) for place, row in self._lines.read()]
+        self._given = step
         found = [row for row in self._waiting if row[STEP] <= step]
         self._waiting = [row for row in self._waiting if row[STEP] > step]
         return [row for row in found if row[STEP] == step]
@@ -225,6 +231,11 @@ class Rollouts:
                 )
         if not _is_count(row.get(STEP)) or not isinstance(reward := row.get("reward"), int | float | None):
             raise ContractError(f"{place}: a completion has a step, and a reward that is a number or null")
+        if row[STEP] <= self._given:
+            raise ContractError(
+                f"{place}: is of step {row[STEP]}, whose row in {METRICS_FILE} was written before. Write the "
+                "completions of a step first"
+            )
         key = (row[STEP], row["problem_id"])
         self._drawn[key] = sample = self._drawn.get(key, -1) + 1
         known = {name: row[name] for name in (STEP, *_ROLLOUT)}
@@ -263,7 +274,7 @@ class Written:
     def _add(
         self, folder: Path, names: Mapping[str, str], counts_trained: bool, superseded: Callable[[int, int], bool]
     ) -> None:
-        epoch, config = epoch_of(folder), ProgramConfig.model_validate(read_object(folder / CONFIG_FILE))
+        epoch, config = epoch_of(folder), read_config(folder / CONFIG_FILE)
         metrics, rollouts = Metrics(folder, config.done, names, counts_trained), Rollouts(folder)
         with suppress(ContractError):
             for news in metrics.read():
@@ -277,6 +288,23 @@ class Written:
                 else:
                     self.steps[news.step] = news, rollouts.of_step(news.step)
                     self.diverged = None
+
+
+def read_config(path: Path) -> ProgramConfig:
+    """The config file of an earlier start. Raises RefusedError for one of a newer contract, DamagedRecordError for one
+    that is not what was written."""
+    document = read_object(path)
+    if _is_count(version := document.get("contract")) and version > VERSION:
+        raise RefusedError(
+            f"{path}: is of contract {version}, and this version of bench speaks {VERSION}: a newer one began this "
+            "cell. Go on with that, or move the cell's folder away and train it anew."
+        )
+    try:
+        return ProgramConfig.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DamagedRecordError(f"{path}: is damaged ({where}: {first['msg']}). {REMEDY}") from None
 
 
 def folder_of(program: Path, epoch: int) -> Path:

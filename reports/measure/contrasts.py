@@ -283,12 +283,13 @@ def _absences(cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], 
 
 
 def absence(cell: CellRecord | None) -> str | None:
-    """Why a cell has no score; None if it is done."""
+    """Why a cell has no score, in a line; None if it is done."""
     if cell is None:
         return "absent"
     if cell.state == "done":
         return None
-    return cell.state + (f" ({cell.reason})" if cell.reason else "")
+    first, *_ = (cell.reason or "").splitlines() or [""]  # what a program wrote last may follow
+    return cell.state + (f" ({first.rstrip('.')})" if first else "")
 
 
 def token_ratio(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> float | None:

@@ -10,6 +10,7 @@ from scipy import stats
 
 from harness.api import load
 from harness.errors import RefusedError, UnknownNameError
+from harness.records import read_sweep
 from tests.harness.cli.conftest import Bench, bench
 from tests.harness.imports.test_import import write_table
 from tests.reports.synthetic import STEPS, write_sweep
@@ -19,7 +20,8 @@ __all__ = ["bench"]
 
 def test_a_run_gives_tables_a_comparison_and_figures(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", {"base": 0.0, "up": 3.0}, seeds=4)
-    run = load("one", tmp_path)
+    run = load("one", str(tmp_path))
+    assert repr(run) == "<run one: arms base, up; seeds 0, 1, 2, 3; 8 of 8 cells done>"
     final = run.scores.filter(pc.field("final") & (pc.field("metric") == "pass@1")).to_pandas()
     by_arm = {arm: [*rows.sort_values("seed")["value"]] for arm, rows in final.groupby("arm")}
     (row,) = run.contrasts.to_pylist()
@@ -28,10 +30,31 @@ def test_a_run_gives_tables_a_comparison_and_figures(tmp_path: Path) -> None:
     assert run.compare("base", "up")["difference_pp"] == pytest.approx(-row["difference_pp"])
     assert len(run.steps) == 8 * STEPS and {"arm", "seed", "step", "reward/mean"} <= {*run.steps.column_names}
     assert {"arm", "seed", "problem", "sample", "correct"} <= {*run.samples.column_names}
+    assert run.compare("up", "base", "eval.final.pass@4")["metric"] == "eval.final.pass@4"
+
+
+def test_what_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "one", {"base": 0.0, "up": 3.0}, seeds=3)
+    run = load(tmp_path / "one")
     with pytest.raises(UnknownNameError, match="unknown arm 'upp'; did you mean up"):
         run.compare("upp", "base")
+    with pytest.raises(RefusedError, match="names the task 'sum': the sweep evaluates"):
+        run.compare("up", "base", "eval.final.sum.pass@1")
+    with pytest.raises(UnknownNameError, match="unknown figure 'forst'; did you mean forest"):
+        run.figure("forst")
+    with pytest.raises(RefusedError, match="written as csv or parquet, not as 'json'"):
+        run.export(tmp_path / "out", "json")  # type: ignore[arg-type]
     with pytest.raises(RefusedError, match="no records in"):
         load("other", tmp_path)
+
+
+def test_a_damaged_cell_is_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(tmp_path / "one", {"base": 0.0, "up": 3.0}, seeds=3)
+    damaged = next(cell.path for cell in read_sweep(tmp_path / "one").cells if (cell.arm, cell.seed) == ("up", 1))
+    (damaged / "scores.jsonl").write_text("nothing\n")
+    run = load("one", tmp_path)
+    assert "up-s1 is damaged and left out" in capsys.readouterr().err
+    assert run.compare("up", "base")["n_pairs"] == 2
 
 
 @pytest.mark.slow
@@ -39,6 +62,17 @@ def test_a_figure_shows_in_a_notebook(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", {"base": 0.0, "up": 3.0}, seeds=3)
     figure = load(tmp_path / "one").figure("forest")
     assert figure._repr_svg_().lstrip().startswith(("<svg", "<?xml")) and "arm,baseline,seed" in figure.csv
+
+
+@pytest.mark.slow
+def test_whoever_reads_the_contrasts_has_looked(bench: Bench, tmp_path: Path) -> None:
+    bench("import", "mine", write_table(tmp_path / "results.csv", {"base": 0.3, "tuned": 0.7}))
+    run = load("mine", "runs")
+    assert run.compare("tuned", "base")["verdict"] == "better"
+    assert read_sweep(tmp_path / "runs/mine").looks == []
+    verdicts = {row["arm"]: row["verdict"] for row in run.contrasts.to_pylist()}
+    (look,) = read_sweep(tmp_path / "runs/mine").looks
+    assert look.verdicts == verdicts == {"tuned": "better"}
 
 
 @pytest.mark.slow

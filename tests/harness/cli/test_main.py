@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from typing import Any
@@ -94,3 +95,16 @@ def test_help_goes_to_stdout_with_an_example(bench: Bench, words: list[str]) -> 
     result = bench(*words)
     assert (result.code, result.err) == (0, "")
     assert "Example: bench " in result.out
+
+
+def test_a_notebook_s_drawing_package_is_not_ours() -> None:
+    """Its kernel may run in another environment than the bench that it starts."""
+    program = "from harness.cli import main\ntry:\n    main()\nfinally:\n    import matplotlib\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "--version"],
+        env=os.environ | {"MPLBACKEND": "not_installed_here"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -100,11 +100,12 @@ def test_a_cell_of_a_program_is_a_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("exit", r"exit code 3 after step 2\. Its last lines:\n  line 10\n(.*\n)+  line 29"),
+        ("exit", r"exit code 3 after step 2\.\n  Its last lines:\n  line 10\n(.*\n)+  line 29"),
         ("early", r"ended after step 2 of 6, with budget left"),
         (
             "no_final",
-            r"ended without a final checkpoint: its last step, 6, has none\. Its last lines:\n  resumes from 0",
+            r'without a final checkpoint: its last step, 6, has none\. .*: \{"step": 6, "checkpoint": "step-6"\}\.\n'
+            r"  Its last lines:\n  resumes from 0",
         ),
         ("overrun", r"went on after its budget, which was used at step 6, and left no checkpoint"),
         ("backwards", r"generated_tokens falls from 20 to 5"),
@@ -196,7 +197,7 @@ def test_page_terminal_and_json_say_what_a_program_cannot_promise(
 ) -> None:
     code, printed = bench.run_here(write_sweep(tmp_path, 2), tmp_path / "runs", page=True)
     assert code == 0, printed
-    assert "arm mine: a program of your own trains it" in printed and "no other knob of reward" in printed
+    assert "arm mine: trained by a program of your own" in printed and "No other knob of reward" in printed
     report = tmp_path / "runs" / "small" / "report"
     sentence = "mine was trained by a program outside of bench (trainer.type=command)"
     (contrast,) = json.loads((report / "report.json").read_text())["contrasts"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.errors import BenchError
 from harness.records.files import write_json
 from harness.trainers.contract import Budget, Done, ProgramConfig
 from harness.trainers.written import Announced, ContractError, Lines, Metrics, Rollouts, Step, Written, folder_of
@@ -20,7 +21,7 @@ START = Done(step=0, generated_tokens=0, trained_tokens=0)
 
 def write(folder: Path, *rows: Any, name: str = "metrics.jsonl") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / name).open("a", encoding="utf-8") as file:
+    with (folder / name).open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.writelines((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
 
 
@@ -67,6 +68,7 @@ def test_names_are_mapped_and_other_metrics_keep_theirs_apart(tmp_path: Path) ->
         ([{"step": 1}], r"generated_tokens is None, but every row counts them"),
         ([row(1, kl="low")], r"kl is 'low', but a metric is a number or null"),
         (["{"], r"line 1: is no JSON"),
+        (["\udcff"], r"line 1: is no JSON \('utf-8' codec can't decode byte 0xff"),
         (["[1]"], r"is \[1\], but a row is an object"),
         ([row(1), {"step": 2, "checkpoint": "c"}], r"checkpoint is of step 2, but the last row is of step 1"),
         ([row(1), {"step": 1, "checkpoint": "../c"}], r"does not lie below the output folder"),
@@ -105,8 +107,11 @@ def test_completions_are_numbered_by_prompt_and_wait_for_their_step(tmp_path: Pa
     rollouts = Rollouts(tmp_path)
     assert [(one["problem_id"], one["sample"]) for one in rollouts.of_step(1)] == [("a", 0), ("a", 1), ("b", 0)]
     assert [one["step"] for one in rollouts.of_step(2)] == [2]
+    write(tmp_path, {"step": 2, "problem_id": "a", **drawn}, name="rollouts.jsonl")
+    with pytest.raises(ContractError, match=r"line 5: is of step 2, whose row in metrics\.jsonl was written before"):
+        rollouts.of_step(3)
     write(tmp_path, {"step": 3, "problem_id": "a", "text": "x"}, name="rollouts.jsonl")
-    with pytest.raises(ContractError, match="line 5: correct is None, but a completion has one"):
+    with pytest.raises(ContractError, match="line 6: correct is None, but a completion has one"):
         rollouts.of_step(3)
 
 
@@ -152,6 +157,24 @@ def test_a_later_start_replaces_the_steps_that_it_began_anew(tmp_path: Path) -> 
 def test_divergence_is_remembered_so_that_no_start_draws_again_until_it_is_finite(tmp_path: Path) -> None:
     start(tmp_path, 1, START, row(1), {"step": 1, "checkpoint": "c"}, row(2, loss=float("nan")))
     assert Written.by(tmp_path, {}, False, lambda epoch, step: False).diverged == "loss is nan at step 2"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"contract": 2, "new": 1},
+            r"e0001/config\.json: is of contract 2, and this version of bench speaks 1: a newer",
+        ),
+        ({"done": None}, r"e0001/config\.json: is damaged \(done: .*\)\. Restore it"),
+    ],
+)
+def test_a_start_of_a_newer_bench_is_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    start(tmp_path, 1, START, row(1))
+    path = folder_of(tmp_path, 1) / "config.json"
+    write_json(path, json.loads(path.read_text()) | changed)
+    with pytest.raises(BenchError, match=message):
+        Written.by(tmp_path, {}, False, lambda epoch, step: False)
 
 
 def test_a_checkpoint_is_announced_by_its_folder(tmp_path: Path) -> None:
