@@ -211,6 +211,12 @@ def test_of_many_files_of_training_some_are_read(tmp_path, monkeypatch):
     assert "164 of more than 164 recorded samples" in (tmp_path / "page" / "samples.html").read_text()
 
 
+def test_a_file_of_training_may_hold_no_step_that_is_shown(tmp_path):
+    cell = write_sweep(tmp_path, {"base": 0.0}, seeds=1).cells[0]
+    shown = read_samples(cell, Share(0, 0, (1,), 3), 9, 0).samples
+    assert [one.when for one in shown] == ["training 1"] * 3
+
+
 def test_shares_divide_what_there_is_room_for():
     extent = Extent(final=100, curve=50, training=dict.fromkeys(range(1, 11), 10))
     assert share([extent], 250) == Share(100, 50)
