@@ -36,7 +36,8 @@ def kept(notebook: Any) -> Any:
             if "text" in output:
                 output.text = output.text.replace("\r\n", "\n")
             else:
-                output.metadata, output.data = {}, {form: output.data[form] for form in (SVG, TEXT) if form in output.data}
+                output.metadata = {}
+                output.data = {form: output.data[form] for form in (SVG, TEXT) if form in output.data}
     return notebook
 
 
