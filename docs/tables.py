@@ -21,6 +21,7 @@ from algorithms import RULES, AnyObjective, Objective, PreferenceObjective, acti
 from algorithms.elsewhere import DIALECTS, Config, Dialect, differences, translate, understand, yaml_scalar
 from algorithms.overrides import family_of
 from algorithms.space import defaults
+from docs.notebook import as_markdown
 from evals.grading import GRADERS
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES
@@ -238,6 +239,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "sweeps": sweeps,
     "profiles": profiles,
     "commands": commands,
+    "notebook": as_markdown,
     "sweep file": _fields(SweepFile),
     "compare": _fields(Comparison),
     "search": _fields(Search),

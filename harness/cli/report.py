@@ -241,13 +241,15 @@ def print_verdict(document: Any, folder: Path) -> None:
     from reports.page.effects import secondary_note
     from reports.page.verdict import interim_sentence, statements
 
+    over_problems = any(row["unit"] == "problem" for row in document["contrasts"])
     for table in result_tables(document):
-        print_table(*_compact(table))
+        print_table(*_compact(table, over_problems))
     for registration in document["registration"]:
         print_text(registration["sentence"])
     if interim := interim_sentence(document):
         print_text(interim)
-    for statement in statements(document):
+    said = statements(document)
+    for statement in said:
         print_judgement(statement.verdict, statement.sentence)
     if note_on_arms := secondary_note(document["interactions"], document["contrasts"]):
         print_text(note_on_arms)
@@ -260,7 +262,8 @@ def print_verdict(document: Any, folder: Path) -> None:
         for one in notes:
             print_text(one, "  - ")
     for answer in document["headline"]:
-        print_text(answer["sentence"])
+        if answer["sentence"] not in [statement.sentence for statement in said]:
+            print_text(answer["sentence"])
     print_link("report", page_of(folder))
 
 
@@ -299,14 +302,15 @@ def _notes(document: Any) -> dict[tuple[str, ...], list[str]]:
     return notes
 
 
-def _compact(table: Table) -> tuple[str, list[str], list[list[str]]]:
-    """Title, columns and rows, with a number of seeds that all rows have in the title."""
+def _compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[list[str]]]:
+    """Title, columns and rows, with a number of seeds that all rows have in the title; where problems are what is
+    replicated, only a number of several."""
     place = table.columns.index("seeds")
     counts = {row[place] for row in table.rows}
     if len(counts) != 1:
         return table.title, table.columns, table.rows
     (n,) = counts
-    title = f"{table.title}, n = {n} seed{'' if n == '1' else 's'}"
+    title = table.title if over_problems and n == "1" else f"{table.title}, n = {n} seed{'' if n == '1' else 's'}"
     return title, _without(table.columns, place), [_without(row, place) for row in table.rows]
 
 

@@ -57,7 +57,9 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
             cell["arm"],
             str(cell["seed"]),
             cell["state"],
-            _steps(cell, budget_frac := _budget_frac(recorded, cell["state"], record.budget_tokens)),
+            _steps(
+                cell, budget_frac := _budget_frac(recorded, cell["state"], record.budget_tokens), record.is_imported
+            ),
             "; ".join(_remarks(cell, budget_frac)),
         ]
         for cell, recorded in zip(cells, record.cells, strict=True)
@@ -99,10 +101,10 @@ def _is_ended_by_budget(cell: dict[str, Any], budget_frac: float) -> bool:
     return cell["state"] == "done" and budget_frac >= 1 and cell["step"] < (cell["steps"] or 0)
 
 
-def _steps(cell: dict[str, Any], budget_frac: float) -> str:
+def _steps(cell: dict[str, Any], budget_frac: float, is_imported: bool) -> str:
     step, steps = cell["step"], cell["steps"]
     if steps == 0:
-        return "none, only evaluates"
+        return "unknown" if is_imported else "none, only evaluates"
     if _is_ended_by_budget(cell, budget_frac):
         return f"{step} of at most {steps}"
     if steps and cell["state"] != "done" and budget_frac > step / steps:

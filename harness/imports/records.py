@@ -124,7 +124,7 @@ def write_imported(folder: Path, cells: Cells, request: Request, checked: Checke
         tasks=tasks,
         k=ks,
         gate=Gate(ok=checked.ok, differs=checked.differs),
-        warnings=[f"no settings are known of {few(checked.without)}"] if checked.without else [],
+        warnings=[_unknown_settings(checked.without, len(cells))] if checked.without else [],
         budget_tokens=None,
         asks=digest([request.name, [*arms.values()], baseline, metric]),
         contrasts=[digest([*sorted([arm, arms[baseline]]), metric]) for arm in others],
@@ -148,6 +148,14 @@ def write_imported(folder: Path, cells: Cells, request: Request, checked: Checke
     folder.parent.mkdir(parents=True, exist_ok=True)
     write_folder(folder, write, replaces=True)
     return read_sweep(folder)
+
+
+def _unknown_settings(without: Sequence[str], n_cells: int) -> str:
+    of_which = "any run" if len(without) == n_cells else few(without)
+    return (
+        f"no settings are known of {of_which}: nothing says that arms differ in what they are to differ in alone. "
+        "Columns config.<knob> or --configs give them"
+    )
 
 
 def _earlier(folder: Path) -> SweepRecord | None:

@@ -77,7 +77,7 @@ def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple
     said: dict[str, Names] = {}
     for text in texts:
         for source, names in _expanded(text, named_format):
-            one = format_of(source, named_format)
+            one = format_of(source, named_format) or _table_by_ending(source)
             if one is None:
                 raise RefusedError(
                     f"{source}: is of no format that can be imported. `bench ls formats` shows what each reads; "
@@ -92,6 +92,11 @@ def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple
         run.arm = names.arm if run.arm is None else run.arm
         run.seed = names.seed if run.seed is None else run.seed
     return runs, formats
+
+
+def _table_by_ending(source: str) -> Format | None:
+    """For a file that is named, and of which no format knows the columns: those of a table say what is wrong."""
+    return FORMATS.find("table") if Path(source).suffix.lower() in (".csv", ".jsonl", ".parquet") else None
 
 
 def _expanded(text: str, named_format: str | None) -> Iterator[tuple[str, Names]]:

@@ -41,10 +41,13 @@ COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
 """The heading of each field of `Cost`, and how it is written."""
 
 
-def knob_table(analysis: Analysis) -> Table:
-    """The knobs that differ: a column for each or, if they are many, each arm's differences from the baseline."""
+def knob_table(analysis: Analysis) -> Table | None:
+    """The knobs that differ: a column for each or, if they are many, each arm's differences from the baseline; None if
+    none is known to differ."""
     sweep, varied = analysis.sweep, analysis.sweep.varied
     knobs = sorted({knob for values in varied.values() for knob in values})
+    if not knobs:
+        return None
     if len(knobs) <= MOST_KNOB_COLUMNS:
         rows = [[arm, *(str(varied.get(arm, {}).get(knob, "")) for knob in knobs)] for arm in sweep.arms]
         return Table("Knobs that differ", ["arm", *knobs], rows)
@@ -98,11 +101,14 @@ def _value(value: Any, is_at_end: bool) -> str:
     return f"{number(value) if isinstance(value, float) else value}{' !' if is_at_end else ''}"
 
 
-def cost_table(report: Report) -> Table:
-    """What was recorded of the cost of any arm; older records hold less."""
+def cost_table(report: Report) -> Table | None:
+    """What was recorded of the cost of any arm; older records hold less, and imported ones nothing."""
     costs = [arm["cost"] for arm in report["arms"]]
     shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
-    trained = report["arms"][0].get("checkpoint") is None
+    trains = report["arms"][0].get("checkpoint") is None
+    trained = trains and any(arm["phase_s"]["total_s"] is not None for arm in report["arms"])
+    if not shown and not trained:
+        return None
     columns = ["arm", *(heading for heading, _ in shown.values()), *(["total training"] if trained else [])]
     rows = [
         [

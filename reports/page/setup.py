@@ -28,7 +28,7 @@ class Setup:
 
     entries: list[tuple[str, str]]
     command: str
-    knobs: Table
+    knobs: Table | None
     config: str
     citation: str
 

@@ -52,8 +52,10 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     checks = [
         _gate(sweep),
         Check("Cells", cells, states["done"] == len(report["cells"]) and flagged == 0, "all done, none flagged"),
-        _share("Truncated", [arm["truncated_frac"] for arm in report["arms"]], MOST_TRUNCATED_FRAC),
     ]
+    truncated = [arm["truncated_frac"] for arm in report["arms"]]
+    if any(value is not None for value in truncated):
+        checks.append(_share("Truncated", truncated, MOST_TRUNCATED_FRAC))
     if crossed is not None and crossed.n_absent:
         absent = f"{count(crossed.n_absent, 'arm')} of the grid left out: no main effects, no interactions"
         checks.append(Check("Factorial", absent, ok=False))

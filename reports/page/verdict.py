@@ -276,8 +276,9 @@ def _runs(row: Row) -> str:
         return f"{row['n_treatment']} and {row['n_baseline']} runs, unpaired because {row['why_unpaired']}"
     n, missing = row["n_pairs"], len(row["missing"])
     if _over_problems(row):
-        of_all = f" of {len(row['seeds']) + missing}" if missing else ""
-        return f"{count(n, 'problem')} × {len(row['seeds'])}{of_all} seeds"
+        n_seeds = len(row["seeds"]) + missing
+        of_all = f" of {n_seeds}" if missing else ""
+        return count(n, "problem") + (f" × {len(row['seeds'])}{of_all} seeds" if n_seeds > 1 else "")
     noun = "seed" if is_effect(row) else "pair"
     return f"n = {n}{f' of {n + missing}' if missing else ''} {noun if n + missing == 1 else f'{noun}s'}"
 

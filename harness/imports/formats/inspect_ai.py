@@ -23,7 +23,16 @@ def _reads(source: str) -> bool:
 
 
 def _read(sources: Sequence[str]) -> list[Run]:
-    return [_run(source) for source in sources]
+    runs = []
+    for source in sources:
+        try:
+            runs.append(_run(source))
+        except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+            raise RefusedError(
+                f"{source}: is no log of inspect_ai in version 2 ({type(error).__name__}: {error}). `inspect log "
+                "convert` makes one of an older log; a damaged one must be evaluated again."
+            ) from None
+    return runs
 
 
 def _run(source: str) -> Run:

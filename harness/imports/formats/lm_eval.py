@@ -50,7 +50,10 @@ def _run(folder: Path, paths: Sequence[Path]) -> Run:
 
 
 def _add_results(run: Run, path: Path) -> None:
-    document = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RefusedError(f"{path}: is no JSON ({error}). Let lm-eval write it again.") from None
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
         raise RefusedError(f"{path}: has no `results`: it is no results file of lm-eval.")
     run.name = str(document.get("model_name") or run.name)

@@ -34,7 +34,7 @@ def _reads(source: str) -> bool:
         return beginning(source, 4) == b"PAR1"
     first = beginning(source, 65536).partition(b"\n")[0].decode("utf-8", errors="replace")
     if path.suffix == ".csv":
-        columns = [one.strip('"') for one in first.strip().lstrip("\ufeff").split(",")]
+        columns = [one.strip(' "') for one in first.strip().lstrip("\ufeff").split(",")]
     elif path.suffix == ".jsonl":
         try:
             row = json.loads(first)
@@ -148,11 +148,10 @@ class _Table:
     def _require_new(self, number: int, key: tuple[Any, ...]) -> None:
         first = self._first.setdefault(key, number)
         if first != number:
-            kinds = [one for one in ("sample", "step") if one not in self.columns]
-            also = f" Several of one kind need a column: {' or '.join(kinds)}." if kinds else ""
-            raise RefusedError(
-                f"{self.source}, row {number}: says again what row {first} says ({', '.join(map(str, key))}).{also}"
-            )
+            kinds = [one for one in ("arm", "seed", "task", "sample", "step") if one not in self.columns]
+            also = f" What sets rows apart needs a column: {' or '.join(kinds)}." if kinds else ""
+            known = ", ".join(str(one) for one in key if one is not None)
+            raise RefusedError(f"{self.source}, row {number}: says again what row {first} says ({known}).{also}")
 
     def _refused(self, number: int, column: str, given: object, rule: str) -> RefusedError:
         return RefusedError(f"{self.source}, row {number}, column {column}: is {shown(given)}, but {rule}.")
@@ -164,7 +163,7 @@ _OF_STEPS = frozenset(OURS.values())
 
 def _csv_rows(source: str) -> Iterator[Numbered]:
     with Path(source).open(encoding="utf-8-sig", newline="") as handle:
-        rows = csv.DictReader(handle)
+        rows = csv.DictReader(handle, skipinitialspace=True)
         try:
             for row in rows:
                 if None in row or None in row.values():
@@ -173,8 +172,10 @@ def _csv_rows(source: str) -> Iterator[Numbered]:
                         f"{len(rows.fieldnames or [])} columns."
                     )
                 yield rows.line_num, row
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise RefusedError(f"{source}, row {rows.line_num}: is no CSV in UTF-8 ({error}).") from None
+        except UnicodeDecodeError as error:  # the file is decoded ahead of the rows, so none can be named
+            raise RefusedError(f"{source}: is no text in UTF-8 ({error}). Save it as UTF-8.") from None
+        except csv.Error as error:
+            raise RefusedError(f"{source}, row {rows.line_num}: is no CSV ({error}).") from None
 
 
 def _jsonl_rows(source: str) -> Iterator[Numbered]:
@@ -192,9 +193,14 @@ def _jsonl_rows(source: str) -> Iterator[Numbered]:
 
 
 def _parquet_rows(source: str) -> Iterator[Numbered]:
+    from harness.records.files import DamagedRecordError
     from harness.records.tables import read_parquet
 
-    yield from enumerate(read_parquet(Path(source)).to_pylist(), start=1)
+    try:
+        rows = read_parquet(Path(source)).to_pylist()
+    except DamagedRecordError:
+        raise RefusedError(f"{source}: is no whole Parquet file. Write it again.") from None
+    yield from enumerate(rows, start=1)
 
 
 _ROWS: dict[str, Callable[[str], Iterator[Numbered]]] = {

@@ -28,7 +28,8 @@ def _read(sources: Sequence[str]) -> list[Run]:
     for source in sources:
         try:
             document = json.loads(Path(source).read_text(encoding="utf-8"))
-            found = (int(document["global_step"]), source, list(document["log_history"]))
+            rows = [{**row, "step": int(row["step"])} for row in document["log_history"]]
+            found = (int(document["global_step"]), source, rows)
         except (ValueError, KeyError, TypeError) as error:
             raise RefusedError(f"{source}: is no trainer_state.json of a Hugging Face Trainer ({error}).") from None
         folder = Path(source).parent
@@ -40,7 +41,7 @@ def _read(sources: Sequence[str]) -> list[Run]:
 def _run(folder: Path, source: str, rows: Sequence[dict[str, Any]]) -> Run:
     run = Run(source, folder.name)
     for row in rows:
-        log(run, int(row["step"]), {name: value for name, value in row.items() if name not in _OF_THE_END})
+        log(run, row["step"], {name: value for name, value in row.items() if name not in _OF_THE_END})
     return run
 
 

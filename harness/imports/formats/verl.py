@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import RefusedError
+from harness.errors import RefusedError, shown
 from harness.imports.base import Format, Run, beginning, flat
 from harness.imports.names import log, score_of
 
@@ -16,6 +16,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BEFORE_PROCESS = re.compile(r"(?:\x1b\[\d+m)+(?=\([^)\n]*pid=\d+[^)\n]*\))")
 """Where Ray begins a line of a process, in colour; lines of several processes may run into one."""
 _PROCESS = re.compile(r"^\((?P<process>[^)]*pid=\d+[^)]*)\) ?")
+_OF_NUMPY = re.compile(r"\bnp\.\w+\(([^()]*)\)")
+"""How numbers of NumPy 2 are printed: `np.float64(0.5)`."""
+_NOT_FINITE = re.compile(r"(?<=: )-?(?:nan|inf)\b")
 _STEP = re.compile(r"^step:(?P<step>\d+) - (?P<pairs>.+)$")
 _PAIR = re.compile(r"^(?P<name>.+?):(?P<value>-?(?:[\d.]+(?:e[+-]?\d+)?|nan|inf))$", re.IGNORECASE)
 _AROUND_TRAINING = re.compile(r"^\"?(?P<which>Initial|Final) validation metrics: (?P<scores>\{.*\})\"?$")
@@ -46,7 +49,7 @@ def _run(source: str) -> Run:
     for _, line in lines:
         if found := _AROUND_TRAINING.match(line):
             step = 0 if found["which"] == "Initial" else max(run.steps, default=0)
-            scores = ast.literal_eval(found["scores"].replace("\\'", "'"))
+            scores = _scores(source, found["scores"])
             # Beside the row of the same step, which rounds: what is exact replaces it.
             run.scores = [one for one in run.scores if one.step != step]
             log(run, step, scores)
@@ -54,10 +57,22 @@ def _run(source: str) -> Run:
     return run
 
 
+def _scores(source: str, text: str) -> dict[str, Any]:
+    """Those around training, as verl prints them: a dict within a text. What is not finite is None."""
+    try:
+        scores = ast.literal_eval(_NOT_FINITE.sub("None", text.replace("\\'", "'")))
+    except (ValueError, SyntaxError):
+        scores = None
+    if not isinstance(scores, dict):
+        raise RefusedError(f"{source}: its line of validation metrics cannot be read: {shown(text)}. Restore the log.")
+    return scores
+
+
 def _lines(source: str) -> list[tuple[str, str]]:
-    """The lines without colours: the process that Ray names before them, "" for none, and what it wrote."""
+    """The lines without colours and NumPy's types: the process that Ray names before each, "" for none, and what it
+    wrote."""
     text = Path(source).read_bytes().decode("utf-8", errors="replace")
-    text = _COLOUR.sub("", _BEFORE_PROCESS.sub("\n", text))
+    text = _OF_NUMPY.sub(r"\1", _COLOUR.sub("", _BEFORE_PROCESS.sub("\n", text)))
     found = ((_PROCESS.match(line), line) for line in text.splitlines())
     return [("" if who is None else who["process"], line if who is None else line[who.end() :]) for who, line in found]
 

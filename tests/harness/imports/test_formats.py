@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,8 +117,8 @@ def test_verl_s_steps_count_from_1_in_logs_of_all_versions(tmp_path: Path) -> No
         "critic/score/mean:nan\n"
     )
     new.write_text(
-        "step:0 - val-core/openai/gsm8k/acc/mean@1:0.125\n"
-        "step:1 - actor/entropy:0.500 - critic/score/mean:0.250\n"
+        "step:0 - val-core/openai/gsm8k/acc/mean@1:np.float64(0.125)\n"
+        "step:1 - actor/entropy:0.500 - critic/score/mean:np.float32(0.250)\n"
         "step:2 - actor/entropy:0.400 - val-core/openai/gsm8k/acc/mean@1:0.300 - critic/score/mean:0.350\n"
     )
     for path, metric in ((old, "score"), (new, "acc/mean@1")):
@@ -219,7 +220,9 @@ def test_every_made_file_is_of_one_format() -> None:
         ("trl/fast/seed0/checkpoint-6/trainer_state.json", ('"log_history"', '"log"'), "is no trainer_state.json"),
         ("lm_eval/base/seed0/samples_*.jsonl", ('"doc_id": 2', '"doc": 2'), "row 3: has no doc_id"),
         ("lm_eval/base/seed0/samples_*.jsonl", ('"exact_match": 0.0', '"exact_match": 0.5'), "is 0 or 1"),
+        ("trl/fast/seed0/checkpoint-6/trainer_state.json", ('"step": 1', '"steps": 1'), "is no trainer_state.json"),
         ("lm_eval/base/seed0/results_*.json", ('"results"', '"outcome"'), "has no `results`"),
+        ("lm_eval/base/seed0/results_*.json", ('"results"', '"results'), "is no JSON"),
     ],
 )
 def test_a_file_that_its_tool_did_not_write_so_is_refused(
@@ -232,3 +235,24 @@ def test_a_file_that_its_tool_did_not_write_so_is_refused(
     with pytest.raises(RefusedError, match=message) as refused:
         read_sources([str(tmp_path / path.name)])
     assert str(tmp_path / path.name) in str(refused.value)
+
+
+def test_metrics_around_training_may_be_of_numpy_and_not_finite(tmp_path: Path) -> None:
+    log = tmp_path / "verl.log"
+    log.write_text(
+        "step:1 - actor/entropy:0.5\n"
+        "\"Final validation metrics: {'val-core/a/acc/mean@1': np.float64(0.25), 'val-aux/a/reward/mean@1': nan}\"\n"
+    )
+    ((_, run),) = read(log).items()
+    assert final(run)["a"].given == {"acc/mean@1": 0.25}
+    log.write_text(log.read_text().replace("np.float64(0.25)", "np.float64(0.25"))
+    with pytest.raises(RefusedError, match=r"verl\.log: its line of validation metrics cannot be read"):
+        read(log)
+
+
+def test_a_log_of_inspect_that_lacks_its_parts_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.eval"
+    with zipfile.ZipFile(path, "w") as log:
+        log.writestr("header.json", json.dumps({"status": "success"}))
+    with pytest.raises(RefusedError, match=r"a\.eval: is no log of inspect_ai in version 2 \(KeyError: 'eval'\)"):
+        read_sources([str(path)])

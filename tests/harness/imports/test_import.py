@@ -57,12 +57,16 @@ def test_seeds_of_a_table_give_the_verdict_of_a_paired_t_test(bench: Bench, tmp_
 
 
 def test_the_page_says_what_is_unknown_and_verifies(bench: Bench, tmp_path: Path) -> None:
-    bench("import", "mine", write_table(tmp_path / "results.csv", {"base": 0.3, "tuned": 0.7}, problems=5))
+    said = bench("import", "mine", write_table(tmp_path / "results.csv", {"base": 0.3, "tuned": 0.7}, problems=5))
+    assert said.err.startswith("warning: no settings are known of any run: ")
     assert bench("report", "mine").code == 0
     page = (tmp_path / "runs/mine/report/report.md").read_text()
     assert "| Gate ⚠ | unknown: not all settings of these runs are known |" in page
     assert "| Tokens ⚠ | unknown: how many each arm generated in training was not recorded |" in page
     assert "These runs were made elsewhere." in page
+    for unknown in ("| Truncated", "Knobs that differ", "### Cost"):
+        assert unknown not in page
+    assert "side by side on the same noise" not in (tmp_path / "runs/mine/report/index.html").read_text()
     assert bench("verify", "mine").code == 0
     assert bench("status", "mine").code == 0
     assert bench("clean").code == 0
@@ -92,6 +96,9 @@ def test_models_without_seeds_are_compared_over_problems(bench: Bench) -> None:
     for key in ("difference_pp", "low_pp", "high_pp", "p", "n_pairs", "verdict"):
         assert imported[key] == compared[key], key
     assert imported["n_pairs"] == 4
+    shown = bench("report", "logs").out
+    assert shown.startswith("pass@1 of arithmetic\n") and ", 4 problems, 4.0 tokens" in shown
+    assert "unknown" in bench("status", "logs").out
     sentence = bench("verdict", "logs").out
     assert "over new problems of this kind and new samples" in sentence and "4.0 tokens per answer in both" in sentence
 
@@ -182,6 +189,8 @@ def test_records_of_runs_and_imports_do_not_replace_each_other(bench: Bench, tmp
         (("mine", "r.csv", "--co-change", "lr"), "must be KNOB=WHY"),
         (("mine", "r.csv", "--format", "tables"), "unknown format 'tables'; did you mean table?"),
         (("mine", "loss.csv"), "which metric compares the arms is not clear"),
+        (("mine", "percent.csv"), "accuracy is 41.2, but arms are compared by a fraction in [0, 1] of which more"),
+        (("mine", "columns.csv"), "columns.csv: has no column metric. It has Arm, right."),
     ],
 )
 def test_what_cannot_be_imported_is_refused_in_a_sentence(
@@ -189,6 +198,8 @@ def test_what_cannot_be_imported_is_refused_in_a_sentence(
 ) -> None:
     write_table(tmp_path / "r.csv", {"base": 0.3, "tuned": 0.7}, seeds=1, problems=2)
     (tmp_path / "loss.csv").write_text("arm,seed,metric,value\na,0,loss,3.5\n")
+    (tmp_path / "percent.csv").write_text("arm,seed,metric,value\na,0,accuracy,41.2\n")
+    (tmp_path / "columns.csv").write_text("Arm,right\na,1\n")
     (tmp_path / "notes.txt").write_text("nothing")
     (tmp_path / "empty").mkdir()
     result = bench("import", *words)

@@ -119,6 +119,16 @@ def test_a_table_by_metric_has_curves_and_ends(tmp_path: Path) -> None:
         ("arm,seed,problem,correct,metric\na,0,p,1,m\n", "has the columns correct and metric"),
         ("arm,seed,problem,correct,config.lr\na,0,p,1,.1\na,0,q,1,.2\n", "row 3, column config.lr: is '.2', but"),
         ("arm,seed,problem,correct\n", "holds no rows"),
+        ("", "holds no rows"),
+        (
+            "Arm,Seed,Problem,Correct\na,0,p,1\n",
+            "has no column metric. It has Arm, Seed, Problem, Correct. Columns are",
+        ),
+        ("arm;seed;problem;correct\na;0;p;1\n", "has no column metric. It has arm;seed;problem;correct. Columns are"),
+        (
+            "model,seed,problem,correct\na,0,p,1\nb,0,p,1\n",
+            "what row 2 says (0, results, p). What sets rows apart needs",
+        ),
         (
             "arm,seed,problem,correct\na,0,p,1\nb,0,q,1\n",
             "b seed 0: has no sample of problem p of results, which a seed 0 has",
@@ -137,6 +147,21 @@ def test_a_wrong_or_partial_table_is_refused(tmp_path: Path, text: str, message:
         read(path)
     assert message in str(refused.value)
     assert str(path) in str(refused.value) or " seed 0: has" in message
+
+
+def test_a_file_that_cannot_be_read_is_refused_in_its_own_words(tmp_path: Path) -> None:
+    latin, cut = tmp_path / "latin.csv", tmp_path / "cut.parquet"
+    latin.write_bytes("arm,seed,problem,correct\nbäse,0,p,1\n".encode("latin-1"))
+    cut.write_bytes(as_parquet([{"problem": "p", "correct": True}])[:300])
+    for path, message in ((latin, "is no text in UTF-8"), (cut, "is no whole Parquet file. Write it again.")):
+        with pytest.raises(RefusedError, match=message):
+            read(path)
+
+
+def test_blanks_behind_commas_are_no_part_of_a_column(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("arm, seed, problem, correct\nbase, 0, p, 1\n")
+    ((cell, run),) = read(tmp_path / "r.csv").items()
+    assert cell == ("base", 0) and [one.problem_id for one in run.samples] == ["p"]
 
 
 @pytest.mark.parametrize(

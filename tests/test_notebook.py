@@ -1,0 +1,32 @@
+"""docs/notebook.ipynb runs from its first cell to its last, and prints what is kept in it, in kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.notebook import NOTEBOOK, SVG, as_markdown, executed
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    before, now = nbformat.read(NOTEBOOK, as_version=4), executed(tmp_path)
+    assert len(before.cells) == 10
+    for cell, again in zip(before.cells, now.cells, strict=True):
+        outputs, printed = cell.get("outputs", []), again.get("outputs", [])
+        assert [*map(kind, outputs)] == [*map(kind, printed)], again.source
+
+
+def kind(output: dict[str, Any]) -> tuple[str, bool]:
+    return output["output_type"], SVG in output.get("data", {})
+
+
+def test_the_page_shows_code_text_and_figure() -> None:
+    page = as_markdown()
+    assert page.count("```python") == 9 and page.count(f'<img src="data:{SVG};base64,') == 1
+    assert "fast is better than slow" in page.replace("\n", " ") and "/tmp" not in page
