@@ -48,9 +48,9 @@ docs: .venv/installed-docs
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 # Asks anew what the literature claims, which takes nights, and writes docs/findings/. Goes on where it stopped; what is
-# kept there is not run again. `make findings ONLY="1 4"` runs these two.
+# kept there is not run again. `make findings ONLY="1 4" WORKERS=1` runs these two, a cell at a time.
 findings: .venv/installed
-	$(BIN)/python -m docs.findings $(ONLY)
+	$(BIN)/python -m docs.findings $(ONLY) $(if $(WORKERS),--workers $(WORKERS))
 
 # For the test that opens a report in a browser, which skips without one. Needs root, on Debian or Ubuntu.
 chromium:

@@ -32,7 +32,7 @@ def page(finding: Finding, others: Sequence[Kept]) -> str:
         *([f"**{summary(found)}**"] if found else []),
         *([f"Not run yet: {', '.join(missing)}."] if missing else []),
         *([_coverage_table(found)] if about_all else [_predictions(found)] if found else []),
-        *(_run(name, one) for name, one in kept.items()),
+        *(_run(name, one, finding.runs[name].is_another_evaluation) for name, one in kept.items()),
         *([_measures(finding, kept)] if finding.measured and kept else []),
         *([change.section(finding, kept)] if kept else []),
         *(imported_runs.section(name, one) for name, one in imported.items()),
@@ -56,7 +56,7 @@ def _coverage_table(found: Sequence[Judged]) -> str:
     return table(["run", "arms that sharpened", "arms that discovered", "cannot be told"], rows)
 
 
-def _run(name: str, kept: Kept) -> str:
+def _run(name: str, kept: Kept, is_another_evaluation: bool) -> str:
     report, sweep = kept.report, kept.sweep
     detectable = [row["detectable_pp"] for row in kept.contrasts if row["detectable_pp"] is not None]
     before = kept.before
@@ -67,6 +67,8 @@ def _run(name: str, kept: Kept) -> str:
         f"detectable effect {_range_pp(detectable)}",
     ]
     registered = [row["sentence"] for row in report["registration"]] or ["Not registered before its first cell."]
+    if is_another_evaluation:
+        registered = ["Another evaluation of cells that were trained for a registered run; not registered by itself."]
     said = [f"- {one.sentence}" for one in statements(report)]
     lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", report["headline"][0]["sentence"], "\n".join(said)]
     if (kept.folder / FIGURE).is_file():

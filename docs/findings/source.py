@@ -57,6 +57,11 @@ class Run(Part):
         return self._slug([setting for setting in self.set if not setting.startswith("eval.")])
 
     @property
+    def is_another_evaluation(self) -> bool:
+        """Whether it only evaluates the cells of another run anew."""
+        return any(setting.startswith("eval.") for setting in self.set)
+
+    @property
     def record(self) -> Path:
         return RECORDS / f"{self.name}-{self._slug(self.set)}"
 
