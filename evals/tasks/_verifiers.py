@@ -126,7 +126,7 @@ def opened(request: dict[str, Any]) -> dict[str, Any]:
 def loaded(request: dict[str, Any]) -> dict[str, Any]:
     """Tasks that differ in more than their number and names."""
     env = environment(request["taskset"], json.dumps(request["options"]))
-    most, tasks = request["most"], {}
+    most, tasks = request["most"], dict[str, dict[str, Any]]()
     try:
         for task in itertools.islice(env.taskset, MOST_DRAWS * most):
             data = task.data.model_dump(mode="json", exclude_defaults=True)

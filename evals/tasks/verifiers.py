@@ -93,14 +93,14 @@ def _load(taskset: str, written: str, place: _Place) -> Task:
     played = _Played(taskset, json.dumps(options, sort_keys=True), place)
     opened, stream = played.before_training("open"), _Stream(played, size)
     module = _module_of(taskset)
-    own = {"size": size} if size != TRAIN_PROBLEMS else {}
-    own |= {"right_from": right_from} if right_from != 1 else {}
-    given = "&".join(
+    own = {"size": (size, TRAIN_PROBLEMS), "right_from": (right_from, 1)}
+    given = options | {option: value for option, (value, default) in own.items() if value != default}
+    chosen = "&".join(
         f"{option}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
-        for option, value in sorted({**options, **own}.items())
+        for option, value in sorted(given.items())
     )
     return Task(
-        name=f"{PREFIX}{taskset}{'?' if given else ''}{given}",
+        name=f"{PREFIX}{taskset}{'?' if chosen else ''}{chosen}",
         template="chat",
         grader=OWN,
         extract="whole",

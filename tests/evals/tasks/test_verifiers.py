@@ -33,9 +33,10 @@ GAME = "verifiers:higher-lower"
 SUMS = "verifiers:digit_sums"
 
 
-def needs_package(test: Callable[..., object]) -> Callable[..., object]:
+def needs_package(test: Callable[..., None]) -> Callable[..., None]:
     absent = pytest.mark.skipif(find_spec("verifiers") is None, reason="needs the extra verifiers")
-    return pytest.mark.slow(absent(test))
+    marked: Callable[..., None] = pytest.mark.slow(absent(test))
+    return marked
 
 
 @pytest.fixture(autouse=True)

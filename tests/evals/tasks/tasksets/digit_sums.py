@@ -13,7 +13,7 @@ class SumData(vf.TaskData):
 class SumTask(vf.Task[SumData]):
     @vf.stop
     async def answered(self, trace: vf.Trace) -> bool:
-        return trace.num_turns >= 1
+        return bool(trace.num_turns >= 1)
 
     @vf.reward
     async def right(self, trace: vf.Trace) -> float:
