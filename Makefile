@@ -7,7 +7,7 @@ VLLM_TESTS := tests/test_real_input.py tests/harness/sampling/test_vllm_judge.py
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test test-all test-rest test-slow test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check docs \
-	findings chromium models reasoning-gym postgresql clean
+	findings chromium models reasoning-gym verifiers postgresql clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -64,6 +64,10 @@ check: .venv/installed-test
 # For the tests of procedural tasks, which skip without it. One of its requirements is compiled as it is installed.
 reasoning-gym: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[reasoning-gym]'
+
+# For the tests of environments of verifiers, which skip without it.
+verifiers: .venv/installed-test
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verifiers]'
 
 # For the test of a search in a database that several machines share, which skips without it. Needs root, on Debian or
 # Ubuntu.

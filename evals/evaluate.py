@@ -29,7 +29,7 @@ from evals.grading.model_judge import cohens_kappa
 from evals.metrics import Samples, metrics_for
 from evals.prompts import Message, Template
 from evals.tasks.base import Problem, Task
-from evals.tasks.environment import Turn, last_turn, turns_as_json, turns_from_json
+from evals.tasks.environment import Turn, turns_as_json, turns_from_json
 
 # A thread only waits for the process that compares expressions; there are as many of those.
 _THREADS = 2
@@ -93,7 +93,7 @@ def grade_sample(
     ask_others: bool = True,
     turns: Sequence[Turn] = (),
 ) -> SampleRow:
-    """The record of a drawn sample. Of several turns the last one is graded.
+    """The record of a drawn sample; see `Task.graded_text` for one of several turns.
 
     grader: decides `correct`; the task's own if None.
     ask_others: `verdicts` and `reasons` add those of all other graders that can compare with the reference, except
@@ -111,7 +111,7 @@ def grade_sample(
             f"problem {request.problem.id} of task {task.name} has no answer to compare with. Give all its rows their "
             "answers, or take another task."
         )
-    answering = last_turn(text, turns)
+    answering = task.graded_text(text, turns)
     extracted = extract_answer(answering, task.extract)
     own = request.problem.own_comparison
     submission = Submission(request.problem.problem, answer, answering, extracted)
@@ -191,7 +191,7 @@ def regrade(
 
     deciding = get_grader(grader or task.require_grader())
     if isinstance(deciding, GradesWhole):
-        answering = [(by_id[row["problem_id"]], last_turn(row["text"], turns_of(row))) for row in rows]
+        answering = [(by_id[row["problem_id"]], task.graded_text(row["text"], turns_of(row))) for row in rows]
         grade_ahead(answering, deciding, task.extract)
 
     def again(row: SampleRow) -> SampleRow:

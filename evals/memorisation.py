@@ -143,7 +143,7 @@ def _completion(task: Task, grader: str, problem: Problem, given: str, rest: str
     expected, written = normalise(rest).split(), continuation.split()
     statement, continued = " ".join(expected), " ".join(written)
     behind = continuation[_end_of_word(continuation, len(expected)) :]
-    verdict = grade(behind, problem.answer, grader, task.extract, problem.own_comparison)
+    verdict = grade(task.graded_text(behind, ()), problem.answer, grader, task.extract, problem.own_comparison)
     return Completion(
         problem_id=problem.id,
         given=given,

@@ -192,17 +192,16 @@ ENDINGS = (".yaml", ".yml")
 """A name with one of these is the path of a file, not the name of a shipped thing or of a plug-in's."""
 
 
-def read_yaml(path: Path, kind: type[File], noun: str) -> File:
-    """The content of a file. noun: "task", in messages.
+def read_yaml(path: Path, kind: type[File], noun: str, listed: bool = True) -> File:
+    """The content of a file. noun: "task", in messages. listed: whether there are such things by names too.
 
     Raises EvalError for a file that is not there or is not YAML, or with all faults of its keys by their dotted paths.
     """
     try:
         document = parse_yaml(read_text(path))
     except FileNotFoundError as error:
-        raise EvalError(
-            f"no {noun} file {path}; a {noun} is named by its name (`bench ls {noun}s`) or by the path of a YAML file"
-        ) from error
+        by_name = f"its name (`bench ls {noun}s`) or by " if listed else ""
+        raise EvalError(f"no {noun} file {path}; a {noun} is named by {by_name}the path of a YAML file") from error
     except YamlError as error:
         raise EvalError(f"the {noun} file {path} {error}") from error
     try:

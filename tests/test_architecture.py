@@ -164,7 +164,7 @@ def test_the_house_stays_small_enough_to_live_in() -> None:
     lines = {module: code.count("\n") for module, code in SOURCES.items()}
     # Among them 19 read results made elsewhere, a file for each tool, and runs in Python; 9 are for programs that train
     # in bench's place; 8 say what other trainers call an objective.
-    assert len(lines) <= 434
+    assert len(lines) <= 435
     assert statistics.median(lines.values()) >= 110
     assert not {module: length for module, length in lines.items() if length > 400}
 

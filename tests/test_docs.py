@@ -46,6 +46,15 @@ def test_the_readme_is_short_and_its_links_are_there() -> None:
     assert f"**{len(presets())} algorithms" in README
 
 
+def test_every_page_is_found_from_the_index() -> None:
+    docs, index = ROOT / "docs", PAGES[ROOT / "docs" / "index.md"]
+    folders = ("howto", "reference", "explanation")
+    pages = [page.relative_to(docs).as_posix() for folder in folders for page in (docs / folder).glob("*.md")]
+    assert [page for page in pages if f"]({page})" not in index] == []
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page for page in pages if f"- {page}\n" not in menu] == []
+
+
 def test_the_questions_of_the_readme_plan_clean(folder: Path) -> None:
     """With the task and the reward that it shows, from a folder outside the package."""
     temperature, brevity, sums = blocks(README, "yaml")

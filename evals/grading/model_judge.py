@@ -116,7 +116,7 @@ def read_judge(name: str) -> Judge:
 @plugins.cached
 def _judge_in(path: str, name: str) -> Judge:
     """Read once per process, so that editing the file does not change verdicts of a running cell."""
-    file = read_yaml(Path(path), JudgeFile, "judge")
+    file = read_yaml(Path(path), JudgeFile, "judge", listed=False)
     if faults := list(file.faults()):
         raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
     who = file.model or file.source

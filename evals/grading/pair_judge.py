@@ -86,7 +86,7 @@ def judge_in(name: str) -> Judge | PairJudge | None:
 @plugins.cached
 def _judge_in(path: str, name: str) -> PairJudge:
     """Read once per process, so that editing the file does not change verdicts of a running cell."""
-    file = read_yaml(Path(path), PairJudgeFile, "pairwise judge")
+    file = read_yaml(Path(path), PairJudgeFile, "pairwise judge", listed=False)
     if faults := list(file.faults()):
         raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
     return PairJudge(name, file)

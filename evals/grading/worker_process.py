@@ -1,4 +1,4 @@
-"""A process that judges answers by other people's code, which may be slow, eat memory or crash.
+"""A process in which other people's code judges answers or plays environments. It may be slow, eat memory or crash.
 
 A time limit by `signal.alarm` works only in the main thread, and cannot interrupt the arithmetic of big integers. So
 such code runs in a worker of ours, which is killed and replaced. Callable from any thread.
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from evals.errors import EvalError
 from evals.grading import Reason
@@ -29,18 +29,26 @@ _REPLIES: Final[dict[str | None, Reason]] = {
 }
 
 WORKER = Path(__file__).with_name("_worker.py")
-"""The program of workers. It is started by its path."""
+"""The program of workers that judge. It is started by its path."""
 CPU_LIMIT_S = 2.0
 # Only for a worker that does not get to compute at all, e.g. one that is stopped or swapped out.
 WALL_LIMIT_S = 60.0
 _START_LIMIT_S = 120.0
 
 
+class WorkerLostError(Exception):
+    """A worker ended without an answer. reason: `timeout` if that is because it took too long."""
+
+    def __init__(self, reason: Literal["timeout", "crash"]) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
 class WorkerProcess:
     """One worker process, started when first needed and again after it was lost.
 
-    judge: which of the judges of _worker.py runs in it. It says `ready`, and answers each line of JSON with one word:
-        match, mismatch, unparsed or crash.
+    program: it says `ready`, and answers each line of JSON with a line; a judge (see `ask`) with one word: match,
+        mismatch, unparsed or crash. argument: its first, which says what runs in it; its limits follow.
     hint: ends the EvalError of a worker that does not start: what it needs, and the way round it.
 
     One that lives as long as the program should be ended with it: see `keep`.
@@ -48,20 +56,32 @@ class WorkerProcess:
 
     def __init__(
         self,
-        judge: str,
+        argument: str,
         hint: str,
         memory_bytes: int,
         cpu_limit_s: float = CPU_LIMIT_S,
         wall_limit_s: float = WALL_LIMIT_S,
+        program: Path = WORKER,
     ) -> None:
-        self._judge, self._hint, self._memory_bytes = judge, hint, memory_bytes
+        self._argument, self._hint, self._memory_bytes = argument, hint, memory_bytes
+        self._program = program
         self._cpu_limit_s = cpu_limit_s
         self._wall_limit_s = wall_limit_s
         self._worker: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
     def ask(self, request: dict[str, Any]) -> Reason:
-        """The worker's verdict. Raises EvalError if no worker starts."""
+        """A judge's verdict. Raises EvalError if no worker starts."""
+        try:
+            return _REPLIES.get(self.reply(request), "crash")
+        except WorkerLostError as lost:
+            return lost.reason
+
+    def reply(self, request: dict[str, Any], wall_limit_s: float | None = None) -> str:
+        """The worker's line. wall_limit_s: for this request, where it is not the worker's.
+
+        Raises WorkerLostError if the worker ends without one, and EvalError if no worker starts.
+        """
         line = json.dumps(request).encode() + b"\n"
         with self._lock:
             worker = self._running()
@@ -71,12 +91,12 @@ class WorkerProcess:
                 worker.stdin.flush()
             except BrokenPipeError:
                 self._stop()
-                return "crash"
-            reply = _read_line(worker, self._wall_limit_s)
-            if reply in _REPLIES:
-                return _REPLIES[reply]
+                raise WorkerLostError("crash") from None
+            reply = _read_line(worker, wall_limit_s or self._wall_limit_s)
+            if reply is not None and reply.endswith("\n"):
+                return reply.strip()
             self._stop()
-            return "timeout" if reply is None or worker.returncode == -signal.SIGPROF else "crash"
+            raise WorkerLostError("timeout" if reply is None or worker.returncode == -signal.SIGPROF else "crash")
 
     def close(self) -> None:
         """Ends the worker; the next question starts another."""
@@ -101,14 +121,18 @@ class WorkerProcess:
             return self._worker
         self._stop()
         self._worker = subprocess.Popen(
-            [sys.executable, "-P", str(WORKER), self._judge, str(self._memory_bytes), str(self._cpu_limit_s)],
+            [
+                *(sys.executable, "-P", str(self._program)),
+                *(self._argument, str(self._memory_bytes), str(self._cpu_limit_s)),
+            ],
+            env=os.environ | {"PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        if _read_line(self._worker, _START_LIMIT_S) != "ready":
+        if _read_line(self._worker, _START_LIMIT_S) != "ready\n":
             self._stop()
-            raise EvalError(f"the worker process {self._judge} did not start; {self._hint}")
+            raise EvalError(f"the worker process {self._argument} did not start; {self._hint}")
         return self._worker
 
     def _stop(self) -> None:
@@ -133,10 +157,10 @@ def _read_line(worker: subprocess.Popen[bytes], limit_s: float) -> str | None:
         while not line.endswith(b"\n"):
             if not selector.select(limit_s):
                 return None
-            if not (chunk := os.read(descriptor, 64)):
+            if not (chunk := os.read(descriptor, 1 << 16)):
                 break
             line += chunk
-    return line.decode().strip()
+    return line.decode()
 
 
 def _close_pipes(worker: subprocess.Popen[bytes]) -> None:

@@ -1,6 +1,6 @@
 """The tasks that can be trained on and evaluated: this folder's Python modules and YAML files, those of plug-ins, YAML
-files of the user's own by their path, and the tasks of the packages reasoning-gym and lm-eval; and each of them in one
-mode of thinking."""
+files of the user's own by their path, and the tasks of the packages reasoning-gym, lm-eval and verifiers; and each of
+them in one mode of thinking."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from harness.plugins import Kind
 GYM_PREFIX = "reasoning_gym:"
 GYM_TASKS = f"{GYM_PREFIX}<name>[?option=value&...]"
 """How a task of the package reasoning-gym is named."""
-
-
 LM_EVAL_PREFIX = "lm_eval:"
+VERIFIERS_PREFIX = "verifiers:"
 MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
 """Before the name of a task that is to be evaluated in a mode."""
 
@@ -91,6 +90,8 @@ TASKS: Kind[Task] = Kind(
         GYM_TASKS: "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
         f"{LM_EVAL_PREFIX}<name or file>": "tasks of lm-eval, written or multiple choice; needs pip install -e "
         "'.[lm-eval]'; grader own; split test",
+        f"{VERIFIERS_PREFIX}<taskset>[?option=value&...]": "tasksets of verifiers, with turns; needs pip install -e "
+        "'.[verifiers]'; grader own; splits train, test",
         "direct:<task>": "any of our tasks, the answer asked for at once; its template must have modes; split test",
         "think<N>:<task>": "any of our tasks, thinking cut after N tokens; split test",
     },
@@ -105,11 +106,11 @@ def task_names() -> list[str]:
 def get_task(name: str) -> Task:
     """A shipped task or a plug-in's by name; a task of one's own by the path of its YAML file (see
     `plugins.user_file`), whose local files are looked for beside it; one of reasoning-gym's,
-    `reasoning_gym:<name>[?option=value&...]`; or one of lm-eval's, `lm_eval:<name>` or `lm_eval:<file>.yaml`. Before
-    the name may stand a mode (see `evals.tasks.modes`).
+    `reasoning_gym:<name>[?option=value&...]`; one of lm-eval's, `lm_eval:<name>` or `lm_eval:<file>.yaml`; or a taskset
+    of verifiers, `verifiers:<name>[?option=value&...]`. Before the name may stand a mode (see `evals.tasks.modes`).
 
-    Raises UnknownNameError for an unknown name, EvalError for a faulty file, for faulty options, and where
-    reasoning-gym or lm-eval is named but not installed.
+    Raises UnknownNameError for an unknown name, EvalError for a faulty file, for faulty options, where a package is
+    named but not installed, and for an environment that cannot be played.
     """
     if MODE_PREFIX.match(name):
         from evals.tasks.modes import load_task_in_mode
@@ -123,6 +124,10 @@ def get_task(name: str) -> Task:
         from evals.tasks.lm_eval import load_lm_eval_task
 
         return load_lm_eval_task(name)
+    if name.startswith(VERIFIERS_PREFIX):
+        from evals.tasks.verifiers import load_verifiers_task
+
+        return load_verifiers_task(name)
     if not name.endswith(ENDINGS):
         return _named(name)
     path = plugins.user_file(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,8 +14,9 @@ from evals.errors import EvalError
 from evals.grading import OwnComparison, get_grader
 from evals.grading.extract import get_extraction
 from evals.prompts import Mode, Template, get_template
-from evals.tasks.environment import Environment
+from evals.tasks.environment import Environment, Turn, last_turn
 from harness.errors import few, nearest
+from harness.plugins import UserModule
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ class Task:
     mode: that of its problems. thinking_budget_tokens: after so many tokens without an answer the model is told to give
         it; None: never. See `evals.tasks.modes`.
     environment: answers each turn of a completion; None: a completion is one turn.
+    grades_all_turns: the verdict is on all turns of a completion, not on the last one.
+    modules: of the user's, whose code makes the problems or answers them; besides the plug-in that a task comes from.
     """
 
     name: str
@@ -127,6 +132,16 @@ class Task:
     mode: Mode = "think"
     thinking_budget_tokens: int | None = None
     environment: Environment | None = None
+    grades_all_turns: bool = False
+    modules: tuple[UserModule, ...] = ()
+
+    def graded_text(self, text: str, turns: Sequence[Turn]) -> str:
+        """What of a completion is graded: its last turn, or all turns as a list in JSON where the task grades them all.
+        Without turns it is one."""
+        if not self.grades_all_turns:
+            return last_turn(text, turns)
+        ends = [0, *([turn.end_chars for turn in turns] or [len(text)])]
+        return json.dumps([text[begin:end] for begin, end in itertools.pairwise(ends)])
 
     def require_known_names(self) -> None:
         """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.

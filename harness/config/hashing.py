@@ -15,7 +15,7 @@ from evals.grading.extract import EXTRACTION_VERSION
 from evals.grading.pair_judge import read_pair_judge
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES, template_version
-from evals.tasks import TASKS, without_mode
+from evals.tasks import TASKS, get_task, without_mode
 from evals.yaml_file import ENDINGS
 from harness import plugins
 from harness.config import references
@@ -240,6 +240,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     found = [
         *(plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions),
         *(spec.trainer.sources() if isinstance(spec.trainer, OutsideTrainer) and not spec.checkpoint else ()),
+        *(module for name in (spec.task.train, *spec.eval.tasks) for module in get_task(name).modules),
         *(source for kind, names in named for name in names if name in kind.names() and (source := kind.source(name))),
     ]
     return list({module.name: module for module in found}.values())

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from evals.prompts import get_template
+from evals.tasks import get_task
 from harness.config.section import LARGEST_NUMBER, Listed, Section, TemplateName
 
 MIXED_DEMONSTRATIONS = "demonstrations:arithmetic"
@@ -56,6 +57,13 @@ class SupervisedColdStart(Section):
         "`thinking.stop` and the answer; the answer alone is learned",
     )
     seed: int = Field(0, ge=0, description="seed of the order of demonstrations, the same for all cells")
+
+    @field_validator("data")
+    @classmethod
+    def _task_is_known(cls, data: str) -> str:
+        if data.startswith(SOLUTIONS_OF):
+            get_task(data.removeprefix(SOLUTIONS_OF))
+        return data
 
     @model_validator(mode="after")
     def _modes_can_be_shown(self) -> SupervisedColdStart:

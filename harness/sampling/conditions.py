@@ -13,7 +13,6 @@ from evals.prompts import Template, get_template, template_version
 from evals.sampler import Drawn, Sampler, SamplingParams
 from evals.tasks import get_task
 from evals.tasks.base import Problem, Task
-from evals.tasks.environment import last_turn
 from harness.config.hashing import digest
 from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
@@ -102,7 +101,8 @@ class Conditions:
         """Before samples are graded by a grader of whole submissions: see `evals.grading.grade_ahead`."""
         if isinstance(grader := get_grader(self.grader), GradesWhole):
             asked = [
-                (request.problem, last_turn(one.text, one.turns)) for request, one in zip(requests, drawn, strict=True)
+                (request.problem, self.task.graded_text(one.text, one.turns))
+                for request, one in zip(requests, drawn, strict=True)
             ]
             grade_ahead(asked, grader, self.task.extract)
 

@@ -174,5 +174,7 @@ def _read_demonstrations(path: Path) -> list[tuple[str, str]]:
                 f"{path}:{number}: not an object with `problem` and `solution` ({type(error).__name__}: {error})."
             ) from None
     if not rows:
-        raise RefusedError(f"{path}: holds no demonstrations.")
+        raise RefusedError(
+            f"cold_start.data {path}: holds no demonstrations. Write one with `problem` and `solution` in each line."
+        )
     return rows

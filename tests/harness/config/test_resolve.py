@@ -178,6 +178,10 @@ def test_all_errors_of_all_layers_are_told_at_once() -> None:
         ({"model.cold_start.type": "sftt"}, "model.cold_start.type is 'sftt': choose among 'none', 'sft'"),
         ({"model.cold_start.steps": 3}, "model.cold_start.type has no default here: set it"),
         ({"model.cold_start.type": "sft"}, "model.cold_start.data has no default: set it"),
+        (
+            {"model.cold_start": {"type": "sft", "data": "solutions:arithmetik"}},
+            "model.cold_start.data: unknown task 'arithmetik'; did you mean arithmetic",
+        ),
         ({"model.cold_start": "sft"}, "model.cold_start is a section"),
         (
             {"task.order": "hardest"},

@@ -66,7 +66,10 @@ def test_the_hash_is_of_what_the_judge_says_and_not_of_where(tmp_path: Path) -> 
     ("settings", "message"),
     [
         ({"reward.pairwise.steps": 5}, "steps=5 has no effect with judge="),
-        ({"reward.pairwise.judge": "nowhere.yaml"}, "no pairwise judge file"),
+        (
+            {"reward.pairwise.judge": "nowhere.yaml"},
+            r"no pairwise judge file .*nowhere.yaml; a pairwise judge is named by the path of a YAML file",
+        ),
         ({"reward.parts": {"correct": 1.0}}, "has no effect without the part pairwise"),
         ({"rollout.samples_per_prompt": 1}, "the judge compares two completions of a prompt"),
     ],

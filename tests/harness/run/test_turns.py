@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from evals.evaluate import turns_of
 from evals.tasks import get_task
 from evals.tasks.environment import Turn, turns_from_json
+from harness import plugins
 from harness.config.hashing import semantic_hash
 from harness.config.model import SupervisedColdStart
 from harness.engines.base import make_engine
@@ -30,6 +32,13 @@ from harness.training.demonstrations import encoded_demonstrations, require_demo
 from tests.harness.run.small import run_cell, small_spec
 
 GUESS: dict[str, Any] = {"task.train": "guess", "eval.tasks": ["guess"], "rollout.max_completion_tokens": 24}
+TASKSETS = Path(__file__).parents[2] / "evals" / "tasks" / "tasksets"
+GAME = "verifiers:higher_lower"
+OF_VERIFIERS: dict[str, Any] = {
+    **{"task.train": GAME, "task.template": "plain", "eval.tasks": [GAME], "eval.template": "plain"},
+    **{"objective.credit": "steps", "reward.parts.turns": 1.0},
+}
+NEEDS_VERIFIERS = pytest.mark.skipif(find_spec("verifiers") is None, reason="needs the extra verifiers")
 BY_TURN = {"objective.credit": "steps", "reward.parts.turns": 1.0, "reward.parts.correct": 0.0}
 PROBLEMS = list(get_task("guess").split("train").load()[:6])
 
@@ -139,11 +148,16 @@ def test_an_evaluation_keeps_the_turns_of_its_samples(tiny: LanguageModel, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, BY_TURN, {"rollout.staleness_steps": 1}], ids=["end", "by turn", "stale"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, BY_TURN, {"rollout.staleness_steps": 1}, pytest.param(OF_VERIFIERS, marks=NEEDS_VERIFIERS)],
+    ids=["end", "by turn", "stale", "verifiers"],
+)
 def test_a_resumed_cell_draws_and_learns_the_same(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in its third step, against one that ran through."""
+    plugins.use([], [TASKSETS])
     spec = small_spec(GUESS | settings)
     whole, halves = (CellRecord(tmp_path / name, "a", 0, semantic_hash(spec)) for name in ("whole", "halves"))
     for cell in (whole, halves):

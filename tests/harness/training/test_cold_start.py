@@ -126,7 +126,7 @@ class TestDemonstrationsOfAFile:
             run(recipe(tmp_path / "nowhere.jsonl"))
 
     def test_that_is_empty_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(RefusedError, match=r"a\.jsonl: holds no demonstrations"):
+        with pytest.raises(RefusedError, match=r"a\.jsonl: holds no demonstrations\. Write one"):
             run(recipe(write(tmp_path / "a.jsonl", [])))
 
     @pytest.mark.parametrize("line", ['{"problem": "1+1="', '{"problem": "1+1="}', '["1+1=", "#2"]', "7", ""])

@@ -1,0 +1,400 @@
+"""The program of processes in which environments of the package verifiers are played. It is started by its path, so
+that it imports nothing of ours:
+
+    _verifiers.py verifiers <memory_bytes> <cpu_limit_s>
+
+After `ready` it answers each line of JSON on stdin with a line of JSON on stdout. A request names a `taskset`, its
+`options`, and the `folder` of a module of the user's. What is done:
+
+    open    how many turns the environment gives its agent at most
+    load    its first `most` tasks, each with the prompt that its agent is given
+    play    an episode in which the agent says these texts, one a turn
+
+or with `refused`: why bench cannot use the environment. A request that exceeds its processor time kills the process.
+
+An episode is the environment's own `run`, with an agent that recites. It is played from its beginning each time, and so
+has no state to keep. Where the environment asks for one turn more, it is told that the agent has no turns left, and
+scores what there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import zlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import verifiers.v1 as vf
+from pydantic import BaseModel, ValidationError
+from verifiers import __version__
+from verifiers.v1.agent import Segment
+from verifiers.v1.dialects import parse_message
+from verifiers.v1.episode import EnvInfo
+from verifiers.v1.graph import MessageNode
+from verifiers.v1.session import call_hook, hook_boundary
+from verifiers.v1.state import state_cls
+from verifiers.v1.trace import AgentInfo, TraceTask
+from verifiers.v1.types import content_text
+from verifiers.v1.utils.decorators import discover_decorated, invoke
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+DEFAULT_TURNS = 8
+"""For an environment that asks for turns and sets its agent no limit."""
+LOAD_LIMIT_S = 1200.0
+TRIAL = "x"
+"""What the agent says in the episode that is played for a trial."""
+MOST_CHARACTERS = 300
+"""How much of an error's message is told."""
+# To one task that is wanted; a stream that repeats itself more often has too few of them.
+MOST_DRAWS = 10
+# What an episode that follows from the agent's words alone has no use for.
+_NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.sendto")
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
+VERSION = vf.VersionInfo(version=__version__)
+"""Given to each trace, which otherwise asks git for more of it."""
+_CHANGES = "it does not do the same when the same is said"
+
+
+class RefusedError(BaseException):
+    """The environment does what bench cannot give it. No `except Exception` of its own may catch this."""
+
+
+class _Now:
+    """The episode that is being played, for the audit hook."""
+
+    playing = False
+    refused: str | None = None
+
+
+def refuse(why: str) -> RefusedError:
+    """Remembered too, since the environment may swallow what is raised."""
+    _Now.refused = _Now.refused or why
+    return RefusedError(why)
+
+
+def watch(event: str, arguments: object) -> None:
+    if _Now.playing and event in (*_NETWORK, *_PROGRAMS):
+        raise refuse("it uses the network" if event in _NETWORK else "it starts a program")
+
+
+def main() -> None:
+    _, memory_bytes, cpu_limit_s = sys.argv[1:]
+    # Whatever an environment prints must not end up among the replies.
+    replies = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    if sys.platform == "linux":  # macOS does not enforce this limit and refuses to set it
+        resource.setrlimit(resource.RLIMIT_AS, (int(memory_bytes), int(memory_bytes)))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.addaudithook(watch)
+    with os.fdopen(replies, "w", encoding="ascii") as stdout:
+        print("ready", file=stdout, flush=True)
+        for line in sys.stdin.buffer:
+            request = json.loads(line)
+            signal.setitimer(signal.ITIMER_PROF, LOAD_LIMIT_S if request["do"] == "load" else float(cpu_limit_s))
+            try:
+                # Behind what is imported by now: a file of the user's may have the name of a package.
+                if request["folder"] not in (None, *sys.path):
+                    sys.path.insert(0, request["folder"])
+                reply = {"open": opened, "load": loaded, "play": played}[request["do"]](request)
+            except RefusedError as error:
+                reply = {"refused": str(error)}
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            print(json.dumps(reply), file=stdout, flush=True)
+
+
+def opened(request: dict[str, Any]) -> dict[str, Any]:
+    env = environment(request["taskset"], json.dumps(request["options"]))
+    [(role, agent)] = roles(env)
+    for name in request["options"]:
+        if name.startswith(f"{role}.") and name != f"{role}.max_turns":
+            raise refuse(f"bench takes the agent's part: of {role}.* only {role}.max_turns is an option, not {name}")
+    asks_once = type(env).run is vf.SingleAgentEnv.run
+    return {"max_turns": agent.max_turns or (1 if asks_once else DEFAULT_TURNS)}
+
+
+def loaded(request: dict[str, Any]) -> dict[str, Any]:
+    """Tasks that differ in more than their number and names."""
+    env = environment(request["taskset"], json.dumps(request["options"]))
+    most, tasks = request["most"], dict[str, dict[str, Any]]()
+    try:
+        for task in itertools.islice(env.taskset, MOST_DRAWS * most):
+            data = task.data.model_dump(mode="json", exclude_defaults=True)
+            content = {name: value for name, value in data.items() if name not in ("idx", "id", "name")}
+            tasks.setdefault(json.dumps(content, sort_keys=True), data)
+            if len(tasks) == most:
+                break
+    except Exception as error:  # other people's code
+        raise refuse(f"its tasks cannot be loaded: {in_words(error)}") from error
+    found = []
+    for data in tasks.values():
+        [prompt, *_] = play(env, data, [])["asks"] or [None]
+        if prompt is None:
+            raise refuse("it asks its agent nothing")
+        found.append({"data": data, "prompt": prompt})
+    for one in found[:1]:
+        tried = played({**request, "data": one["data"], "said": [TRIAL]})
+        if "failed" in tried:
+            raise refuse(f"an episode played for a trial, in which the agent says {TRIAL!r}, fails: {tried['failed']}")
+    return {"tasks": found}
+
+
+def played(request: dict[str, Any]) -> dict[str, Any]:
+    """What the environment asks after the last text (None: it has ended), and what the agent has earned; or why the
+    environment failed on these texts."""
+    env = environment(request["taskset"], json.dumps(request["options"]))
+    data, said = request["data"], request["said"]
+    task = json.dumps([request["taskset"], request["options"], data])
+    is_first = not _asked(task, ())
+    episode = play(env, data, said)
+    for count, asked in enumerate(episode["asks"]):
+        known = _asked(task, tuple(said[:count]))
+        known[:] = known or [asked]
+        if known != [asked]:
+            raise refuse(f"{_CHANGES}: {known[0]!r} was asked first, then {asked!r}")
+    if is_first:
+        again = play(env, data, said)
+        if (episode["asks"], episode.get("reward")) != (again["asks"], again.get("reward")):
+            raise refuse(f"{_CHANGES}: two episodes differed")
+    if "failed" in episode:
+        return episode
+    asks = episode["asks"]
+    return {"asked": asks[len(said)] if len(asks) > len(said) else None, "reward": episode["reward"]}
+
+
+@lru_cache(maxsize=4096)
+def _asked(task: str, said: tuple[str, ...]) -> list[str]:
+    """Holds what was asked in this task after these texts, once it was played. task: with its environment, as JSON."""
+    return []
+
+
+def play(env: Any, data: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
+    """All that was asked of the agent, before each of its turns and for one more, and what it earned."""
+    task_type = type(env.taskset).task_type()
+    task = task_type(task_type.data_type().model_validate(data), env.config.taskset.task)
+    [(_, config)] = roles(env)
+    agent = Reciting(config, said)
+    seed = json.dumps(data)
+    random.seed(seed)
+    np.random.seed(zlib.crc32(seed.encode()))
+    with playing():
+        try:
+            asyncio.run(episode_of(env, task, agent))
+        except Exception as error:  # noqa: BLE001  # other people's code on what a model wrote: counted, not raised
+            return {"asks": agent.asks, "failed": in_words(error)}
+    if agent.trace is None:
+        raise refuse("it asks its agent nothing")
+    if not np.isfinite(agent.trace.reward):
+        raise refuse(f"it gives the reward {agent.trace.reward}")
+    return {"asks": agent.asks, "reward": float(agent.trace.reward)}
+
+
+@contextmanager
+def playing() -> Iterator[None]:
+    _Now.playing, _Now.refused = True, None
+    try:
+        yield
+    finally:
+        _Now.playing = False
+        if _Now.refused is not None:
+            raise RefusedError(_Now.refused)
+
+
+async def episode_of(env: Any, task: Any, agent: Reciting) -> None:
+    agents = vf.Agents(env.config, lambda name, config: agent)
+    recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+    episode = vf.Episode(env=EnvInfo(id=env.config.env_id), task=recorded)
+    await env.setup(agents)
+    await env.run(task, agents)
+    if agent.trace is not None:
+        episode.traces.append(agent.trace)
+        await env.finalize(task, episode)
+
+
+class Reciting:
+    """Stands in for the one agent of an episode (`verifiers.v1.agent.Agent`): it says these texts, one a turn."""
+
+    trainable = True
+
+    def __init__(self, config: Any, said: Sequence[str]) -> None:
+        self.config, self.said = config, said
+        self.asks: list[str] = []
+        self.trace: Any = None
+
+    async def run(self, task: Any, **others: object) -> Any:
+        async with self.interaction(task, **others) as interaction:
+            await interaction.turn()
+            interaction.trace.stop("agent_completed")
+        return self.trace
+
+    @asynccontextmanager
+    async def interaction(self, task: Any, **others: object) -> AsyncIterator[Recitation]:
+        if self.trace is not None:
+            raise refuse("its agent plays more than once in an episode, and a completion is one conversation")
+        if others.get("runtime") is not None or others.get("tools"):
+            raise refuse("it gives its agent a sandbox or tools")
+        require_no_help(task)
+        recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        self.trace = vf.Trace(
+            verifiers=VERSION, task=recorded, state=state_cls(type(task))(), agent=AgentInfo(config=self.config)
+        )
+        await invoke(task.setup, {"trace": self.trace, "runtime": None})
+        yield Recitation(self, task)
+        self.trace.stop("user_closed")
+        await invoke(task.finalize, {"trace": self.trace, "runtime": None})
+        await task.score(self.trace)
+        self.trace.ok = True
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse(f"it uses its agent's `{name}`")
+
+
+class Recitation:
+    """Stands in for `verifiers.v1.agent.Interaction`."""
+
+    def __init__(self, agent: Reciting, task: Any) -> None:
+        self._agent, self._task, self._over = agent, task, False
+        self.trace = agent.trace
+
+    async def turn(self, message: Any = None) -> Segment:
+        trace, data = self.trace, self._task.data
+        messages = [vf.UserMessage(content=message)] if isinstance(message, str) else parsed(message)
+        if not trace.nodes and message is None:
+            messages = [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else parsed(data.prompt)
+        if not messages or (message is not None and not trace.nodes and data.prompt is not None):
+            raise ValueError("the task's prompt or the first turn's message opens a conversation, and only one of them")
+        if not trace.nodes and data.system_prompt is not None:
+            messages = [vf.SystemMessage(content=data.system_prompt), *messages]
+        if self._over:
+            raise RuntimeError("the conversation is over")
+        if not await self._stops():
+            self._agent.asks.append(text_of(messages, opening=not trace.nodes))
+            if trace.num_turns == len(self._agent.said):
+                trace.stop("max_turns")
+        if trace.stop_condition is not None:
+            self._over = True
+            return Segment(messages=[], terminated=True)
+        said = vf.AssistantMessage(content=self._agent.said[trace.num_turns])
+        for one in (*messages, said):
+            parent = len(trace.nodes) - 1 if trace.nodes else None
+            trace.nodes.append(MessageNode(parent=parent, message=one, sampled=one is said))
+        return Segment(messages=[said])
+
+    async def _stops(self) -> bool:
+        """Whether the task or the agent's limit ends the conversation before another turn."""
+        most = self._agent.config.max_turns
+        if most is not None and self.trace.num_turns >= most:
+            self.trace.stop("max_turns")
+        for stop in self._task.hooks("stop"):
+            if self.trace.stop_condition is None and await call_hook(stop, {vf.Trace: self.trace}):
+                self.trace.stop(stop.__name__)
+        return self.trace.stop_condition is not None
+
+    def __getattr__(self, name: str) -> Any:
+        raise refuse(f"it uses its interaction's `{name}`")
+
+
+def parsed(messages: Any) -> list[Any]:
+    return [parse_message(one) if isinstance(one, dict) else one for one in messages or []]
+
+
+def text_of(messages: Sequence[Any], opening: bool) -> str:
+    """What the agent reads, as one message of the user; a system message stands before it, as verifiers puts it for
+    programs that take none."""
+    for one in messages:
+        if one.role not in (("system", "user") if opening else ("user",)):
+            raise refuse(f"it writes a message of the role {one.role} for its agent, and bench one of the user")
+        if not isinstance(one.content, str) and any(part.type != "text" for part in one.content):
+            raise refuse("it shows images")
+    return "\n\n".join(content_text(one.content) for one in messages)
+
+
+@lru_cache(maxsize=8)
+def environment(taskset: str, options: str) -> Any:
+    """The environment of a taskset, with options by their dotted names in JSON."""
+    config: dict[str, Any] = {}
+    for name, value in {**json.loads(options), "taskset.id": taskset}.items():
+        *above, last = name.split(".")
+        section = config
+        for part in above:
+            section = section.setdefault(part, {})
+        section[last] = value
+    try:
+        env = load_environment(resolve_env_config(config))
+    except ValidationError as error:
+        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise refuse(f"verifiers refuses these options: {'; '.join(faults)}") from error
+    except Exception as error:  # other people's code
+        raise refuse(f"it cannot be loaded: {in_words(error)}") from error
+    require_one_agent(env)
+    return env
+
+
+def roles(env: Any) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in env.config if isinstance(value, vf.AgentConfig)]
+
+
+def require_one_agent(env: Any) -> None:
+    names = [name for name, _ in roles(env)]
+    if len(names) > 1:
+        raise refuse(f"it has {len(names)} agents ({', '.join(names)}), and bench trains one that plays alone")
+    if type(env).start is not vf.Env.start:
+        raise refuse("it starts servers of its own")
+    task_type = type(env.taskset).task_type()
+    if env.taskset.toolsets(env.config.taskset) or task_type.toolsets(env.config.taskset.task):
+        raise refuse("it has tools, which programs in a sandbox call")
+    hooks = env.config.taskset.task
+    if any(one.fn is not None for one in (*hooks.rewards.values(), *hooks.metrics.values(), *hooks.stops.values())):
+        raise refuse("an option names a function by its path, whose code would be in no hash; give the task the method")
+    if judges := list(judges_in(env.config)):
+        raise refuse(f"another model judges its tasks ({', '.join(judges)})")
+
+
+def judges_in(config: BaseModel, above: str = "") -> Iterator[str]:
+    """The dotted names of the settings of models that judge."""
+    for name, value in config:
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, vf.JudgeConfig):
+                yield f"{above}{name}"
+            elif isinstance(one, BaseModel) and not isinstance(one, vf.AgentConfig):
+                yield from judges_in(one, f"{above}{name}.")
+
+
+def require_no_help(task: Any) -> None:
+    """A task must need nothing but the agent's words."""
+    for hook in ("setup", "finalize"):
+        method = getattr(type(task), hook)
+        if method is not getattr(vf.Task, hook) and "runtime" in inspect.signature(method).parameters:
+            raise refuse(f"its tasks need a sandbox ({hook})")
+    if task.NEEDS_CONTAINER or task.data.image is not None:
+        raise refuse("its tasks need a container")
+    if discover_decorated(task, "intercept"):
+        raise refuse("it rewrites what the model reads or writes")
+    for stop in task.hooks("stop"):
+        if hook_boundary(stop, allow_trace=True) is not vf.Trace:
+            raise refuse(f"its stop `{stop.__name__}` looks at requests to a model")
+    for scores in (*task.hooks("reward"), *task.hooks("metric")):
+        runtime = inspect.signature(scores).parameters.get("runtime")
+        if runtime is not None and runtime.default is inspect.Parameter.empty:
+            raise refuse(f"its score `{scores.__name__}` is computed in a sandbox")
+
+
+def in_words(error: BaseException) -> str:
+    """verifiers wraps what an environment raises."""
+    while isinstance(error, vf.RolloutError) and error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error)[:MOST_CHARACTERS]}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Tasksets of the package verifiers, played turn by turn, by their name and options:
+
+    verifiers:alphabet-sort
+    verifiers:my_taskset?taskset.min_turns=2&taskset.task.similarity_power=2&agent.max_turns=3
+    verifiers:my_taskset?size=500&right_from=0.8
+
+The name is that of a module or installed package that exports a `Taskset`, and an `Env` if it needs one of its own; a
+module of the user's is looked for where plug-ins are. Dotted options are the package's own, those of its `[env]`; their
+values are JSON, or bare text. `size` is the most training problems, and `right_from` the reward from which on a
+completion is right. The first problems of the taskset are the test split, those after them the training split.
+
+The environment's own `run` decides what the model is asked, and the task's own rewards what it earned. A process of
+ours plays the episodes (see _verifiers.py). After each turn it plays from the beginning, with all that the model has
+said, so that nothing of an environment has to be kept. The reward of a turn is what the turn adds to the reward of an
+episode that ends there. So the rewards of all turns add up to that of the whole, however many there were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evals.errors import EvalError
+from evals.grading import OWN, Reason
+from evals.grading.worker_process import WorkerLostError, WorkerProcess
+from evals.tasks import VERIFIERS_PREFIX as PREFIX
+from evals.tasks.base import Problem, Task
+from evals.tasks.environment import Environment, Reply
+from harness import plugins
+from harness.plugins import UserModule
+
+TEST_PROBLEMS, TRAIN_PROBLEMS = 256, 2048
+# Where a taskset has fewer problems than are wanted, no more than a quarter of them is for the test.
+_MOST_TEST_FRAC = 0.25
+_RECIPE_VERSION = 1
+_PACKAGE_VERSION = "0.4"
+_INSTALL = "pip install -e '.[verifiers]'"
+_PROGRAM = Path(__file__).with_name("_verifiers.py")
+_MEMORY_BYTES = 8 << 30
+_CPU_LIMIT_S = 10.0
+"""For one episode, or for opening an environment."""
+_LOAD_LIMIT_S = 1200.0
+"""For making or fetching all problems, on the clock."""
+_NO_REFERENCE = "(no reference: the taskset's rewards decide)"
+_REMEMBERED_EPISODES = 50_000
+
+
+def load_verifiers_task(name: str) -> Task:
+    """The task of `verifiers:<taskset>[?option=value&...]`.
+
+    Raises EvalError if the package is not installed, for an unknown taskset or option, and for an environment that
+    bench cannot play: one with several agents, with tools or a sandbox, judged by another model, or that does not do
+    the same when the same is said.
+    """
+    taskset, _, written = name.removeprefix(PREFIX).partition("?")
+    _require_package()
+    return _load(taskset, written, _Place.of(_module_of(taskset)))
+
+
+class _Place(NamedTuple):
+    """Where a module of the user's is imported from, where it is not installed, and the digest of what it holds."""
+
+    folder: str | None = None
+    digest: str = ""
+
+    @classmethod
+    def of(cls, module: UserModule | None) -> _Place:
+        """module: None for a taskset that verifiers ships."""
+        if module is None:
+            return cls()
+        file = module.files[module.name]
+        folder = str(file.parents[1 if file.name == "__init__.py" else 0].resolve())
+        return cls(None if module.installed else folder, module.digest)
+
+
+@lru_cache
+def _load(taskset: str, written: str, place: _Place) -> Task:
+    """A module that was edited or moved is loaded anew."""
+    options = _options(f"{PREFIX}{taskset}", written)
+    size, right_from = options.pop("size", TRAIN_PROBLEMS), options.pop("right_from", 1.0)
+    if not isinstance(size, int) or size < 1:
+        raise EvalError(f"{PREFIX}{taskset}: size is {size!r}: give the most training problems, at least 1")
+    if not isinstance(right_from, int | float) or not math.isfinite(right_from):
+        raise EvalError(f"{PREFIX}{taskset}: right_from is {right_from!r}: give the least reward of a right completion")
+    played = _Played(taskset, json.dumps(options, sort_keys=True), place)
+    opened, stream = played.before_training("open"), _Stream(played, size)
+    module = _module_of(taskset)
+    own = {"size": (size, TRAIN_PROBLEMS), "right_from": (right_from, 1)}
+    given = options | {option: value for option, (value, default) in own.items() if value != default}
+    chosen = "&".join(
+        f"{option}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for option, value in sorted(given.items())
+    )
+    return Task(
+        name=f"{PREFIX}{taskset}{'?' if chosen else ''}{chosen}",
+        template="chat",
+        grader=OWN,
+        extract="whole",
+        margin_pp=1.0,
+        splits={name: _Split(stream, name, float(right_from)) for name in ("train", "test")},
+        environment=Environment(_reply, opened["max_turns"], _RECIPE_VERSION),
+        grades_all_turns=True,
+        modules=() if module is None else (module,),
+    )
+
+
+def _reply(problem: Problem, said: Sequence[str]) -> Reply:
+    """An environment that fails on what was said ends the conversation; the verdict on it is then `crash`."""
+    episode = problem.own_comparison
+    assert isinstance(episode, Episode)
+    now, before = episode.after(said), episode.after(said[:-1]) if len(said) > 1 else _NOTHING
+    if now.failed is not None:
+        return Reply("", done=True)
+    return Reply(now.asked or "", done=now.asked is None, reward=now.reward - before.reward)
+
+
+@dataclass(frozen=True)
+class _State:
+    """How an episode stands after some turns.
+
+    asked: what the environment asks next; None: it has ended. reward: of all turns. failed: why nobody knows.
+    """
+
+    asked: str | None = None
+    reward: float = 0.0
+    failed: Reason | None = None
+
+
+_NOTHING = _State()
+PROCESS = WorkerProcess(
+    "verifiers",
+    f"it needs verifiers: run `{sys.executable} -c 'import verifiers.v1'` to see what is missing",
+    _MEMORY_BYTES,
+    _CPU_LIMIT_S,
+    program=_PROGRAM,
+)
+"""The worker in which environments are played."""
+PROCESS.keep()
+_imported: dict[str, _Place] = {}
+"""By the name of a taskset, the modules that it knows."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """The episodes of one task of a taskset; called with all that was said, as JSON, it says whether that is right."""
+
+    played: _Played
+    data: str
+    """The task's, as JSON."""
+    right_from: float
+
+    def after(self, said: Sequence[str]) -> _State:
+        """Raises EvalError for an environment that cannot be played after all."""
+        return _state(self.played, self.data, tuple(said))
+
+    def __call__(self, extracted: str) -> Reason:
+        state = self.after(json.loads(extracted))
+        return state.failed or ("match" if state.reward >= self.right_from else "mismatch")
+
+
+@lru_cache(maxsize=_REMEMBERED_EPISODES)
+def _state(played: _Played, data: str, said: tuple[str, ...]) -> _State:
+    try:
+        found = played.ask("play", data=json.loads(data), said=said)
+    except WorkerLostError as lost:
+        return _State(failed=lost.reason)
+    return _State(failed="crash") if "failed" in found else _State(found["asked"], found["reward"])
+
+
+@dataclass(frozen=True)
+class _Played:
+    """An environment in the process that plays it. options: of the package, as JSON."""
+
+    taskset: str
+    options: str
+    place: _Place
+
+    def ask(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
+        """What _verifiers.py replies. Raises EvalError for an environment that cannot be played, and
+        WorkerLostError."""
+        if _imported.setdefault(self.taskset, self.place) != self.place:
+            PROCESS.close()  # which has imported the module as it was
+            _imported.clear()
+        own = {"taskset": self.taskset, "options": json.loads(self.options), "folder": self.place.folder}
+        reply: dict[str, Any] = json.loads(PROCESS.reply({"do": what, **own, **request}, wall_limit_s))
+        if "refused" in reply:
+            raise EvalError(f"{PREFIX}{self.taskset}: bench cannot play this environment: {reply['refused']}.")
+        return reply
+
+    def before_training(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
+        """The same, where a worker that is lost is an error too."""
+        try:
+            return self.ask(what, wall_limit_s, **request)
+        except WorkerLostError as lost:
+            took = "took too long" if lost.reason == "timeout" else "ended the process"
+            raise EvalError(
+                f"{PREFIX}{self.taskset}: bench cannot play this environment: its code {took} (`{what}`). Try it in "
+                f"Python: import verifiers.v1 as vf; vf.load_environment(...)"
+            ) from lost
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """The first tasks of a taskset: those of the test split, then at most `size` for training."""
+
+    played: _Played
+    size: int
+
+    @cached_property
+    def tasks(self) -> list[dict[str, Any]]:
+        """What _verifiers.py gives, each with its number. Raises EvalError if there are less than two."""
+        most = TEST_PROBLEMS + self.size
+        tasks: list[dict[str, Any]] = self.played.before_training("load", _LOAD_LIMIT_S, most=most)["tasks"]
+        if len(tasks) < 2:
+            raise EvalError(
+                f"{PREFIX}{self.played.taskset}: has {len(tasks)} different tasks, and two are needed, one of them for "
+                "the test split. Widen its options."
+            )
+        return [{"number": number, **task} for number, task in enumerate(tasks)]
+
+    def split(self, name: str) -> list[dict[str, Any]]:
+        tested, all_are_here = TEST_PROBLEMS, len(self.tasks) < TEST_PROBLEMS + self.size
+        if all_are_here:
+            tested = min(tested, max(1, int(_MOST_TEST_FRAC * len(self.tasks))))
+        return self.tasks[:tested] if name == "test" else self.tasks[tested:]
+
+
+@dataclass(frozen=True)
+class _Split:
+    stream: _Stream
+    name: str
+    right_from: float
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The package's version, and a digest of the options, the user's module and the problems."""
+        played = self.stream.played
+        content = json.dumps([played.place.digest, played.options, self.right_from, self.stream.split(self.name)])
+        digest = hashlib.blake2b(content.encode(), digest_size=20).hexdigest()
+        return f"verifiers=={metadata.version('verifiers')}:v{_RECIPE_VERSION}:{played.taskset}:{self.name}:{digest}"
+
+    def load(self) -> Sequence[Problem]:
+        return self._problems
+
+    @cached_property
+    def _problems(self) -> list[Problem]:
+        played = self.stream.played
+        return [
+            Problem(
+                id=f"{played.taskset}-{task['number']:06d}",
+                problem=task["prompt"],
+                answer=str(task["data"].get("answer", _NO_REFERENCE)),
+                own_comparison=Episode(played, json.dumps(task["data"]), self.right_from),
+            )
+            for task in self.stream.split(self.name)
+        ]
+
+
+def _require_package() -> None:
+    try:
+        version = metadata.version("verifiers")
+    except metadata.PackageNotFoundError as error:
+        raise EvalError(f"tasks {PREFIX}<taskset> need the package verifiers. Install it: {_INSTALL}") from error
+    if not version.startswith(f"{_PACKAGE_VERSION}."):
+        raise EvalError(
+            f"tasks {PREFIX}<taskset> need verifiers {_PACKAGE_VERSION}, and {version} is installed: others have other "
+            f"environments. Install it: {_INSTALL}"
+        )
+
+
+def _module_of(taskset: str) -> UserModule | None:
+    """The module that a name means, as verifiers reads names; None for a taskset that verifiers ships. Raises
+    RefusedError if there is none."""
+    name = taskset.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
+    package = util.find_spec("verifiers")
+    if package is not None and package.origin is not None:
+        shipped = Path(package.origin).parent / "v1" / "tasksets"
+        if name.isidentifier() and (shipped / name).is_dir():
+            return None
+    return plugins.source_of(name, f"{PREFIX}{taskset}")
+
+
+def _options(task: str, written: str) -> dict[str, Any]:
+    """Values are JSON, else text."""
+    found: dict[str, Any] = {}
+    for option in written.split("&") if written else []:
+        name, equals, text = option.partition("=")
+        if not equals:
+            raise EvalError(f"{task}: option {option!r} has no value; write {task}?<option>=<value>&<option>=<value>")
+        if name in found:
+            raise EvalError(f"{task}: option {name} is given twice; give it once")
+        if name == "taskset.id":
+            raise EvalError(f"{task}: the taskset stands before the `?`; leave the option taskset.id out")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
