@@ -59,7 +59,7 @@ def settings_of(config: dict, rows: list[dict]) -> dict:
     given = {name.removeprefix("objective."): knobs[name] for name in knobs if name.startswith("objective.")}
     objective = with_overrides(Objective(aggregation=given["aggregation"]), given)
     if knobs["rollout.sampler"] != "policy":
-        sys.exit(f"verl trains on completions of the policy, so rollout.sampler cannot be {knobs['rollout.sampler']}")
+        sys.exit(f"verl has no rollout.sampler={knobs['rollout.sampler']}, only policy")
     has_tokens = config["budget"]["generated_tokens"] or config["budget"]["trained_tokens"]  # any step may be the last
     updates, limit_tokens = knobs["train.updates_per_rollout"], knobs["rollout.max_completion_tokens"]
     return {
@@ -80,7 +80,7 @@ def settings_of(config: dict, rows: list[dict]) -> dict:
         f"{ACTOR}checkpoint.load_contents": ["model", "optimizer", "extra"],
         "actor_rollout_ref.rollout.name": "vllm",
         "actor_rollout_ref.rollout.seed": config["seed"] * 1_000_003 + done,
-        "reward.custom_reward_function.path": str(HERE / "bench_in_verl.py"),
+        "reward.custom_reward_function.path": "pkg://bench_in_verl",  # a path would load, and register, it again
         "trainer.logger": ["console", "file"],
         "trainer.val_before_train": False,
         "trainer.total_epochs": 1,
