@@ -6,8 +6,8 @@ VLLM_TESTS := tests/test_real_input.py tests/harness/sampling/test_vllm_judge.py
 
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-rest test-slow test-long test-vllm test-lm-eval .venv-vllm .venv-lm-eval check docs \
-	findings chromium models reasoning-gym verifiers postgresql clean
+.PHONY: demo test test-all test-rest test-slow test-long test-vllm test-lm-eval test-verl .venv-vllm .venv-lm-eval \
+	.venv-verl check docs findings chromium models reasoning-gym verifiers postgresql clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
@@ -23,7 +23,7 @@ test: check
 test-all: test test-rest
 
 # What `make test` leaves out, the documentation, and the tests with other environments.
-test-rest: test-slow docs test-vllm test-lm-eval
+test-rest: test-slow docs test-vllm test-lm-eval test-verl
 
 # Kills and resumes of whole processes, every shipped sweep, real models, the page in a browser.
 test-slow: .venv/installed-test
@@ -42,6 +42,10 @@ test-vllm: .venv-vllm
 test-lm-eval: .venv-lm-eval
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -q tests/evals tests/harness/cli \
 		-k lm_eval -m "not long"
+
+# verl's configuration, advantages and losses with what its adapter in examples/trainers writes.
+test-verl: .venv-verl
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-verl/bin/python -m pytest -q tests/examples/test_verl.py
 
 # The pages of docs/, with tables from the code, as build/docs/index.html.
 docs: .venv/installed-docs
@@ -122,5 +126,16 @@ models: .models/SmolLM2-135M-Instruct.Q4_1.gguf
 	.venv-lm-eval/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
+# verl wants an older transformers, and Hydra an older antlr. All else is what .venv has.
+.venv-verl: .venv-verl/installed
+
+.venv-verl/installed: .venv/installed-test pyproject.toml verl.txt
+	$(PYTHON) -m venv .venv-verl
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$(.venv-verl/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/venv.pth
+	.venv-verl/bin/python -m pip install --quiet --no-deps --requirement verl.txt
+	.venv-verl/bin/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
 clean:
-	rm -rf .venv .venv-vllm .venv-lm-eval .models .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-lm-eval .venv-verl .models .mypy_cache .pytest_cache .ruff_cache .hypothesis
