@@ -25,7 +25,19 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 # The rooms from the bottom to the top: each may import those before it, also for type checking only.
 ROOMS_OF_HARNESS = (
     *("errors", "plugins", "random_keys", "processes", "records", "rewards", "config", "trainers", "executors"),
-    *("models", "engines", "sampling", "training", "plan", "run", "tracking", "search", "evaluate", "imports"),
+    *(
+        "models",
+        "engines",
+        "sampling",
+        "training",
+        "programs",
+        "plan",
+        "run",
+        "tracking",
+        "search",
+        "evaluate",
+        "imports",
+    ),
     *("extras", "cli"),
 )
 ROOMS_OF_REPORTS = (

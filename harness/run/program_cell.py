@@ -1,7 +1,7 @@
 """A cell that a program of the user's own trains: its inputs are prepared, what it writes is followed, and its
 checkpoints are evaluated once it has ended, when it no longer needs the machine's memory.
 
-<cell>/program/prompts.jsonl   what it trains on
+<cell>/program/prompts.jsonl   what it trains on; pairs.jsonl with an algorithm on pairs
 <cell>/program/e<epoch>/       what one start of it was given (config.json) and wrote
 <cell>/checkpoints/            the final weights, as of any cell
 
@@ -25,7 +25,7 @@ from harness.config.hashing import digest
 from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
-from harness.config.trainer import OutsideTrainer
+from harness.config.trainer import OutsideTrainer, hands_over_pairs
 from harness.engines.base import make_engine
 from harness.errors import RefusedError, few
 from harness.models.language_model import LanguageModel, weights_digest
@@ -39,12 +39,13 @@ from harness.records.rollouts import stand_of
 from harness.run.cell import CellLog, Progress
 from harness.run.evaluation import Evaluator, begin_own_evaluation, evaluate_step
 from harness.run.flops import Spent
+from harness.run.program_pairs import pairs_by_step
 from harness.run.prompts import prompt_order, read_correct_counts, training_prompts
 from harness.run.stages import inputs_of_cell, source_of_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE
-from harness.trainers.contract import CONFIG_FILE, PROMPTS_FILE, Budget, Done, ProgramConfig
+from harness.trainers.contract import CONFIG_FILE, PAIRS_FILE, PROMPTS_FILE, Budget, Done, ProgramConfig
 from harness.trainers.process import Process, Watch, environment_of, find_command
 from harness.trainers.written import Announced, ContractError, Metrics, Rollouts, Step, Written, folder_of
 from harness.training.checkpoint import Checkpoint, all_finite, save_checkpoint, trained_weights
@@ -80,12 +81,14 @@ class ProgramCell:
         self._log = CellLog(cell, lease.epoch)
         self._folder = cell.path.resolve() / "program"
         self._source = source_of_start(spec, home)
+        self._columns = trainer.columns(spec)
         self._written = Written({}, {}, None)
         self._done = NOTHING_DONE
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._reward: float | None = None
         self._tokens_per_s: float | None = None
-        self._prompts = self._prompts_by_step()
+        # A set of pairs takes the place of prompts.
+        self._prompts = (lambda step: []) if spec.pairs.type == "dataset" else self._prompts_by_step()
 
     def run(self) -> None:
         """Train to the budget, evaluate, mark the cell done. Raises RefusedError for a program that fails."""
@@ -103,8 +106,10 @@ class ProgramCell:
         """The prompts, and the starting weights if they are in no folder yet."""
         self._shapes = {name: tuple(weight.shape) for name, weight in start.model.state_dict().items()}
         self._folder.mkdir(exist_ok=True)
-        if not (self._folder / PROMPTS_FILE).exists():
+        if self._spec.pairs.type != "dataset" and not (self._folder / PROMPTS_FILE).exists():
             write_atomic(self._folder / PROMPTS_FILE, lambda aside: self._write_prompts(aside, start))
+        if hands_over_pairs(self._spec) and not (self._folder / PAIRS_FILE).exists():
+            write_atomic(self._folder / PAIRS_FILE, lambda aside: self._write_pairs(aside, start))
         if self._folder_of_start() is None:
             write_folder(self._folder / "start", start.save)
 
@@ -137,10 +142,21 @@ class ProgramCell:
                     }
                     handle.write(json.dumps(row) + "\n")
 
+    def _write_pairs(self, path: Path, start: LanguageModel) -> None:
+        spec, last = self._spec, self._spec.train.steps
+        with path.open("w", encoding="utf-8") as handle:
+            for rows in pairs_by_step(spec, inputs_of_cell(spec, self._home), start):
+                handle.writelines(json.dumps(row) + "\n" for row in rows)
+                done = Done(step=rows[0]["step"], generated_tokens=rows[0]["generated_tokens"], trained_tokens=0)
+                frac = min(1.0, self._used_frac(done))
+                self._report(Progress("preparing pairs", done.step, last, frac, None, None))
+                if frac >= 1:
+                    return
+
     def _resume(self, start: LanguageModel) -> None:
         """Go back to the last checkpoint that is whole, and take over all that was written until then."""
         superseded = self._cell.superseded()
-        self._written = written = Written.by(self._folder, self._trainer.metrics, self._counts_trained, superseded)
+        self._written = written = Written.by(self._folder, self._columns, self._counts_trained, superseded)
         whole = [step for step in written.checkpoints if step in written.steps and self._is_whole(step)]
         written.checkpoints = {step: written.checkpoints[step] for step in sorted(whole)}
         self._resumed_at = step = max(whole, default=0)  # the program may read it for as long as it lives
@@ -171,7 +187,7 @@ class ProgramCell:
 
     def _account(self, start: LanguageModel) -> Row:
         argv, trainer = self._argv("{config}", "{output}"), self._trainer
-        program = environment_of(find_command(argv, trainer.folder(), trainer.env))
+        program = environment_of(find_command(argv, trainer.folder(), trainer.environment()))
         account: Row = {"model": start.account(), "program": {"command": argv, **program}}
         account |= {"program_packages": digest(program)} if program else {}
         return account | code_account(self._spec.runs_code)
@@ -183,7 +199,8 @@ class ProgramCell:
         spec, latest = self._spec, self._written.checkpoints.get(self._done.step)
         return ProgramConfig(
             model=str(self._folder_of_start()),
-            prompts=str(self._folder / PROMPTS_FILE),
+            prompts=None if spec.pairs.type == "dataset" else str(self._folder / PROMPTS_FILE),
+            pairs=str(self._folder / PAIRS_FILE) if hands_over_pairs(spec) else None,
             output=str(output),
             resume=None if latest is None else str(latest),
             done=self._done,
@@ -196,7 +213,7 @@ class ProgramCell:
             checkpoint_every=spec.train.checkpoint_every,
             evaluate_every=spec.eval.every,
             device=spec.train.device,
-            args=dict(self._trainer.args),
+            args=self._trainer.arguments(spec),
             knobs={knob: value for knob, value in active(spec).items() if not knob.startswith("trainer.")},
         )
 
@@ -205,7 +222,7 @@ class ProgramCell:
         output.mkdir()
         write_json(output / CONFIG_FILE, self._config(output).model_dump(mode="json"))
         argv = self._argv(str(output / CONFIG_FILE), str(output))
-        with Process(argv, self._trainer.folder(), self._trainer.env, self._cell.log) as process:
+        with Process(argv, self._trainer.folder(), self._trainer.environment(), self._cell.log) as process:
             try:
                 self._follow(process, output)
             except ContractError as error:
@@ -213,7 +230,7 @@ class ProgramCell:
 
     def _follow(self, process: Process, output: Path) -> None:
         """Record what the program writes until it has ended or diverged. Raises RefusedError if it failed."""
-        metrics = Metrics(output, self._done, self._trainer.metrics, self._counts_trained)
+        metrics = Metrics(output, self._done, self._columns, self._counts_trained)
         rollouts, watch = Rollouts(output), Watch(process, self._trainer)
         over_at: int | None = None
         while True:
