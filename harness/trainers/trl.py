@@ -187,8 +187,8 @@ class TrlTrainer(OutsideTrainer):
         processes = given.get("num_processes", 1) if isinstance(given, dict) else None
         if not isinstance(processes, int) or processes < 1:
             yield (
-                f"trainer.accelerate_config={self.accelerate_config}: num_processes is {shown(processes)} there. Set it "
-                "to how many GPUs train a cell"
+                f"trainer.accelerate_config={self.accelerate_config}: num_processes is {shown(processes)} there. "
+                "Set it to how many GPUs train a cell"
             )
         elif not isinstance(spec.objective, Objective):
             yield (
