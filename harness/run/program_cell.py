@@ -20,7 +20,6 @@ from typing import Any
 
 from evals.prompts import get_template
 from evals.tasks import get_task
-from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.config.knobs import active
 from harness.config.model_source import parse_source
@@ -39,8 +38,7 @@ from harness.records.rollouts import stand_of
 from harness.run.cell import CellLog, Progress
 from harness.run.evaluation import Evaluator, begin_own_evaluation, evaluate_step
 from harness.run.flops import Spent
-from harness.run.program_pairs import pairs_by_step
-from harness.run.prompts import prompt_order, read_correct_counts, training_prompts
+from harness.run.program_inputs import has_prompts, pairs_by_step, prompts_by_step, write_prompts
 from harness.run.stages import inputs_of_cell, source_of_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.sampler import EngineSampler
@@ -87,8 +85,7 @@ class ProgramCell:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._reward: float | None = None
         self._tokens_per_s: float | None = None
-        # A set of pairs takes the place of prompts.
-        self._prompts = (lambda step: []) if spec.pairs.type == "dataset" else self._prompts_by_step()
+        self._prompts = prompts_by_step(spec, inputs_of_cell(spec, home))
 
     def run(self) -> None:
         """Train to the budget, evaluate, mark the cell done. Raises RefusedError for a program that fails."""
@@ -106,10 +103,11 @@ class ProgramCell:
         """The prompts, and the starting weights if they are in no folder yet."""
         self._shapes = {name: tuple(weight.shape) for name, weight in start.model.state_dict().items()}
         self._folder.mkdir(exist_ok=True)
-        if self._spec.pairs.type != "dataset" and not (self._folder / PROMPTS_FILE).exists():
-            write_atomic(self._folder / PROMPTS_FILE, lambda aside: self._write_prompts(aside, start))
-        if hands_over_pairs(self._spec) and not (self._folder / PAIRS_FILE).exists():
-            write_atomic(self._folder / PAIRS_FILE, lambda aside: self._write_pairs(aside, start))
+        prompts, pairs = self._folder / PROMPTS_FILE, self._folder / PAIRS_FILE
+        if has_prompts(self._spec) and not prompts.exists():
+            write_atomic(prompts, lambda aside: write_prompts(aside, self._spec, self._prompts, start))
+        if hands_over_pairs(self._spec) and not pairs.exists():
+            write_atomic(pairs, lambda aside: self._write_pairs(aside, start))
         if self._folder_of_start() is None:
             write_folder(self._folder / "start", start.save)
 
@@ -120,36 +118,14 @@ class ProgramCell:
             return source.path.resolve()
         return saved if (saved / "config.json").exists() else None
 
-    def _prompts_by_step(self) -> Callable[[int], list[Problem]]:
-        spec, inputs = self._spec, inputs_of_cell(self._spec, self._home)
-        rates = read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {}
-        order = prompt_order(spec.task, training_prompts(spec, rates), spec.seed)
-        count, steps = spec.rollout.prompts_per_step, spec.train.steps
-        return lambda step: order.draw(step, count, (step - 1) / steps)
-
-    def _write_prompts(self, path: Path, start: LanguageModel) -> None:
-        template = get_template(self._spec.task.template)
-        with path.open("w", encoding="utf-8") as handle:
-            for step in range(1, self._spec.train.steps + 1):
-                for problem in self._prompts(step):
-                    prompt = template.ask(problem)
-                    row = {
-                        "step": step,
-                        "problem_id": problem.id,
-                        "prompt": prompt,
-                        "tokens": start.encode(prompt),
-                        "answer": problem.answer,
-                    }
-                    handle.write(json.dumps(row) + "\n")
-
     def _write_pairs(self, path: Path, start: LanguageModel) -> None:
         spec, last = self._spec, self._spec.train.steps
         with path.open("w", encoding="utf-8") as handle:
             for rows in pairs_by_step(spec, inputs_of_cell(spec, self._home), start):
                 handle.writelines(json.dumps(row) + "\n" for row in rows)
-                done = Done(step=rows[0]["step"], generated_tokens=rows[0]["generated_tokens"], trained_tokens=0)
-                frac = min(1.0, self._used_frac(done))
-                self._report(Progress("preparing pairs", done.step, last, frac, None, None))
+                step, generated_tokens = rows[0]["step"], rows[0]["generated_tokens"]
+                frac = self._used_frac(Done(step=step, generated_tokens=generated_tokens, trained_tokens=0))
+                self._report(Progress("preparing pairs", step, last, min(1.0, frac), None, None))
                 if frac >= 1:
                     return
 
@@ -199,7 +175,7 @@ class ProgramCell:
         spec, latest = self._spec, self._written.checkpoints.get(self._done.step)
         return ProgramConfig(
             model=str(self._folder_of_start()),
-            prompts=None if spec.pairs.type == "dataset" else str(self._folder / PROMPTS_FILE),
+            prompts=str(self._folder / PROMPTS_FILE) if has_prompts(spec) else None,
             pairs=str(self._folder / PAIRS_FILE) if hands_over_pairs(spec) else None,
             output=str(output),
             resume=None if latest is None else str(latest),

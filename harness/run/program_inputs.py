@@ -1,11 +1,14 @@
-"""The pairs that a program learns from, step by step: those that bench would learn from itself with the same spec."""
+"""What a program learns from, step by step: the prompts, or the pairs, of bench's own training with the same spec."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from evals.prompts import get_template
+from evals.tasks.base import Problem
 from harness.config.rollout import DatasetPairs, PolicyPairs
 from harness.config.run_spec import RunSpec
 from harness.engines.base import make_engine
@@ -14,10 +17,46 @@ from harness.models.language_model import LanguageModel
 from harness.run.encoded_pairs import load_pairs
 from harness.run.learning.pairs import pair_up
 from harness.run.learning.rewards import Rollouts
-from harness.run.prompts import CompletionLimit, prompt_order, read_correct_counts, training_prompts
+from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order, read_correct_counts, training_prompts
 from harness.training.sequences import Sequences
 
 Row = dict[str, Any]
+PromptsOfStep = Callable[[int], list[Problem]]
+
+
+def has_prompts(spec: RunSpec) -> bool:
+    """A set of pairs takes the place of prompts."""
+    return spec.pairs.type != "dataset"
+
+
+def prompts_by_step(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptsOfStep:
+    """The prompts of a step (from 1); none where there are none. inputs: the results of the cell's stages."""
+    if not has_prompts(spec):
+        return lambda step: []
+    order, count, steps = _order(spec, inputs), spec.rollout.prompts_per_step, spec.train.steps
+    return lambda step: order.draw(step, count, (step - 1) / steps)
+
+
+def write_prompts(path: Path, spec: RunSpec, prompts: PromptsOfStep, start: LanguageModel) -> None:
+    """The rows of all steps, as `harness.trainers.contract.PROMPT_ROW` describes them."""
+    template = get_template(spec.task.template)
+    with path.open("w", encoding="utf-8") as handle:
+        for step in range(1, spec.train.steps + 1):
+            for problem in prompts(step):
+                prompt = template.ask(problem)
+                row = {
+                    "step": step,
+                    "problem_id": problem.id,
+                    "prompt": prompt,
+                    "tokens": start.encode(prompt),
+                    "answer": problem.answer,
+                }
+                handle.write(json.dumps(row) + "\n")
+
+
+def _order(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptOrder:
+    rates = read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {}
+    return prompt_order(spec.task, training_prompts(spec, rates), spec.seed)
 
 
 def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[Row]]:
@@ -40,8 +79,7 @@ def _of_set(spec: RunSpec, pairs: DatasetPairs, path: Path) -> Iterator[list[Row
 
 
 def _drawn(spec: RunSpec, pairs: PolicyPairs, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[Row]]:
-    rates = read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {}
-    order, limit = prompt_order(spec.task, training_prompts(spec, rates), spec.seed), CompletionLimit(spec.rollout)
+    order, limit = _order(spec, inputs), CompletionLimit(spec.rollout)
     rollouts = Rollouts(spec, start, make_engine(spec.rollout, start))
     generated_tokens = 0
     for step in range(1, spec.train.steps + 1):
