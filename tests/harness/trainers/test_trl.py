@@ -148,7 +148,9 @@ def test_a_missing_or_another_trl_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         return "1.17.0"
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(RefusedError, match=rf"TRL 1\.17\.0 is installed, but knobs are written as settings of {VERSION}"):
+    with pytest.raises(
+        RefusedError, match=rf"TRL 1\.17\.0 is installed, but knobs are written as settings of {VERSION}"
+    ):
         trainer.require_installed()
 
     def missing(name: str) -> str:
