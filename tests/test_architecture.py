@@ -25,8 +25,8 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 # The rooms from the bottom to the top: each may import those before it, also for type checking only.
 ROOMS_OF_HARNESS = (
     *("errors", "plugins", "random_keys", "processes", "records", "rewards", "config", "trainers", "executors"),
-    *("models", "engines", "sampling", "training", "plan", "run", "tracking", "search", "evaluate", "imports"),
-    *("extras", "cli"),
+    *("models", "engines", "sampling", "training", "programs", "plan", "run", "tracking", "search", "evaluate"),
+    *("imports", "extras", "cli"),
 )
 ROOMS_OF_REPORTS = (
     *("statistics", "laws", "formats", "processes", "measure"),
@@ -162,9 +162,9 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 def test_the_house_stays_small_enough_to_live_in() -> None:
     """Few files, each a concept that one would look for by name: neither a function nor a book."""
     lines = {module: code.count("\n") for module, code in SOURCES.items()}
-    # Among them 19 read results made elsewhere, a file for each tool, and runs in Python; 9 are for programs that train
-    # in bench's place; 8 say what other trainers call an objective.
-    assert len(lines) <= 435
+    # Among them 19 read results made elsewhere, a file for each tool, and runs in Python; 17 are for programs that
+    # train in bench's place, TRL's trainers among them; 8 say what other trainers call an objective.
+    assert len(lines) <= 443
     assert statistics.median(lines.values()) >= 110
     assert not {module: length for module, length in lines.items() if length > 400}
 

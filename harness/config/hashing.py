@@ -40,7 +40,7 @@ _REFERRING = (
     *("model.source", "model.cold_start.data", "reward.vr_cli.generator"),
     *("task.train", "eval.tasks", "pairs.data"),
     *("teacher.source", "teacher.cold_start.data"),
-    *("trainer.run", "trainer.files"),
+    *("trainer.run", "trainer.files", "trainer.accelerate_config"),
 )
 # These too, but the name of a template that has one is hashed as well.
 _TEMPLATES = (

@@ -88,6 +88,21 @@ class OutsideTrainer(Trainer):
         """Where the program is started; None: where bench was."""
         return None
 
+    def environment(self) -> dict[str, str]:
+        """Environment variables on top of those of bench."""
+        return self.env
+
+    def arguments(self, spec: RunSpec) -> dict[str, Any]:
+        """What it finds as `args` in its config file."""
+        return dict(self.args)
+
+    def columns(self, spec: RunSpec) -> dict[str, str]:
+        """Columns of steps.jsonl, each with the program's name for it."""
+        return self.metrics
+
+    def require_installed(self) -> None:
+        """Raise RefusedError for what this machine lacks to start it, besides the command itself."""
+
     def problems(self, spec: RunSpec) -> Iterator[str]:
         """What else of a spec it cannot do, for messages before anything trains."""
         yield from ()
@@ -134,6 +149,11 @@ TrainerChoice = Annotated[SerializeAsAny[Trainer], BeforeValidator(_chosen), InW
 BY_BENCH = Field({"type": BENCH}, validate_default=True)
 
 
+def hands_over_pairs(spec: RunSpec) -> bool:
+    """Whether the program that trains a cell is given pairs."""
+    return spec.pairs.type != "none" and spec.trainer.reads("pairs.type")
+
+
 def is_open(knob: str) -> bool:
     """Whether the user chose the name of this knob: `trainer.args.rank`."""
     return knob.startswith(OPEN) and knob not in OPEN
@@ -161,8 +181,19 @@ def trainer_problems(spec: RunSpec) -> Iterator[str]:
             f"{asked} with {what}: the program gets all prompts of a cell before it starts, and this order depends on "
             "how training goes. Set task.order to uniform, or leave task.retire_at out"
         )
+    if trainer.reads("pairs.type") and spec.pairs.type == "policy" and spec.rollout.sampler != "initial":
+        yield (
+            f"{asked} with pairs.type=policy and rollout.sampler={spec.rollout.sampler}: bench hands over pairs of the "
+            "starting policy's completions, and draws none in between. Set rollout.sampler to initial (offline)"
+        )
+    if not trainer.reads("pairs.type") and spec.pairs.type == "dataset":
+        yield (
+            f"{asked} with pairs.type=dataset, which the program does not read. Name it in trainer.uses: [pairs], and "
+            "bench hands the pairs over; or leave `pairs` out"
+        )
+    gold = spec.pairs.type == "policy" and bool(spec.reward.gold_parts)
     made_by_bench = {
-        f"pairs.type={spec.pairs.type}": spec.pairs.type == "dataset",
+        "pairs that are ranked by the likelihood of gold texts": gold,
         "a teacher": spec.teacher.type != "none",
         "a reward model": spec.reward.needs_reward_model,
         "a pairwise judge": spec.reward.needs_judge,

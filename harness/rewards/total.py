@@ -49,6 +49,11 @@ class TotalReward:
         ]
         self.judges_reasoning = all(not is_reference(name) and PARTS.find(name).gold_scored_by for name in weighing)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parts that are measured."""
+        return tuple(self._parts)
+
     def of_groups(
         self, groups: Sequence[Sequence[Attempt]], context: RewardContext
     ) -> tuple[list[float], dict[str, list[float]]]:

@@ -49,7 +49,8 @@ def require_models_and_data(plan: Plan) -> list[str]:
             source.require()
     for trainer in (spec.trainer for spec in plan.arms.values() if not spec.checkpoint):
         if isinstance(trainer, OutsideTrainer):
-            find_command(trainer.argv("", "", 0), trainer.folder(), trainer.env)
+            trainer.require_installed()
+            find_command(trainer.argv("", "", 0), trainer.folder(), trainer.environment())
     for part in {part for spec in plan.arms.values() for part in spec.reward.parts}:
         if is_reference(part):
             load_function(part)

@@ -1,7 +1,7 @@
 """A cell that a program of the user's own trains: its inputs are prepared, what it writes is followed, and its
 checkpoints are evaluated once it has ended, when it no longer needs the machine's memory.
 
-<cell>/program/prompts.jsonl   what it trains on
+<cell>/program/prompts.jsonl   what it trains on; pairs.jsonl with an algorithm on pairs
 <cell>/program/e<epoch>/       what one start of it was given (config.json) and wrote
 <cell>/checkpoints/            the final weights, as of any cell
 
@@ -20,12 +20,11 @@ from typing import Any
 
 from evals.prompts import get_template
 from evals.tasks import get_task
-from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
-from harness.config.trainer import OutsideTrainer
+from harness.config.trainer import OutsideTrainer, hands_over_pairs
 from harness.engines.base import make_engine
 from harness.errors import RefusedError, few
 from harness.models.language_model import LanguageModel, weights_digest
@@ -39,12 +38,12 @@ from harness.records.rollouts import stand_of
 from harness.run.cell import CellLog, Progress
 from harness.run.evaluation import Evaluator, begin_own_evaluation, evaluate_step
 from harness.run.flops import Spent
-from harness.run.prompts import prompt_order, read_correct_counts, training_prompts
+from harness.run.program_inputs import has_prompts, pairs_by_step, prompts_by_step, write_prompts
 from harness.run.stages import inputs_of_cell, source_of_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE
-from harness.trainers.contract import CONFIG_FILE, PROMPTS_FILE, Budget, Done, ProgramConfig
+from harness.trainers.contract import CONFIG_FILE, PAIRS_FILE, PROMPTS_FILE, Budget, Done, ProgramConfig
 from harness.trainers.process import Process, Watch, environment_of, find_command
 from harness.trainers.written import Announced, ContractError, Metrics, Rollouts, Step, Written, folder_of
 from harness.training.checkpoint import Checkpoint, all_finite, save_checkpoint, trained_weights
@@ -80,12 +79,13 @@ class ProgramCell:
         self._log = CellLog(cell, lease.epoch)
         self._folder = cell.path.resolve() / "program"
         self._source = source_of_start(spec, home)
+        self._columns = trainer.columns(spec)
         self._written = Written({}, {}, None)
         self._done = NOTHING_DONE
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._reward: float | None = None
         self._tokens_per_s: float | None = None
-        self._prompts = self._prompts_by_step()
+        self._prompts = prompts_by_step(spec, inputs_of_cell(spec, home))
 
     def run(self) -> None:
         """Train to the budget, evaluate, mark the cell done. Raises RefusedError for a program that fails."""
@@ -103,8 +103,11 @@ class ProgramCell:
         """The prompts, and the starting weights if they are in no folder yet."""
         self._shapes = {name: tuple(weight.shape) for name, weight in start.model.state_dict().items()}
         self._folder.mkdir(exist_ok=True)
-        if not (self._folder / PROMPTS_FILE).exists():
-            write_atomic(self._folder / PROMPTS_FILE, lambda aside: self._write_prompts(aside, start))
+        prompts, pairs = self._folder / PROMPTS_FILE, self._folder / PAIRS_FILE
+        if has_prompts(self._spec) and not prompts.exists():
+            write_atomic(prompts, lambda aside: write_prompts(aside, self._spec, self._prompts, start))
+        if hands_over_pairs(self._spec) and not pairs.exists():
+            write_atomic(pairs, lambda aside: self._write_pairs(aside, start))
         if self._folder_of_start() is None:
             write_folder(self._folder / "start", start.save)
 
@@ -115,32 +118,21 @@ class ProgramCell:
             return source.path.resolve()
         return saved if (saved / "config.json").exists() else None
 
-    def _prompts_by_step(self) -> Callable[[int], list[Problem]]:
-        spec, inputs = self._spec, inputs_of_cell(self._spec, self._home)
-        rates = read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {}
-        order = prompt_order(spec.task, training_prompts(spec, rates), spec.seed)
-        count, steps = spec.rollout.prompts_per_step, spec.train.steps
-        return lambda step: order.draw(step, count, (step - 1) / steps)
-
-    def _write_prompts(self, path: Path, start: LanguageModel) -> None:
-        template = get_template(self._spec.task.template)
+    def _write_pairs(self, path: Path, start: LanguageModel) -> None:
+        spec, last = self._spec, self._spec.train.steps
         with path.open("w", encoding="utf-8") as handle:
-            for step in range(1, self._spec.train.steps + 1):
-                for problem in self._prompts(step):
-                    prompt = template.ask(problem)
-                    row = {
-                        "step": step,
-                        "problem_id": problem.id,
-                        "prompt": prompt,
-                        "tokens": start.encode(prompt),
-                        "answer": problem.answer,
-                    }
-                    handle.write(json.dumps(row) + "\n")
+            for rows in pairs_by_step(spec, inputs_of_cell(spec, self._home), start):
+                handle.writelines(json.dumps(row) + "\n" for row in rows)
+                step, generated_tokens = rows[0]["step"], rows[0]["generated_tokens"]
+                frac = self._used_frac(Done(step=step, generated_tokens=generated_tokens, trained_tokens=0))
+                self._report(Progress("preparing pairs", step, last, min(1.0, frac), None, None))
+                if frac >= 1:
+                    return
 
     def _resume(self, start: LanguageModel) -> None:
         """Go back to the last checkpoint that is whole, and take over all that was written until then."""
         superseded = self._cell.superseded()
-        self._written = written = Written.by(self._folder, self._trainer.metrics, self._counts_trained, superseded)
+        self._written = written = Written.by(self._folder, self._columns, self._counts_trained, superseded)
         whole = [step for step in written.checkpoints if step in written.steps and self._is_whole(step)]
         written.checkpoints = {step: written.checkpoints[step] for step in sorted(whole)}
         self._resumed_at = step = max(whole, default=0)  # the program may read it for as long as it lives
@@ -171,7 +163,7 @@ class ProgramCell:
 
     def _account(self, start: LanguageModel) -> Row:
         argv, trainer = self._argv("{config}", "{output}"), self._trainer
-        program = environment_of(find_command(argv, trainer.folder(), trainer.env))
+        program = environment_of(find_command(argv, trainer.folder(), trainer.environment()))
         account: Row = {"model": start.account(), "program": {"command": argv, **program}}
         account |= {"program_packages": digest(program)} if program else {}
         return account | code_account(self._spec.runs_code)
@@ -183,7 +175,8 @@ class ProgramCell:
         spec, latest = self._spec, self._written.checkpoints.get(self._done.step)
         return ProgramConfig(
             model=str(self._folder_of_start()),
-            prompts=str(self._folder / PROMPTS_FILE),
+            prompts=str(self._folder / PROMPTS_FILE) if has_prompts(spec) else None,
+            pairs=str(self._folder / PAIRS_FILE) if hands_over_pairs(spec) else None,
             output=str(output),
             resume=None if latest is None else str(latest),
             done=self._done,
@@ -196,7 +189,7 @@ class ProgramCell:
             checkpoint_every=spec.train.checkpoint_every,
             evaluate_every=spec.eval.every,
             device=spec.train.device,
-            args=dict(self._trainer.args),
+            args=self._trainer.arguments(spec),
             knobs={knob: value for knob, value in active(spec).items() if not knob.startswith("trainer.")},
         )
 
@@ -205,7 +198,7 @@ class ProgramCell:
         output.mkdir()
         write_json(output / CONFIG_FILE, self._config(output).model_dump(mode="json"))
         argv = self._argv(str(output / CONFIG_FILE), str(output))
-        with Process(argv, self._trainer.folder(), self._trainer.env, self._cell.log) as process:
+        with Process(argv, self._trainer.folder(), self._trainer.environment(), self._cell.log) as process:
             try:
                 self._follow(process, output)
             except ContractError as error:
@@ -213,7 +206,7 @@ class ProgramCell:
 
     def _follow(self, process: Process, output: Path) -> None:
         """Record what the program writes until it has ended or diverged. Raises RefusedError if it failed."""
-        metrics = Metrics(output, self._done, self._trainer.metrics, self._counts_trained)
+        metrics = Metrics(output, self._done, self._columns, self._counts_trained)
         rollouts, watch = Rollouts(output), Watch(process, self._trainer)
         over_at: int | None = None
         while True:

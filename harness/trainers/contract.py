@@ -12,9 +12,10 @@ from pydantic import Field
 from harness.config.section import Section
 
 VERSION = 1
-CONFIG_FILE, PROMPTS_FILE, METRICS_FILE, ROLLOUTS_FILE = (
+CONFIG_FILE, PROMPTS_FILE, PAIRS_FILE, METRICS_FILE, ROLLOUTS_FILE = (
     "config.json",
     "prompts.jsonl",
+    "pairs.jsonl",
     "metrics.jsonl",
     "rollouts.jsonl",
 )
@@ -43,7 +44,12 @@ class ProgramConfig(Section):
 
     contract: int = Field(VERSION, description="the version of this contract")
     model: str = Field(description="folder of the starting weights and the tokenizer, after any cold start")
-    prompts: str = Field(description="JSONL, a training prompt a line, in the order that the seed prescribes")
+    prompts: str | None = Field(
+        description="JSONL, a training prompt a line, in the order that the seed prescribes; null where pairs are a set"
+    )
+    pairs: str | None = Field(
+        None, description="JSONL, a pair of completions a line, in the same way; null unless the program reads `pairs`"
+    )
     output: str = Field(description="folder for everything the program writes; each start has its own")
     resume: str | None = Field(None, description="the checkpoint folder to go on from; null = from the start")
     done: Done = Field(description="what that checkpoint has behind it")
@@ -62,6 +68,14 @@ PROMPT_ROW = {
     "prompt": "text, or a list of chat messages",
     "tokens": "the same as token ids, as the evaluation encodes prompts",
     "answer": "the reference answer; null where the task has none",
+}
+PAIR_ROW = {
+    "step": "the step that trains on it, from 1; every step has some",
+    "generated_tokens": "for the step's row of metrics: completion tokens that bench has drawn until then, to make the "
+    "pairs; 0 for those of a set",
+    "prompt": "token ids",
+    "chosen": "token ids of the better completion, with the end-of-sequence token",
+    "rejected": "the same of the worse one",
 }
 WRITES = {
     METRICS_FILE: (
@@ -92,5 +106,6 @@ def contract_document() -> dict[str, Any]:
         "contract": VERSION,
         "config_file": ProgramConfig.model_json_schema(),
         "prompts_row": PROMPT_ROW,
+        "pairs_row": PAIR_ROW,
         "the_program_writes": WRITES,
     }

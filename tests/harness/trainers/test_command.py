@@ -14,6 +14,7 @@ from harness.config.hashing import training_hash, user_code
 from harness.config.knobs import active
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
+from harness.config.trainer import hands_over_pairs
 from harness.errors import GateError, RefusedError
 from harness.plan import make_plan
 from harness.plan.gate import check_gate, find_noops
@@ -100,6 +101,24 @@ def test_files_that_are_not_there_are_refused_before_anything_runs(files: dict[s
 def test_what_a_program_cannot_be_handed_is_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
         spec_of(**settings)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "pairs", "message"),
+    [
+        ({}, {"type": "dataset", "data": "pairs.jsonl"}, r"which the program does not read\. Name it in trainer\.uses"),
+        ({"uses": ["pairs"]}, {"type": "policy"}, r"rollout\.sampler=policy: bench hands over pairs of the starting"),
+    ],
+)
+def test_pairs_are_handed_over_to_a_program_that_reads_them(
+    trainer: dict[str, Any], pairs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RefusedError, match=message):
+        spec_of(trainer, algorithm="dpo", pairs=pairs)
+    spec = spec_of({"uses": ["pairs"]}, algorithm="dpo", **settings({"rollout.sampler": "initial"}))
+    assert hands_over_pairs(spec)
+    assert not hands_over_pairs(spec_of(algorithm="dpo"))
+    assert "pairs" in contract_document()["config_file"]["properties"] and contract_document()["pairs_row"]
 
 
 def test_a_program_needs_no_algorithm_unless_it_reads_the_objective() -> None:

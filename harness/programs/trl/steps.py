@@ -1,0 +1,76 @@
+"""The contract's side of a run of TRL's: rows of metrics, checkpoints when they are due, the end at the budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from harness.trainers.contract import METRICS_FILE, ROLLOUTS_FILE, Done, ProgramConfig
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a step's completions were."""
+
+    generated_tokens: int
+    trained_tokens: int
+    metrics: Row
+    rollouts: list[Row]
+
+
+class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not checked
+    """Follows a trainer of TRL's. A step is one rollout batch, of `updates` optimiser steps.
+
+    drawn: what the last step drew, by its number; asked in every process, since all of them must end together.
+    """
+
+    def __init__(self, config: ProgramConfig, updates: int, drawn: Callable[[int], Drawn]) -> None:
+        self._config, self._updates, self._drawn = config, updates, drawn
+        self._output = Path(config.output)
+        self._done: Done = config.done
+        self._row: Row = {}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        step, within = divmod(state.global_step, self._updates)
+        if within:
+            return
+        drawn, budget = self._drawn(step), self._config.budget
+        self._done = Done(
+            step=step,
+            generated_tokens=self._done.generated_tokens + drawn.generated_tokens,
+            trained_tokens=self._done.trained_tokens + drawn.trained_tokens,
+        )
+        self._row = {**self._done.model_dump(), **drawn.metrics}
+        if state.is_world_process_zero and drawn.rollouts:
+            self._append(ROLLOUTS_FILE, drawn.rollouts)
+        bounds = (
+            (step, budget.steps),
+            (self._done.generated_tokens, budget.generated_tokens),
+            (self._done.trained_tokens, budget.trained_tokens),
+        )
+        is_over = any(most is not None and amount >= most for amount, most in bounds)
+        every = (self._config.checkpoint_every, self._config.evaluate_every)
+        control.should_log = True
+        control.should_training_stop = is_over
+        control.should_save = is_over or any(often and step % often == 0 for often in every)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Row | None = None, **_: Any) -> None:
+        if state.is_world_process_zero and self._row and logs and "loss" in logs:
+            own = {name: value for name, value in logs.items() if isinstance(value, int | float) and name != "epoch"}
+            self._append(METRICS_FILE, [{**own, **self._row}])
+            self._row = {}
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            self._append(METRICS_FILE, [{"step": self._done.step, "checkpoint": f"checkpoint-{state.global_step}"}])
+
+    def _append(self, name: str, rows: Iterable[Row]) -> None:
+        with (self._output / name).open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,72 @@
+"""TRL's trainers, with what a cell prescribes: the tokens of its prompts, its pairs, and bench's learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RLOOTrainer
+
+from harness.config.run_spec import TrainSpec
+from harness.training.optimizer import schedule
+
+
+class _AsPrescribed:
+    """Stands before a trainer of TRL's. Its fields are set before it is made."""
+
+    train_spec: TrainSpec
+    optimizer: Any
+    lr_scheduler: Any
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Rates by step, as bench has them: transformers' warm-up begins with a step at rate 0."""
+        if self.lr_scheduler is None:
+            train = self.train_spec
+            updates = train.updates_per_rollout * train.epochs
+            rates = LambdaLR(optimizer or self.optimizer, lambda taken: schedule(1 + taken // updates, train))
+            self.lr_scheduler, self._created_lr_scheduler = rates, True
+        return self.lr_scheduler
+
+    def get_decay_parameter_names(self, model: Any) -> list[str]:
+        """All, as in bench: transformers leaves biases and norms out."""
+        return [name for name, _ in model.named_parameters()]
+
+
+class _OnPrompts(_AsPrescribed):
+    """The `prompt` of a row is what the evaluation encodes it to."""
+
+    def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return prompts, None, {}
+
+
+class _OnPairs(_AsPrescribed):
+    """Rows are token ids already, and a batch is all that a step learns from."""
+
+    batches: Sequence[Sequence[int]]
+    """The places of each step's rows."""
+    train_dataset: Any
+    data_collator: Any
+
+    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+        return dataset
+
+    def get_train_dataloader(self) -> Any:
+        return DataLoader(self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator)
+
+
+class Grpo(_OnPrompts, GRPOTrainer):  # type: ignore[misc]  # TRL is not checked
+    """GRPOTrainer."""
+
+
+class Rloo(_OnPrompts, RLOOTrainer):  # type: ignore[misc]
+    """RLOOTrainer."""
+
+
+class Dpo(_OnPairs, DPOTrainer):  # type: ignore[misc]
+    """DPOTrainer."""
+
+
+class Kto(_OnPairs, KTOTrainer):  # type: ignore[misc]
+    """KTOTrainer."""

@@ -1,0 +1,105 @@
+"""What a program learns from, step by step: the prompts, or the pairs, of bench's own training with the same spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from evals.prompts import get_template
+from evals.tasks.base import Problem
+from harness.config.rollout import DatasetPairs, PolicyPairs
+from harness.config.run_spec import RunSpec
+from harness.engines.base import make_engine
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel
+from harness.run.encoded_pairs import load_pairs
+from harness.run.learning.pairs import pair_up
+from harness.run.learning.rewards import Rollouts
+from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order, read_correct_counts, training_prompts
+from harness.training.sequences import Sequences
+
+Row = dict[str, Any]
+PromptsOfStep = Callable[[int], list[Problem]]
+
+
+def has_prompts(spec: RunSpec) -> bool:
+    """A set of pairs takes the place of prompts."""
+    return spec.pairs.type != "dataset"
+
+
+def prompts_by_step(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptsOfStep:
+    """The prompts of a step (from 1); none where there are none. inputs: the results of the cell's stages."""
+    if not has_prompts(spec):
+        return lambda step: []
+    order, count, steps = _order(spec, inputs), spec.rollout.prompts_per_step, spec.train.steps
+    return lambda step: order.draw(step, count, (step - 1) / steps)
+
+
+def write_prompts(path: Path, spec: RunSpec, prompts: PromptsOfStep, start: LanguageModel) -> None:
+    """The rows of all steps, as `harness.trainers.contract.PROMPT_ROW` describes them."""
+    template = get_template(spec.task.template)
+    with path.open("w", encoding="utf-8") as handle:
+        for step in range(1, spec.train.steps + 1):
+            for problem in prompts(step):
+                prompt = template.ask(problem)
+                row = {
+                    "step": step,
+                    "problem_id": problem.id,
+                    "prompt": prompt,
+                    "tokens": start.encode(prompt),
+                    "answer": problem.answer,
+                }
+                handle.write(json.dumps(row) + "\n")
+
+
+def _order(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptOrder:
+    rates = read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {}
+    return prompt_order(spec.task, training_prompts(spec, rates), spec.seed)
+
+
+def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[Row]]:
+    """The rows of each step, as `harness.trainers.contract.PAIR_ROW` describes them.
+
+    inputs: the results of the cell's stages. start: the starting weights, which draw the completions that make the
+    pairs, with the noise of bench's own training. Raises RefusedError for a step without any pair.
+    """
+    if isinstance(spec.pairs, DatasetPairs):
+        yield from _of_set(spec, spec.pairs, inputs["pairs"])
+    elif isinstance(spec.pairs, PolicyPairs):
+        yield from _drawn(spec, spec.pairs, inputs, start)
+
+
+def _of_set(spec: RunSpec, pairs: DatasetPairs, path: Path) -> Iterator[list[Row]]:
+    encoded = load_pairs(path)
+    for step in range(1, spec.train.steps + 1):
+        batch = encoded.batch(encoded.of_step(step, pairs.pairs_per_step, spec.seed))
+        yield _rows(step, 0, batch.chosen, batch.rejected)
+
+
+def _drawn(spec: RunSpec, pairs: PolicyPairs, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[Row]]:
+    order, limit = _order(spec, inputs), CompletionLimit(spec.rollout)
+    rollouts = Rollouts(spec, start, make_engine(spec.rollout, start))
+    generated_tokens = 0
+    for step in range(1, spec.train.steps + 1):
+        batch = rollouts.gather(step, (step - 1) / spec.train.steps, order, limit.tokens)
+        generated_tokens += batch.generated_tokens
+        paired = pair_up(batch, pairs, spec.seed, step)
+        if not len(paired.chosen):
+            raise RefusedError(
+                f"step {step} has no pair: the completions of each of its prompts earned all the same. Raise "
+                "rollout.prompts_per_step or rollout.samples_per_prompt, or let bench train, which goes on without."
+            )
+        yield _rows(step, generated_tokens, batch.sequences.rows(paired.chosen), batch.sequences.rows(paired.rejected))
+
+
+def _rows(step: int, generated_tokens: int, chosen: Sequences, rejected: Sequences) -> list[Row]:
+    sides = zip(chosen.prompts, _completions(chosen), _completions(rejected), strict=True)
+    about = {"step": step, "generated_tokens": generated_tokens}
+    return [{**about, "prompt": list(prompt), "chosen": better, "rejected": worse} for prompt, better, worse in sides]
+
+
+def _completions(sequences: Sequences) -> list[list[int]]:
+    rows: list[list[int]] = sequences.completions.tolist()
+    return [row[:length] for row, length in zip(rows, sequences.lengths.tolist(), strict=True)]
