@@ -187,7 +187,7 @@ class _Reader:
                     if left.get(step, 0):
                         left[step] -= 1
                         kept.append(place)
-                table = table.take(np.array(kept, dtype=np.int64))  # an empty list alone has no type that `take` accepts
+                table = table.take(np.array(kept, dtype=np.int64))  # `take` refuses an empty list, which has no type
             for row in table.to_pylist():
                 tokens = row.get("tokens")
                 problem_id = str(row["problem_id"])
