@@ -173,7 +173,7 @@ class Rollouts:
         completions = zip(batch.sequences.completions.tolist(), lengths, strict=True)
         texts = [self._language_model.decode(tokens[:length]) for tokens, length in completions]
         turns = batch.turns or [()] * len(batch)
-        answering = [self._task.graded_text(text, own) for text, own in zip(texts, turns, strict=True)]
+        answering = [self._task.graded_text(text, own) if own else text for text, own in zip(texts, turns, strict=True)]
         graded = grade_together(batch.problems, answering, self.grader, self._task.extract, self._rule)
         measured = zip(lengths, truncated, graded.verdicts, mean_logps, learned, strict=True)
         attempts = zip(batch.problems, samples, texts, measured, strict=True)
