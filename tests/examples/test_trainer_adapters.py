@@ -36,7 +36,7 @@ ADAPTERS = ("verl", "prime_rl")
 STAND_INS = Path(__file__).parent / "stand_ins"
 STEPS = {"train.steps": 6, "train.checkpoint_every": 2, "eval.every": 4, "eval.samples": 1, "eval.curve_samples": 1}
 DRAWN_TOKENS = 40
-"""Of a step: 4 prompts, 4 samples, 2.5 tokens on average."""
+"""A step: 4 prompts, 4 samples, 2.5 tokens on average."""
 
 
 def sweep_of(adapter: str) -> dict[str, Any]:
