@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_on_pairs_it_trains_as_bench_does(algorithm: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("asked", ["trainers_grpo", "trainers_dr_grpo", "trainers_dapo", "rloo"])
 def test_on_its_completions_it_takes_the_gradient_that_bench_takes(asked: str, tmp_path: Path) -> None:
-    """Of the first step's completions, as it recorded them: bench's rewards, loss and gradient."""
+    """Bench's rewards, loss and gradient of the first step's completions, as the program recorded them."""
     # TRL has no setting for what it adds to the std of rewards.
     spec = spec_of({"algorithm": asked}, {}) if asked == "rloo" else shipped(asked, **STD_EPS.get(asked, {}))["trl"]
     cell = run(spec, tmp_path)
@@ -102,7 +103,7 @@ def test_on_its_completions_it_takes_the_gradient_that_bench_takes(asked: str, t
     ended = torch.tensor([one[-1] in start.eos_token_ids for one in completions])
     as_drawn = Completions(tokens, torch.zeros(tokens.shape), lengths, ~ended)
     batch = Batch.of_completions([row["tokens"] for row in prompts if row["step"] == 1], as_drawn, 0, limit)
-    batch = Batch(**{**vars(batch), "problems": [problems[row["problem_id"]] for row in drawn]})
+    batch = replace(batch, problems=[problems[row["problem_id"]] for row in drawn])
     batch = Rollouts(spec, start, make_engine(spec.rollout, start)).reward(batch, 1)
     assert batch.rewards.tolist() == pytest.approx([row["reward"] for row in drawn])
     initial = StartingPoint().get(spec, spec.model.source).model
