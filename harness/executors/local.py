@@ -55,8 +55,8 @@ class _Worker:
 class LocalPool:
     """An executor with one worker process per slot.
 
-    The first job starts all of them, because each spends seconds on imports. They live until `close`, so later jobs
-    reuse the models that they have loaded.
+    They start at once, because each spends seconds on imports, and live until `close`: later jobs reuse the models that
+    they have loaded.
     """
 
     def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str, end_with_us: bool = False) -> None:
@@ -67,10 +67,10 @@ class LocalPool:
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
         self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._start_workers()
 
     def start(self, job: Job) -> None:
-        while self._empty:
-            self._start_worker(self._empty.pop(0))
+        self._start_workers()  # in place of those that have died
         idle = best_place(job, [worker for worker in self._workers if worker.job is None])
         idle.job, idle.model = job, job.model
         idle.tell(json.dumps(job.to_json()))
@@ -140,6 +140,10 @@ class LocalPool:
         worker.stderr.close()
         self._workers.remove(worker)
         self._empty.append(worker.slot)
+
+    def _start_workers(self) -> None:
+        while self._empty:
+            self._start_worker(self._empty.pop(0))
 
     def _start_worker(self, slot: Slot) -> None:
         stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the worker

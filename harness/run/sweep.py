@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,16 +96,21 @@ class SweepRun:
         self._require_to_be_asked()
         make_cells(self.plan, missing, self.home)
         write_question(self.plan, self.home, self.command, records)
-        while_running()
-        observer.planned(len(self.plan.cells), len(self.plan.cells) - len(missing))
-        if missing:
-            record_sources(self.plan, self.home / "cache")
-            overlaps = contamination(self.plan, self.home / "cache")
-            for sentence in [*remarks, *map(contamination_sentence, overlaps)]:
-                observer.remark(sentence)
-        if not missing and not self._stages_for_report():
-            return records
-        with closing(self.open_executor(min(self.workers, max(1, len(missing)))), observer) as executor:
+        with ExitStack() as opened:
+            executor = None
+            if missing or self._stages_for_report():
+                # Now, since its workers spend seconds on imports.
+                slots = min(self.workers, max(1, len(missing)))
+                executor = opened.enter_context(closing(self.open_executor(slots), observer))
+            while_running()
+            observer.planned(len(self.plan.cells), len(self.plan.cells) - len(missing))
+            if missing:
+                record_sources(self.plan, self.home / "cache")
+                overlaps = contamination(self.plan, self.home / "cache")
+                for sentence in [*remarks, *map(contamination_sentence, overlaps)]:
+                    observer.remark(sentence)
+            if executor is None:
+                return records
             specs, start = {cell.arm: cell.spec for cell in untrained}, find_stage("start")
             loaded = [cell for cell in trained if cell.spec.checkpoint_folder is None]
             to_load = {cell.arm: (cell.spec, start) for cell in loaded if start.needed(cell.spec)}

@@ -122,9 +122,11 @@ def test_workers_are_told_to_use_one_thread(pool: LocalPool, monkeypatch: pytest
     assert run(pool, f"variable {variable}").outcomes() == {f"variable {variable}": ("done", "1")}
 
 
-def test_nothing_to_do_starts_no_worker(pool: LocalPool) -> None:
-    assert run(pool).ends == []
-    assert pool._workers == []
+def test_workers_start_before_the_first_job(pool: LocalPool) -> None:
+    """Their imports take seconds, in which the caller gets the jobs ready."""
+    started = [worker.process.pid for worker in pool._workers]
+    assert len(started) == 2
+    assert {run(pool, "ok").pids[0]} <= {*started}
 
 
 def test_jobs_start_in_order(pool: LocalPool) -> None:
