@@ -35,7 +35,7 @@ def export(
     from harness.api import load
 
     results = load(sweep, home)
-    written = results.export(out or results.sweep.path / "export", to.value)
+    written = results.export(out or results.sweep.path / "export", "csv" if to is Ending.CSV else "parquet")
     if json:
         print_json([str(path) for path in written])
         return
