@@ -192,7 +192,8 @@ def test_findings_are_made_in_the_order_asked_with_the_workers_asked(own: Path, 
 
 
 def test_what_is_done_is_whole_whenever_it_is_stopped(own: Path, ended: Path) -> None:
-    claim(own, runs={"small": {"sweep": "mine"}, "other": {"sweep": "theirs"}})
+    says = [{"run": run, "says": "up better than base"} for run in ("other", "small")]
+    claim(own, runs={"small": {"sweep": "mine"}, "other": {"sweep": "theirs"}}, predicts=says)
     able = runner(ended, [])
 
     def stopped(words: Sequence[str]) -> int:
@@ -204,7 +205,8 @@ def test_what_is_done_is_whole_whenever_it_is_stopped(own: Path, ended: Path) ->
         findings_program.main([], stopped)
     assert is_kept(own / "records" / "mine-tiny")
     written = {path: path.read_text() for path in (*own.glob("*.md"), *(own / "folder").glob("*.md"))}
-    assert len(written) == 4 and "1 of 2 runs to come." in written[own / "folder" / "README.md"]
+    assert len(written) == 4
+    assert "1 prediction: 1 shown. 1 of 2 runs to come." in written[own / "folder" / "README.md"]
     assert findings_program.pages(source.read_findings(own / "folder")) == written
 
 
@@ -434,12 +436,15 @@ def test_a_finding_is_registered_run_kept_and_verified(own: Path) -> None:
     }
     sweep = own / "mine.yaml"
     sweep.write_text(yaml.safe_dump(asked), encoding="utf-8")
-    one, greedy = {"sweep": str(sweep), "most_seeds": 6}, {"sweep": str(sweep), "set": ["eval.temperature=0"]}
+    one: dict[str, Any] = {"sweep": str(sweep), "most_seeds": 6}
+    one["before_and_after"] = "--tasks arithmetic --problems 4"
+    greedy = {"sweep": str(sweep), "set": ["eval.temperature=0"]}
     says = [{"run": "small", "says": "up better than base"}]
     claim(own, runs={"small": one, "greedy": greedy}, predicts=says, measures=["steps.entropy/full"])
     assert findings_program.main([]) == 0
     page = (own / "folder" / "01_knob.md").read_text()
     assert "Registered before the first cell. Digest" in page and "not registered by itself" in page
+    assert "| arithmetic | avg@n | 4 |" in page
     assert "greedy | pass@1" in page, "the page says of both evaluations whether they moved"
     assert [verify_kept(own / "records" / name).difference for name in ("mine-tiny", "mine-tiny+temperature=0")] == [
         None
