@@ -119,9 +119,11 @@ def main() -> None:
     argv = [sys.executable, "-m", "prime_rl.entrypoints.rl", "@", str(output / "rl.toml")]
     path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
     prime = subprocess.Popen([*argv, *config["args"].get("overrides", [])], env={**os.environ, "PYTHONPATH": path})
-    tokens, trained, step, due = done["generated_tokens"], done["trained_tokens"], done["step"] + 1, []
+    tokens, trained, step = done["generated_tokens"], done["trained_tokens"], done["step"] + 1
+    most_tokens, most_trained = (budget[name] or math.inf for name in ("generated_tokens", "trained_tokens"))
+    last, model = budget["steps"], config["model"]
     with (output / "metrics.jsonl").open("w", buffering=1) as metrics:
-        while tokens < (budget["generated_tokens"] or math.inf) and trained < (budget["trained_tokens"] or math.inf):
+        while step > last or (tokens < most_tokens and trained < most_trained):
             code, found = prime.poll(), {}
             for log in (path for path in (run / "orchestrator.jsonl", run / "trainer.jsonl") if path.exists()):
                 for line in log.read_text().splitlines(keepends=True):
@@ -132,11 +134,11 @@ def main() -> None:
                 tokens += round(row["train/agg/all/num_output_tokens/mean"] * row["progress/rollouts"])
                 trained += row["progress/output_tokens"]
                 metrics.write(json.dumps({**row, "generated_tokens": tokens, "trained_tokens": trained}) + "\n")
-                due += [step] if step % settings["ckpt.interval"] == 0 or step == budget["steps"] else []
+                if step % settings["ckpt.interval"] == 0 and step < last:
+                    metrics.write(json.dumps({"step": step, "checkpoint": keep(step, run, output, model)}) + "\n")
                 step += 1
-            while due and (due[0] < budget["steps"] or code is not None):  # the last is written after its row
-                name = keep(due[0], run, output, config["model"])
-                metrics.write(json.dumps({"step": due.pop(0), "checkpoint": name}) + "\n")
+            if code == 0 and step > last:  # prime-rl writes the last one after its row
+                metrics.write(json.dumps({"step": last, "checkpoint": keep(last, run, output, model)}) + "\n")
             if code is not None:
                 sys.exit(code)
             time.sleep(0.2)
