@@ -26,7 +26,7 @@ from harness.programs.trl.trainers import Dpo, Grpo, Kto, Rloo
 from harness.records.files import read_object
 from harness.trainers.contract import ProgramConfig
 
-TRAINERS = {
+TRAINERS: dict[str, tuple[Any, Any]] = {
     "GRPOTrainer": (Grpo, trl.GRPOConfig),
     "RLOOTrainer": (Rloo, trl.RLOOConfig),
     "DPOTrainer": (Dpo, trl.DPOConfig),
@@ -87,7 +87,7 @@ def on_pairs(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
     kind, _ = TRAINERS[config.args["trainer"]]
     examples = [list(sided(rows) if issubclass(kind, Kto) else map(paired, rows)) for rows in steps]
     ends = list(itertools.accumulate(map(len, examples), initial=0))
-    kind.batches = [range(first, end) for first, end in itertools.pairwise(ends)]
+    kind.batches = [list(range(first, end)) for first, end in itertools.pairwise(ends)]
 
     def drawn(step: int) -> Drawn:
         rows = steps[step - 1]

@@ -57,7 +57,6 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
         )
         is_over = any(most is not None and amount >= most for amount, most in bounds)
         every = (self._config.checkpoint_every, self._config.evaluate_every)
-        control.should_log = True
         control.should_training_stop = is_over
         control.should_save = is_over or any(often and step % often == 0 for often in every)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR
@@ -44,7 +43,7 @@ class _OnPrompts(_AsPrescribed):
 class _OnPairs(_AsPrescribed):
     """Rows are token ids already, and a batch is all that a step learns from."""
 
-    batches: Sequence[Sequence[int]]
+    batches: list[list[int]]
     """The places of each step's rows."""
     train_dataset: Any
     data_collator: Any
