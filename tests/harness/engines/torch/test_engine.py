@@ -317,7 +317,8 @@ def test_memory_that_runs_out_halves_the_rows(language_model: LanguageModel, mon
     with pytest.warns(UserWarning, match="out of memory with .* completions drawn at once"):
         got = engine.generate(prompts, keys(), PARAMS, lambda row, tokens, cut: told.append(row))
     assert torch.equal(got.tokens, expected.tokens)
-    torch.testing.assert_close(got.logps, expected.logps, atol=1e-5, rtol=0)
+    # Fewer rows at once are summed in another order.
+    torch.testing.assert_close(got.logps, expected.logps, atol=5e-5, rtol=0)
     assert sorted(told) == list(range(keys().numel()))
     drawn.clear()
     engine.generate(prompts, keys(), PARAMS)
