@@ -178,6 +178,8 @@ def test_a_resumed_cell_draws_and_learns_the_same(
     rows = [row for path in whole.rollout_files() for row in pyarrow.parquet.read_table(path).to_pylist()]
     again = [row for path in halves.rollout_files() for row in pyarrow.parquet.read_table(path).to_pylist()]
     assert rows == again
+    if "turns" in spec.reward.parts:
+        assert len({row["reward/turns"] for row in rows}) > 1, "there is something to learn"
     turns: list[list[Turn]] = [turns_from_json(row["turns"]) for row in rows]
     assert all(own[-1].end_tokens == len(row["tokens"]) for own, row in zip(turns, rows, strict=True))
     steps = whole.read_steps()

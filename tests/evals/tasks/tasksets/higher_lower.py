@@ -11,8 +11,9 @@ __all__ = ["HigherLowerEnv", "HigherLowerTaskset"]
 
 
 def guess_in(reply: str) -> int | None:
-    mark, _, guess = reply.partition("#")
-    return int(guess) if not mark and guess.isdecimal() and len(guess) < 4 else None
+    """The number behind the last `#`."""
+    _, mark, guess = reply.rpartition("#")
+    return int(guess) if mark and guess.isdecimal() and len(guess) < 4 else None
 
 
 class NumberData(vf.TaskData):
