@@ -22,7 +22,7 @@ test: check
 # Everything CI checks.
 test-all: test test-rest
 
-# What `make test` leaves out, the documentation, and the tests with other environments.
+# What `make test` leaves out, the documentation, and the tests that need other environments.
 test-rest: test-slow docs test-vllm test-lm-eval test-verl
 
 # Kills and resumes of whole processes, every shipped sweep, real models, the page in a browser.
@@ -43,7 +43,7 @@ test-lm-eval: .venv-lm-eval
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -q tests/evals tests/harness/cli \
 		-k lm_eval -m "not long"
 
-# verl's configuration, advantages and losses with what its adapter in examples/trainers writes.
+# verl's configuration, advantages and losses, with the settings that its adapter in examples/trainers writes.
 test-verl: .venv-verl
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 .venv-verl/bin/python -m pytest -q tests/examples/test_verl.py
 
@@ -51,8 +51,8 @@ test-verl: .venv-verl
 docs: .venv/installed-docs
 	$(BIN)/python -m mkdocs build --strict --quiet
 
-# Asks anew what the literature claims, which takes nights, and writes docs/findings/. Goes on where it stopped; what is
-# kept there is not run again. `make findings ONLY="1 4" WORKERS=1` runs these two, a cell at a time.
+# Tests the claims of the literature and writes docs/findings/. It takes several nights, continues where it stopped, and
+# skips runs that are kept there. `make findings ONLY="1 4" WORKERS=1` runs only these two, one cell at a time.
 findings: .venv/installed
 	$(BIN)/python -m docs.findings $(ONLY) $(if $(WORKERS),--workers $(WORKERS))
 
@@ -69,7 +69,7 @@ check: .venv/installed-test
 reasoning-gym: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[reasoning-gym]'
 
-# For the tests of environments of verifiers, which skip without it.
+# For the tests of verifiers' environments, which skip without it.
 verifiers: .venv/installed-test
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[verifiers]'
 
@@ -126,7 +126,7 @@ models: .models/SmolLM2-135M-Instruct.Q4_1.gguf
 	.venv-lm-eval/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@
 
-# verl wants an older transformers, and Hydra an older antlr. All else is what .venv has.
+# verl needs an older transformers, and Hydra an older antlr. Everything else comes from .venv.
 .venv-verl: .venv-verl/installed
 
 .venv-verl/installed: .venv/installed-test pyproject.toml verl.txt
