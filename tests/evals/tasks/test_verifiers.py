@@ -283,7 +283,7 @@ REFUSED = [
     ({"env": TURNS.format(asked="str(os.urandom(8))")}, "not do the same when the same is said: two episodes differed"),
     ({"env": TURNS.format(asked='[{"role": "assistant", "content": "x"}]')}, "a message of the role assistant"),
     ({"reward": "float('nan')"}, "gives the reward nan"),
-    ({"reward": "1 / 0"}, "played for a trial.* fails: ZeroDivisionError"),
+    ({"reward": "1 / 0"}, "a trial episode.* fails: ZeroDivisionError"),
     ({"env": "async def run(self, task, agents): pass"}, "asks its agent nothing"),
 ]
 
