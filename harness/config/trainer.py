@@ -150,7 +150,7 @@ BY_BENCH = Field({"type": BENCH}, validate_default=True)
 
 
 def hands_over_pairs(spec: RunSpec) -> bool:
-    """Whether the program that trains a cell is given pairs."""
+    """Whether bench gives pairs to the program that trains the cell."""
     return spec.pairs.type != "none" and spec.trainer.reads("pairs.type")
 
 
