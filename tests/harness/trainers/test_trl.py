@@ -148,9 +148,7 @@ def test_a_missing_or_another_trl_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         return "1.17.0"
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(
-        RefusedError, match=rf"TRL 1\.17\.0 is installed, but bench writes settings for {VERSION}"
-    ):
+    with pytest.raises(RefusedError, match=rf"TRL 1\.17\.0 is installed, but bench writes settings for {VERSION}"):
         trainer.require_installed()
 
     def missing(name: str) -> str:
