@@ -1,4 +1,4 @@
-"""docs/notebook.ipynb, run anew and as a part of a page. `python -m docs.notebook` runs it and keeps what it prints."""
+"""Runs docs/notebook.ipynb and puts it on a page. `python -m docs.notebook` runs it and saves it with its output."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SVG, TEXT = "image/svg+xml", "text/plain"
 
 
 def executed(folder: Path) -> Any:
-    """The notebook with what its cells print now. folder: for all that it writes. Raises CellExecutionError for a cell
-    that fails."""
+    """The notebook, run again, with the output of its cells. folder: where it writes. Raises CellExecutionError for a
+    cell that fails."""
     import nbclient
     import nbformat
 
@@ -29,7 +29,7 @@ def executed(folder: Path) -> Any:
 
 
 def kept(notebook: Any) -> Any:
-    """The notebook with text and figures alone: no times, and no second form of a table."""
+    """The notebook with text and figures only: without times, and without a second form of each table."""
     for cell in notebook.cells:
         cell.metadata = {}
         for output in cell.get("outputs", []):

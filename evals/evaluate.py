@@ -93,7 +93,7 @@ def grade_sample(
     ask_others: bool = True,
     turns: Sequence[Turn] = (),
 ) -> SampleRow:
-    """The record of a drawn sample; see `Task.graded_text` for one of several turns.
+    """The record of a drawn sample. `Task.graded_text` says what is graded if it has several turns.
 
     grader: decides `correct`; the task's own if None.
     ask_others: `verdicts` and `reasons` add those of all other graders that can compare with the reference, except

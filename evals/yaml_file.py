@@ -193,7 +193,7 @@ ENDINGS = (".yaml", ".yml")
 
 
 def read_yaml(path: Path, kind: type[File], noun: str, listed: bool = True) -> File:
-    """The content of a file. noun: "task", in messages. listed: whether there are such things by names too.
+    """The content of a file. noun: "task", in messages. listed: whether `bench ls` lists such things by name.
 
     Raises EvalError for a file that is not there or is not YAML, or with all faults of its keys by their dotted paths.
     """

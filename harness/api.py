@@ -49,7 +49,7 @@ class FigureView:
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """The finished cells of a run; `load` reads them. Each table is made when it is first asked for."""
+    """The finished cells of a run; `load` reads them. Each table is built on first use."""
 
     analysis: Analysis
 
@@ -67,7 +67,7 @@ class Results:
     def scores(self) -> pyarrow.Table:
         """A row for each number of each evaluation: arm, seed, task, metric, value, step, and whether it is `final`.
 
-        value: as recorded; pass@k and other accuracies are fractions. A number that a cell could not work out has no
+        value: as recorded; pass@k and other accuracies are fractions. A number that a cell could not compute has no
         row.
         """
         import pyarrow
@@ -113,8 +113,9 @@ class Results:
 
     @cached_property
     def contrasts(self) -> pyarrow.Table:
-        """A row for each declared contrast: difference, interval, p value and verdict. Those of a factorial are its
-        main effects and interactions. Differences and intervals (`_pp`) are in percentage points. Counts as a look."""
+        """A row for each declared contrast: difference, interval, p value and verdict. For a factorial, these
+        are its main effects and interactions. Differences and intervals (`_pp`) are in percentage points. Counts as a
+        look."""
         import pyarrow
 
         from reports.page.document import COMPARISON_KEYS, verdict_document
@@ -127,10 +128,10 @@ class Results:
 
     def compare(self, treatment: str, baseline: str, metric: str | None = None) -> dict[str, Any]:
         """Two arms, paired by seed, or by problem where no seed is known: a row like those of `contrasts` in
-        report.json, among them difference_pp, low_pp, high_pp, p, verdict and n_pairs.
+        report.json, with difference_pp, low_pp, high_pp, p, verdict and n_pairs.
 
-        metric: eval.final.[TASK.]NAME, that of the sweep by default. Raises UnknownNameError for an arm that the run
-        does not have, and RefusedError for a metric that does not compare arms, or that an arm has no score of.
+        metric: eval.final.[TASK.]NAME, the sweep's own by default. Raises UnknownNameError for an arm that the run does
+        not have, and RefusedError for a metric that cannot compare arms or for which an arm has no score.
         """
         from reports.measure.measurements import Metric, MetricError
         from reports.page.comparison import Group, compare_groups
@@ -182,7 +183,7 @@ class Results:
 def load(run: str | Path, home: str | Path | None = None) -> Results:
     """A run by its name, folder or sweep file. home: where names are looked for, $BENCH_HOME or ./runs by default.
 
-    The plug-ins that it ran with are in use from then on. A damaged cell is left out with a warning on stderr. Raises
+    Its plug-ins stay loaded from then on. A damaged cell is left out with a warning on stderr. Raises
     RefusedError if it was never run, if it is a search, or if no cell is done.
     """
     return Results(finished_analysis(str(run), home_folder(None if home is None else Path(home))))

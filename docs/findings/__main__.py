@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None, call: Bench = bench) -> int:
     parser = argparse.ArgumentParser(prog="python -m docs.findings", description=__doc__)
     parser.add_argument("numbers", nargs="*", type=int, help="make these findings only, in this order; default: all")
     parser.add_argument("--pages", action="store_true", help="run nothing: write the pages of what is kept")
-    parser.add_argument("--workers", type=int, metavar="N", help="of `bench run`: the cells trained at a time")
+    parser.add_argument("--workers", type=int, metavar="N", help="how many cells `bench run` trains at a time")
     asked = parser.parse_args(arguments)
     try:
         findings = read_findings()
@@ -62,8 +62,8 @@ def _numbered(findings: Sequence[Finding], numbers: Sequence[int]) -> list[Findi
 
 
 def _made(wanted: Sequence[Finding], findings: Sequence[Finding], workers: int | None, call: Bench) -> bool:
-    """Whether all runs are kept now, and all that is imported. The pages are written after each, so that what is done
-    is whole whenever this is stopped."""
+    """Run and import what is not kept yet; True if everything is kept afterwards. The pages are written after each
+    run, so they are consistent whenever this is stopped."""
     failed = []
     for imported in (one for finding in wanted for one in finding.imported.values() if not one.record.is_file()):
         if import_runs(imported, call):
@@ -82,7 +82,7 @@ def _made(wanted: Sequence[Finding], findings: Sequence[Finding], workers: int |
 
 
 def _run(run: Run, workers: int | None, call: Bench) -> bool:
-    """Whether the run has ended, now if it had not before. It is registered before its first cell."""
+    """Run it unless it is kept; True if it has ended. It is registered before its first cell."""
     if is_kept(run.record):
         return True
     if not (run.folder / REGISTERED).exists() and call(["freeze", run.sweep, *run.options]) != 0:
@@ -92,7 +92,7 @@ def _run(run: Run, workers: int | None, call: Bench) -> bool:
 
 
 def _keep_anew(run: Run, findings: Sequence[Finding]) -> None:
-    """Keep the report where its cells are at hand, even if it was kept: a finding may ask for another measure."""
+    """Keep the report again if its cells are on this machine, since a finding may now ask for another measure."""
     if _was_asked_last(run):
         measures = [text for one in findings if run in one.runs.values() for text in one.measured]
         _keep(run, run.folder, list(dict.fromkeys(measures)))
@@ -122,8 +122,7 @@ def _keep(run: Run, folder: Path, measures: Sequence[str]) -> None:
 
 
 def pages(findings: Sequence[Finding]) -> dict[Path, str]:
-    """Every page that there is to write, and README.md with the head of the table. A finding of which nothing has been
-    run has no page."""
+    """Every page to write, and README.md with the first rows of the table. A finding with no run yet has no page."""
     kept = [Kept(folder) for folder in all_runs(findings) if is_kept(folder)]
     written = {FOLDER / "README.md": contents(findings, kept)}
     written[README] = with_head(README.read_text(encoding="utf-8"), findings, kept)

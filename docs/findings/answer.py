@@ -62,25 +62,25 @@ class Kept:
 
     @property
     def task(self) -> str:
-        """The compared one."""
+        """The task on which arms are compared."""
         return str(self.report["arms"][0]["task"])
 
     @property
     def before(self) -> dict[str, float | None]:
-        """The metrics of the model that the baseline starts from on the compared task; empty if they were not
+        """The metrics on the compared task of the model that the baseline starts from; empty if they were not
         measured."""
         rows = reversed(self.sweep.base_scores_of(self.sweep.baseline))
         return next((dict(row["metrics"]) for row in rows if row["task"] == self.task), {})
 
     @cached_property
     def elsewhere(self) -> dict[str, Any]:
-        """What `bench eval --baseline` found of one cell on other tasks; {} if nobody asked."""
+        """What `bench eval --baseline` found for one cell on other tasks; {} if it was not run."""
         path = self.folder / BEFORE_AND_AFTER
         return read_object(path) if path.is_file() else {}
 
 
 def cells_of(kept: Iterable[Kept]) -> list[dict[str, Any]]:
-    """The rows of the cells, each once: evaluated in two ways, a cell was trained once."""
+    """The rows of the cells, each once: a cell that was evaluated in two ways was trained only once."""
     return [*{cell["hash"]: cell for one in kept for cell in one.report["cells"]}.values()]
 
 
@@ -99,8 +99,7 @@ class Judged:
 
 
 def judged(finding: Finding, kept: dict[str, Kept]) -> list[Judged]:
-    """The predictions of a claim of the runs that are kept, each against its run. kept: by the names of the finding's
-    runs."""
+    """Each prediction of a claim, judged by its run, if that run is kept. kept: by the names of the finding's runs."""
     return [_judged(one, kept[one.run]) for one in finding.predicts if one.run in kept]
 
 
@@ -161,7 +160,7 @@ def summary(found: Sequence[Judged]) -> str:
 
 
 def kept_runs(finding: Finding) -> dict[str, Kept]:
-    """The runs that are kept, by the names of the finding."""
+    """The runs that are kept, by their names in the finding."""
     return {name: Kept(run.record) for name, run in finding.runs.items() if is_kept(run.record)}
 
 

@@ -25,7 +25,7 @@ Ask = Callable[[Sequence[str]], Any]
 
 
 def ask(words: Sequence[str]) -> Any:
-    """Raises BenchError where it fails."""
+    """Run `bench` as a process. Raises BenchError if it fails."""
     called = subprocess.run(
         [sys.executable, "-c", "from harness.cli import main; main()", *words], stdout=subprocess.PIPE, text=True
     )
@@ -35,8 +35,8 @@ def ask(words: Sequence[str]) -> Any:
 
 
 def before_and_after(run: Run, ask: Ask = ask) -> str:
-    """The baseline's cell of the first seed against the model that it started from, on other tasks, as JSON to be kept.
-    What was drawn before is not drawn again."""
+    """JSON to be kept: the baseline's cell of the first seed against the model that it started from, on other tasks.
+    Samples that were drawn before are not drawn again."""
     sweep = read_sweep(run.folder)
     cell = next(one for one in sweep.cells if (one.arm, one.seed) == (sweep.baseline, sweep.seeds[0]))
     start = cell.spec["model"]["source"]
@@ -47,7 +47,7 @@ def before_and_after(run: Run, ask: Ask = ask) -> str:
 
 
 def section(finding: Finding, kept: dict[str, Kept]) -> str:
-    """A row for each run and score: before training, the mean of the baseline's cells, and whether it moved."""
+    """A row for each run and score: before, the mean of the baseline's cells after it, and whether it moved."""
     rows = []
     for name, one in kept.items():
         for measure in _scores(finding, one):
@@ -65,7 +65,7 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
         [
             "## What training changed",
             table(["run", "score", "before", "after", "change, 95% interval", "moved"], rows),
-            "The cells are those of the baseline. The interval is over their seeds, on these problems.",
+            "The cells are the baseline's. The interval is over their seeds, with the problems fixed.",
             *(_elsewhere(name, one) for name, one in kept.items() if one.elsewhere),
         ]
     )

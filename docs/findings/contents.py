@@ -1,4 +1,4 @@
-"""The table of all findings: docs/findings/README.md, and its head on the first screen of README.md."""
+"""The table of all findings: docs/findings/README.md, and its first rows at the top of README.md."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _HEAD = re.compile(r"(?<=<!-- findings -->\n).*?(?=<!-- /findings -->\n)", re.DO
 
 
 def has_begun(finding: Finding, others: Sequence[Kept]) -> bool:
-    """Whether there is anything to show: a run, or for a claim about all runs one of any finding."""
+    """Whether there is anything to show: a run of its own, or for a claim about all runs, a run of any finding."""
     if finding.about == "coverage":
         return bool(others)
     return bool(kept_runs(finding)) or any(one.record.is_file() for one in finding.imported.values())
 
 
 def answers(finding: Finding, others: Sequence[Kept]) -> list[Judged]:
-    """What became of the predictions, as far as their runs are kept."""
+    """The outcomes of the predictions whose runs are kept."""
     return judged_coverage(others) if finding.about == "coverage" else judged(finding, kept_runs(finding))
 
 
 def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
-    """README.md of the findings: all claims, those that have been run with their answers. others: all kept runs."""
+    """README.md of the findings: all claims, with the answers to those that have been run. others: all kept runs."""
     rows, n_predictions = [], 0
     for finding in findings:
         begun = has_begun(finding, others)
@@ -49,7 +49,7 @@ def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
 
 
 def _answer(finding: Finding, found: Sequence[Judged]) -> str:
-    """What the predictions came to, and how many runs are still to come."""
+    """The outcomes of the predictions, and how many runs are still to come."""
     n_kept, n_runs = len(kept_runs(finding)), len(finding.runs)
     if not found and n_kept == 0:
         return "not run"
@@ -58,7 +58,7 @@ def _answer(finding: Finding, found: Sequence[Judged]) -> str:
 
 
 def with_head(readme: str, findings: Sequence[Finding], others: Sequence[Kept]) -> str:
-    """README.md with the first answers between its two marks. Raises RefusedError without the marks."""
+    """README.md with the first answers between its two markers. Raises RefusedError if the markers are missing."""
     if _HEAD.search(readme) is None:
         raise RefusedError("README.md has no lines `<!-- findings -->` and `<!-- /findings -->` to write between.")
     answered = [(one, found) for one in findings if (found := answers(one, others))]
@@ -70,15 +70,15 @@ _CONTENTS = """# Findings
 
 <!-- Made by `make findings`. -->
 
-What the literature argues about, asked with designs that can answer. Each page has the claim, the design, the verdicts,
-the cost, and the command that runs it again. Failed replications and open questions stay in.
+Claims from the literature, each tested with a design that can decide it. Each page has the claim, the design, the
+verdicts, the cost, and the command that runs it again. Failed replications and open questions are kept.
 
 {table}
 
-The table stands on {contrasts} of {sweeps} and on {predictions}. Each sweep corrects for its own contrasts. Nothing is
+The table rests on {contrasts} of {sweeps} and on {predictions}. Each sweep corrects for its own contrasts. Nothing is
 corrected across pages: where no arm differs, one sweep in twenty still shows a difference. All runs are of small models
 on a CPU; [Limits](../explanation/limits.md) says what that leaves open.
 {method}"""
 _METHOD = """
-[What was learned about measuring](method.md) has the noise of all of them, and what fewer seeds would have seen.
+[What was learned about measuring](method.md) compares their noise, and says what fewer seeds would have shown.
 """

@@ -1,4 +1,4 @@
-"""Runs that others made, in a finding: the laws of their logs, as derived numbers, and the part of the page on them."""
+"""Runs that others made: the laws fitted to their logs, which are kept, and the section of the page about them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FORECAST = ("n_predicted", "rmse_law", "rmse_line", "rmse_last", "rmse_step")
 
 
 def import_runs(imported: Imported, call: Callable[[Sequence[str]], int]) -> bool:
-    """Import the logs, fit the laws, and keep the fits. Whether `bench` did so. Raises RefusedError without logs."""
+    """Import the logs, fit the laws, keep the fits; False if `bench` fails. Raises RefusedError without the logs."""
     folder = Path(os.environ.get(EXTERNAL, "")) / imported.logs
     if EXTERNAL not in os.environ or not folder.is_dir():
         raise RefusedError(
-            f"{imported.logs}: the logs are not at hand. Put those of {imported.origin} into $"
+            f"{imported.logs}: the logs are not on this machine. Put those of {imported.origin} into $"
             f"{EXTERNAL}/{imported.logs}."
         )
     home = HOME / "imported"
@@ -50,7 +50,7 @@ def _only(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def section(name: str, imported: Imported) -> str:
-    """The fits that are kept, and in how many runs the law predicts better than a line in the entropy."""
+    """The kept fits, and the number of runs in which the law predicts better than a line in the entropy."""
     with imported.record.open(encoding="utf-8", newline="") as handle:
         fits = [*csv.DictReader(handle)]
     numbers = {"n_points": "steps", "a": "a", "b": "b", "r2": "R²", "rmse_law": "law", "rmse_line": "line in H"}
@@ -71,15 +71,15 @@ def section(name: str, imported: Imported) -> str:
 
 _SECTION = """## {name}
 
-{runs} that others made, from [their logs]({origin}). The logs are not in this repository; the fits to them are.
+{runs}, made by others, from [their logs]({origin}). The logs are not in this repository; the fits to them are.
 
 {table}
 
-The last four columns are the root mean squared errors of forecasts: each is fitted to the first 30% of the steps and
-foretells the training reward of the rest. The law and the line in H know the later entropies. The law misses by less
-than the line in {better} of {runs}. One run shows nothing of another seed, so there is no interval.
+The last four columns are root mean squared errors of forecasts. Each forecast is fitted to the first 30% of the steps
+and predicts the training reward of the rest. The law and the line in H are given the later entropies. The law's error
+is smaller than the line's in {better} of {runs}. Each row is a single run, so there is no interval.
 
-With the logs in a folder `{logs}`:
+To repeat this with the logs in a folder `{logs}`:
 
 ```
 {command}

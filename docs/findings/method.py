@@ -16,7 +16,7 @@ from reports.statistics import power
 
 FEW_SEEDS = (3, 6)
 ONE_SEED_SDS = 1.960 + 0.842
-"""Whoever knows the sd from elsewhere finds a true difference of so many sds in a single seed, with 80% power at the 5%
+"""If the sd is known from elsewhere, a single seed detects a true difference of this many sds, with 80% power at the 5%
 level."""
 _PARTS = {
     "seeds": "by training seeds",
@@ -53,9 +53,9 @@ Over {comparisons} of an arm with its baseline, in {sweeps}.
 
 All numbers are standard deviations in percentage points, as root mean squares over the comparisons of a run. The first
 is that of one seed's difference on these problems; the next three are its parts. Their squares add up to its square,
-unless a part came out below zero and was set to zero. More seeds average all three; more samples of a problem shrink
-the third only. The last is what other problems of the kind, as many as here, would add to the mean difference: neither
-seeds nor samples average it.
+unless a part was estimated below zero and set to zero. More seeds reduce all three; more samples per problem reduce
+only the third. The last is the noise of the mean difference that comes from the choice of problems, for another set of
+the same kind and size. Neither more seeds nor more samples reduce it.
 
 ## What pairing saved
 
@@ -85,7 +85,7 @@ def _median(rows: Sequence[Row], value: Callable[[Row], float | None]) -> float 
 
 
 def _part_pp(part: str) -> Callable[[Row], float | None]:
-    """The sd of one seed's difference that comes from a part; of the problems, the sd of the mean."""
+    """The sd of one seed's difference that comes from a part; for the problems, the sd of the mean."""
 
     def sd_pp(row: Row) -> float | None:
         found = row["variance"]["new_problems"]["parts"].get(part)  # greedy decoding has no noise of samples
@@ -106,7 +106,7 @@ def _budget(kept: Sequence[Kept]) -> str:
 
 
 def _root_mean_square(rows: Sequence[Row], value: Callable[[Row], float | None]) -> str:
-    """Over comparisons: unlike medians, variances that add up in each add up here too."""
+    """Over comparisons. Unlike medians, mean variances still add up if they add up in each comparison."""
     known = [one for row in rows if (one := value(row)) is not None]
     return f"{math.sqrt(statistics.fmean(one**2 for one in known)):.2f}" if known else MISSING
 

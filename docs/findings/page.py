@@ -16,11 +16,11 @@ from reports.formats import count, duration, number, percent, points, tokens
 from reports.page.verdict import statements
 
 FIGURE = "forest.svg"
-NOT_WRITTEN = "Nobody has written yet what to make of this."
+NOT_WRITTEN = "Not written yet."
 
 
 def page(finding: Finding, others: Sequence[Kept]) -> str:
-    """The page of a finding that has begun. others: the runs of all findings, for a claim about all."""
+    """The page of a finding that has begun. others: the runs of all findings, for a claim about all of them."""
     kept, found = kept_runs(finding), answers(finding, others)
     about_all = finding.about == "coverage"
     missing = [name for name in finding.runs if name not in kept]
@@ -68,7 +68,7 @@ def _run(name: str, kept: Kept, is_another_evaluation: bool) -> str:
     ]
     registered = [row["sentence"] for row in report["registration"]] or ["Not registered before its first cell."]
     if is_another_evaluation:
-        registered = ["Another evaluation of cells that were trained for a registered run; not registered by itself."]
+        registered = ["Another evaluation of the cells of a registered run; it was not registered itself."]
     said = [f"- {one.sentence}" for one in statements(report)]
     lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", report["headline"][0]["sentence"], "\n".join(said)]
     if (kept.folder / FIGURE).is_file():

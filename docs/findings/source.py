@@ -35,9 +35,9 @@ def _is_measure(text: str) -> str:
 
 
 class Run(Part):
-    """A sweep in one setting. sweep, profile: shipped names or files. most_seeds: it goes on until every contrast has a
-    verdict, up to so many seeds; without it the sweep file's own seeds are run. before_and_after: options of `bench
-    eval`, by which the baseline's first cell is compared with the model that it started from."""
+    """A sweep in one setting. sweep, profile: shipped names or files. most_seeds: seeds are added until every contrast
+    has a verdict, up to this many; without it the sweep file's own seeds are run. before_and_after: options of `bench
+    eval`, which then compares the baseline's first cell with the model that it started from."""
 
     sweep: str
     profile: str = "tiny"
@@ -58,7 +58,7 @@ class Run(Part):
 
     @property
     def is_another_evaluation(self) -> bool:
-        """Whether it only evaluates the cells of another run anew."""
+        """Whether it only evaluates the cells of another run again."""
         return any(setting.startswith("eval.") for setting in self.set)
 
     @property
@@ -136,9 +136,9 @@ class Finding(Part):
     """A claim and how it is asked.
 
     source: who makes the claim, and where. runs: by a name that the page uses. predicts: nothing for a claim about
-    coverage. about: `coverage` for a claim about every run of every finding: that training sharpens. imported: runs
+    coverage. about: `coverage` for the claim about every run of every finding, that training sharpens. imported: runs
     that others made, by a name that the page uses. on_gpu: a run that would need a GPU, which the page names as not
-    run. paragraph: what is to be made of the answer, by hand.
+    run. paragraph: how to read the answer, written by hand.
     """
 
     number: int = Field(ge=1)

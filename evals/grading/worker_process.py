@@ -37,7 +37,7 @@ _START_LIMIT_S = 120.0
 
 
 class WorkerLostError(Exception):
-    """A worker ended without an answer. reason: `timeout` if that is because it took too long."""
+    """A worker ended without an answer. reason: `timeout` if it took too long."""
 
     def __init__(self, reason: Literal["timeout", "crash"]) -> None:
         super().__init__(reason)
@@ -47,8 +47,9 @@ class WorkerLostError(Exception):
 class WorkerProcess:
     """One worker process, started when first needed and again after it was lost.
 
-    program: it says `ready`, and answers each line of JSON with a line; a judge (see `ask`) with one word: match,
-        mismatch, unparsed or crash. argument: its first, which says what runs in it; its limits follow.
+    program: prints `ready`, then answers each line of JSON with one line. A judge (see `ask`) answers with one word:
+        match, mismatch, unparsed or crash. argument: the program's first argument, which says what runs in it; the
+        limits follow.
     hint: ends the EvalError of a worker that does not start: what it needs, and the way round it.
 
     One that lives as long as the program should be ended with it: see `keep`.
@@ -78,7 +79,7 @@ class WorkerProcess:
             return lost.reason
 
     def reply(self, request: dict[str, Any], wall_limit_s: float | None = None) -> str:
-        """The worker's line. wall_limit_s: for this request, where it is not the worker's.
+        """The line that the worker answers. wall_limit_s: for this request; by default the worker's own.
 
         Raises WorkerLostError if the worker ends without one, and EvalError if no worker starts.
         """

@@ -107,10 +107,10 @@ def get_task(name: str) -> Task:
     """A shipped task or a plug-in's by name; a task of one's own by the path of its YAML file (see
     `plugins.user_file`), whose local files are looked for beside it; one of reasoning-gym's,
     `reasoning_gym:<name>[?option=value&...]`; one of lm-eval's, `lm_eval:<name>` or `lm_eval:<file>.yaml`; or a taskset
-    of verifiers, `verifiers:<name>[?option=value&...]`. Before the name may stand a mode (see `evals.tasks.modes`).
+    of verifiers, `verifiers:<name>[?option=value&...]`. A mode may precede the name (see `evals.tasks.modes`).
 
-    Raises UnknownNameError for an unknown name, EvalError for a faulty file, for faulty options, where a package is
-    named but not installed, and for an environment that cannot be played.
+    Raises UnknownNameError for an unknown name, and EvalError for a faulty file, for faulty options, for a package that
+    is not installed, and for an environment that cannot be played.
     """
     if MODE_PREFIX.match(name):
         from evals.tasks.modes import load_task_in_mode

@@ -1,20 +1,20 @@
-"""The program of processes in which environments of the package verifiers are played. It is started by its path, so
-that it imports nothing of ours:
+"""The worker program in which environments of the package verifiers are played. It is started by its path, so that it
+imports nothing of ours:
 
     _verifiers.py verifiers <memory_bytes> <cpu_limit_s>
 
-After `ready` it answers each line of JSON on stdin with a line of JSON on stdout. A request names a `taskset`, its
-`options`, and the `folder` of a module of the user's. What is done:
+It prints `ready`, then answers each line of JSON on stdin with one on stdout. A request names a `taskset`, its
+`options`, and the `folder` of the user's module. `do` says what is asked:
 
-    open    how many turns the environment gives its agent at most
+    open    the most turns that the environment gives its agent
     load    its first `most` tasks, each with the prompt that its agent is given
-    play    an episode in which the agent says these texts, one a turn
+    play    an episode in which the agent says these texts, one per turn
 
-or with `refused`: why bench cannot use the environment. A request that exceeds its processor time kills the process.
+An answer `refused` says why bench cannot use the environment. A request that exceeds its CPU time kills the process.
 
-An episode is the environment's own `run`, with an agent that recites. It is played from its beginning each time, and so
-has no state to keep. Where the environment asks for one turn more, it is told that the agent has no turns left, and
-scores what there is.
+An episode is the environment's own `run`, with an agent that recites given texts. It is played from the beginning each
+time, so there is no state to keep. If the environment asks for another turn after the last text, it is told that the
+agent has no turns left, and scores what was said.
 """
 
 from __future__ import annotations
@@ -50,24 +50,24 @@ from verifiers.v1.utils.decorators import discover_decorated, invoke
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 DEFAULT_TURNS = 8
-"""For an environment that asks for turns and sets its agent no limit."""
+"""The limit for an environment that asks for turns but sets no limit."""
 LOAD_LIMIT_S = 1200.0
 TRIAL = "x"
-"""What the agent says in the episode that is played for a trial."""
+"""What the agent says in the trial episode."""
 MOST_CHARACTERS = 300
-"""How much of an error's message is told."""
-# To one task that is wanted; a stream that repeats itself more often has too few of them.
+"""How much of an error message is reported."""
+# For each task that is wanted; a stream that repeats itself more often has too few of them.
 MOST_DRAWS = 10
-# What an episode that follows from the agent's words alone has no use for.
+# Audit events that cannot occur in an episode that follows from the agent's words alone.
 _NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.sendto")
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
 VERSION = vf.VersionInfo(version=__version__)
-"""Given to each trace, which otherwise asks git for more of it."""
+"""Given to each trace, which would otherwise ask git for the version."""
 _CHANGES = "it does not do the same when the same is said"
 
 
 class RefusedError(BaseException):
-    """The environment does what bench cannot give it. No `except Exception` of its own may catch this."""
+    """The environment needs what bench cannot give it. No `except Exception` of its own may catch this."""
 
 
 class _Now:
@@ -78,7 +78,7 @@ class _Now:
 
 
 def refuse(why: str) -> RefusedError:
-    """Remembered too, since the environment may swallow what is raised."""
+    """Also remembers the reason, since the environment may swallow the exception."""
     _Now.refused = _Now.refused or why
     return RefusedError(why)
 
@@ -103,7 +103,7 @@ def main() -> None:
             request = json.loads(line)
             signal.setitimer(signal.ITIMER_PROF, LOAD_LIMIT_S if request["do"] == "load" else float(cpu_limit_s))
             try:
-                # Behind what is imported by now: a file of the user's may have the name of a package.
+                # After all imports of our own, since a file of the user may have the name of a package.
                 if request["folder"] not in (None, *sys.path):
                     sys.path.insert(0, request["folder"])
                 reply = {"open": opened, "load": loaded, "play": played}[request["do"]](request)
@@ -118,13 +118,13 @@ def opened(request: dict[str, Any]) -> dict[str, Any]:
     [(role, agent)] = roles(env)
     for name in request["options"]:
         if name.startswith(f"{role}.") and name != f"{role}.max_turns":
-            raise refuse(f"bench takes the agent's part: of {role}.* only {role}.max_turns is an option, not {name}")
+            raise refuse(f"bench takes the agent's place: of {role}.* only {role}.max_turns is an option, not {name}")
     asks_once = type(env).run is vf.SingleAgentEnv.run
     return {"max_turns": agent.max_turns or (1 if asks_once else DEFAULT_TURNS)}
 
 
 def loaded(request: dict[str, Any]) -> dict[str, Any]:
-    """Tasks that differ in more than their number and names."""
+    """The first tasks; two that differ only in number and name count as one."""
     env = environment(request["taskset"], json.dumps(request["options"]))
     most, tasks = request["most"], dict[str, dict[str, Any]]()
     try:
@@ -145,13 +145,13 @@ def loaded(request: dict[str, Any]) -> dict[str, Any]:
     for one in found[:1]:
         tried = played({**request, "data": one["data"], "said": [TRIAL]})
         if "failed" in tried:
-            raise refuse(f"an episode played for a trial, in which the agent says {TRIAL!r}, fails: {tried['failed']}")
+            raise refuse(f"a trial episode, in which the agent says {TRIAL!r}, fails: {tried['failed']}")
     return {"tasks": found}
 
 
 def played(request: dict[str, Any]) -> dict[str, Any]:
-    """What the environment asks after the last text (None: it has ended), and what the agent has earned; or why the
-    environment failed on these texts."""
+    """What the environment asks after the last text (None: the episode is over), and what the agent has earned; or why
+    the environment failed on these texts."""
     env = environment(request["taskset"], json.dumps(request["options"]))
     data, said = request["data"], request["said"]
     task = json.dumps([request["taskset"], request["options"], data])
@@ -174,12 +174,12 @@ def played(request: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _asked(task: str, said: tuple[str, ...]) -> list[str]:
-    """Holds what was asked in this task after these texts, once it was played. task: with its environment, as JSON."""
+    """A list, to hold what was asked after these texts. task: with its environment, as JSON."""
     return []
 
 
 def play(env: Any, data: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
-    """All that was asked of the agent, before each of its turns and for one more, and what it earned."""
+    """What the agent was asked before each of its turns and after the last one, and what it earned."""
     task_type = type(env.taskset).task_type()
     task = task_type(task_type.data_type().model_validate(data), env.config.taskset.task)
     [(_, config)] = roles(env)
@@ -222,7 +222,7 @@ async def episode_of(env: Any, task: Any, agent: Reciting) -> None:
 
 
 class Reciting:
-    """Stands in for the one agent of an episode (`verifiers.v1.agent.Agent`): it says these texts, one a turn."""
+    """Stands in for the one agent of an episode (`verifiers.v1.agent.Agent`): it says these texts, one per turn."""
 
     trainable = True
 
@@ -309,11 +309,11 @@ def parsed(messages: Any) -> list[Any]:
 
 
 def text_of(messages: Sequence[Any], opening: bool) -> str:
-    """What the agent reads, as one message of the user; a system message stands before it, as verifiers puts it for
-    programs that take none."""
+    """What the agent reads, as one user message. A system message is put before it, as verifiers does for programs that
+    take none."""
     for one in messages:
         if one.role not in (("system", "user") if opening else ("user",)):
-            raise refuse(f"it writes a message of the role {one.role} for its agent, and bench one of the user")
+            raise refuse(f"it gives its agent a message of the role {one.role}, and bench only user messages")
         if not isinstance(one.content, str) and any(part.type != "text" for part in one.content):
             raise refuse("it shows images")
     return "\n\n".join(content_text(one.content) for one in messages)
@@ -321,7 +321,7 @@ def text_of(messages: Sequence[Any], opening: bool) -> str:
 
 @lru_cache(maxsize=8)
 def environment(taskset: str, options: str) -> Any:
-    """The environment of a taskset, with options by their dotted names in JSON."""
+    """The environment of a taskset. options: JSON, by their dotted names."""
     config: dict[str, Any] = {}
     for name, value in {**json.loads(options), "taskset.id": taskset}.items():
         *above, last = name.split(".")
@@ -355,7 +355,7 @@ def require_one_agent(env: Any) -> None:
         raise refuse("it has tools, which programs in a sandbox call")
     hooks = env.config.taskset.task
     if any(one.fn is not None for one in (*hooks.rewards.values(), *hooks.metrics.values(), *hooks.stops.values())):
-        raise refuse("an option names a function by its path, whose code would be in no hash; give the task the method")
+        raise refuse("an option names a function by path, and no hash covers its code; make it a method of the task")
     if judges := list(judges_in(env.config)):
         raise refuse(f"another model judges its tasks ({', '.join(judges)})")
 
@@ -371,7 +371,7 @@ def judges_in(config: BaseModel, above: str = "") -> Iterator[str]:
 
 
 def require_no_help(task: Any) -> None:
-    """A task must need nothing but the agent's words."""
+    """Refuse a task that needs more than the agent's words."""
     for hook in ("setup", "finalize"):
         method = getattr(type(task), hook)
         if method is not getattr(vf.Task, hook) and "runtime" in inspect.signature(method).parameters:
@@ -390,7 +390,7 @@ def require_no_help(task: Any) -> None:
 
 
 def in_words(error: BaseException) -> str:
-    """verifiers wraps what an environment raises."""
+    """The error that the environment raised, which verifiers wraps, as text."""
     while isinstance(error, vf.RolloutError) and error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error)[:MOST_CHARACTERS]}"

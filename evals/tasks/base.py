@@ -114,7 +114,7 @@ class Task:
         it; None: never. See `evals.tasks.modes`.
     environment: answers each turn of a completion; None: a completion is one turn.
     grades_all_turns: the verdict is on all turns of a completion, not on the last one.
-    modules: of the user's, whose code makes the problems or answers them; besides the plug-in that a task comes from.
+    modules: of the user, whose code makes the problems or answers the model, apart from the task's own plug-in.
     """
 
     name: str
@@ -136,8 +136,8 @@ class Task:
     modules: tuple[UserModule, ...] = ()
 
     def graded_text(self, text: str, turns: Sequence[Turn]) -> str:
-        """What of a completion is graded: its last turn, or all turns as a list in JSON where the task grades them all.
-        Without turns it is one."""
+        """The part of a completion that is graded: its last turn or, if the task grades all turns, a JSON list of them.
+        A completion without turns counts as one turn."""
         if not self.grades_all_turns:
             return last_turn(text, turns)
         ends = [0, *([turn.end_chars for turn in turns] or [len(text)])]

@@ -1,18 +1,18 @@
-"""Tasksets of the package verifiers, played turn by turn, by their name and options:
+"""Tasksets of the package verifiers, played turn by turn. They are named with their options:
 
     verifiers:alphabet-sort
     verifiers:my_taskset?taskset.min_turns=2&taskset.task.similarity_power=2&agent.max_turns=3
     verifiers:my_taskset?size=500&right_from=0.8
 
-The name is that of a module or installed package that exports a `Taskset`, and an `Env` if it needs one of its own; a
-module of the user's is looked for where plug-ins are. Dotted options are the package's own, those of its `[env]`; their
-values are JSON, or bare text. `size` is the most training problems, and `right_from` the reward from which on a
-completion is right. The first problems of the taskset are the test split, those after them the training split.
+The name is that of a module or installed package that exports a `Taskset`, and an `Env` if it needs its own. A user's
+module is looked up where plug-ins are. Dotted options are the package's own, those of its `[env]`; their values are
+JSON, or bare text. `size` is the most training problems, and `right_from` the least reward of a right completion. The
+first problems of the taskset are the test split, and the next ones the training split.
 
-The environment's own `run` decides what the model is asked, and the task's own rewards what it earned. A process of
-ours plays the episodes (see _verifiers.py). After each turn it plays from the beginning, with all that the model has
-said, so that nothing of an environment has to be kept. The reward of a turn is what the turn adds to the reward of an
-episode that ends there. So the rewards of all turns add up to that of the whole, however many there were.
+The environment's own `run` decides what the model is asked, and the task's own rewards decide what it earns. A worker
+process plays the episodes (see _verifiers.py). After each turn it plays from the beginning, with all that the model has
+said, so that no state of an environment has to be kept. The reward of a turn is what the turn adds to the reward of an
+episode that ends there. So the rewards of all turns add up to the reward of the episode, however many turns it has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from harness import plugins
 from harness.plugins import UserModule
 
 TEST_PROBLEMS, TRAIN_PROBLEMS = 256, 2048
-# Where a taskset has fewer problems than are wanted, no more than a quarter of them is for the test.
+# If a taskset has fewer problems than are wanted, at most a quarter of them are for the test.
 _MOST_TEST_FRAC = 0.25
 _RECIPE_VERSION = 1
 _PACKAGE_VERSION = "0.4"
@@ -48,7 +48,7 @@ _MEMORY_BYTES = 8 << 30
 _CPU_LIMIT_S = 10.0
 """For one episode, or for opening an environment."""
 _LOAD_LIMIT_S = 1200.0
-"""For making or fetching all problems, on the clock."""
+"""For making or fetching all problems, in wall-clock time."""
 _NO_REFERENCE = "(no reference: the taskset's rewards decide)"
 _REMEMBERED_EPISODES = 50_000
 
@@ -57,8 +57,8 @@ def load_verifiers_task(name: str) -> Task:
     """The task of `verifiers:<taskset>[?option=value&...]`.
 
     Raises EvalError if the package is not installed, for an unknown taskset or option, and for an environment that
-    bench cannot play: one with several agents, with tools or a sandbox, judged by another model, or that does not do
-    the same when the same is said.
+    bench cannot play: one that has several agents, tools or a sandbox, is judged by another model, or does not do the
+    same when the same is said.
     """
     taskset, _, written = name.removeprefix(PREFIX).partition("?")
     _require_package()
@@ -66,7 +66,7 @@ def load_verifiers_task(name: str) -> Task:
 
 
 class _Place(NamedTuple):
-    """Where a module of the user's is imported from, where it is not installed, and the digest of what it holds."""
+    """The folder from which a user's module is imported, unless it is installed, and the digest of its content."""
 
     folder: str | None = None
     digest: str = ""
@@ -83,7 +83,7 @@ class _Place(NamedTuple):
 
 @lru_cache
 def _load(taskset: str, written: str, place: _Place) -> Task:
-    """A module that was edited or moved is loaded anew."""
+    """Cached; a module that was edited or moved is loaded again."""
     options = _options(f"{PREFIX}{taskset}", written)
     size, right_from = options.pop("size", TRAIN_PROBLEMS), options.pop("right_from", 1.0)
     if not isinstance(size, int) or size < 1:
@@ -113,7 +113,7 @@ def _load(taskset: str, written: str, place: _Place) -> Task:
 
 
 def _reply(problem: Problem, said: Sequence[str]) -> Reply:
-    """An environment that fails on what was said ends the conversation; the verdict on it is then `crash`."""
+    """If the environment fails on what was said, the conversation ends; the verdict on it is then `crash`."""
     episode = problem.own_comparison
     assert isinstance(episode, Episode)
     now, before = episode.after(said), episode.after(said[:-1]) if len(said) > 1 else _NOTHING
@@ -124,9 +124,9 @@ def _reply(problem: Problem, said: Sequence[str]) -> Reply:
 
 @dataclass(frozen=True)
 class _State:
-    """How an episode stands after some turns.
+    """The state of an episode after some turns.
 
-    asked: what the environment asks next; None: it has ended. reward: of all turns. failed: why nobody knows.
+    asked: what the environment asks next; None: it has ended. reward: of all turns. failed: why both are unknown.
     """
 
     asked: str | None = None
@@ -145,12 +145,12 @@ PROCESS = WorkerProcess(
 """The worker in which environments are played."""
 PROCESS.keep()
 _imported: dict[str, _Place] = {}
-"""By the name of a taskset, the modules that it knows."""
+"""The modules that the worker has imported, by the name of their taskset."""
 
 
 @dataclass(frozen=True)
 class Episode:
-    """The episodes of one task of a taskset; called with all that was said, as JSON, it says whether that is right."""
+    """The episodes of one task. A call with all that was said, as JSON, says whether that is right."""
 
     played: _Played
     data: str
@@ -158,7 +158,7 @@ class Episode:
     right_from: float
 
     def after(self, said: Sequence[str]) -> _State:
-        """Raises EvalError for an environment that cannot be played after all."""
+        """Raises EvalError if the environment turns out to be unplayable."""
         return _state(self.played, self.data, tuple(said))
 
     def __call__(self, extracted: str) -> Reason:
@@ -177,7 +177,7 @@ def _state(played: _Played, data: str, said: tuple[str, ...]) -> _State:
 
 @dataclass(frozen=True)
 class _Played:
-    """An environment in the process that plays it. options: of the package, as JSON."""
+    """An environment in the worker that plays it. options: the package's own, as JSON."""
 
     taskset: str
     options: str
@@ -187,7 +187,7 @@ class _Played:
         """What _verifiers.py replies. Raises EvalError for an environment that cannot be played, and
         WorkerLostError."""
         if _imported.setdefault(self.taskset, self.place) != self.place:
-            PROCESS.close()  # which has imported the module as it was
+            PROCESS.close()  # it has imported the module as it was
             _imported.clear()
         own = {"taskset": self.taskset, "options": json.loads(self.options), "folder": self.place.folder}
         reply: dict[str, Any] = json.loads(PROCESS.reply({"do": what, **own, **request}, wall_limit_s))
@@ -196,7 +196,7 @@ class _Played:
         return reply
 
     def before_training(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
-        """The same, where a worker that is lost is an error too."""
+        """Like `ask`, but losing the worker is an EvalError too."""
         try:
             return self.ask(what, wall_limit_s, **request)
         except WorkerLostError as lost:
@@ -216,13 +216,13 @@ class _Stream:
 
     @cached_property
     def tasks(self) -> list[dict[str, Any]]:
-        """What _verifiers.py gives, each with its number. Raises EvalError if there are less than two."""
+        """What _verifiers.py gives, each with its number. Raises EvalError if there are fewer than two."""
         most = TEST_PROBLEMS + self.size
         tasks: list[dict[str, Any]] = self.played.before_training("load", _LOAD_LIMIT_S, most=most)["tasks"]
         if len(tasks) < 2:
             raise EvalError(
                 f"{PREFIX}{self.played.taskset}: has {len(tasks)} different tasks, and two are needed, one of them for "
-                "the test split. Widen its options."
+                "the test split. Choose options that give more."
             )
         return [{"number": number, **task} for number, task in enumerate(tasks)]
 
@@ -271,14 +271,14 @@ def _require_package() -> None:
         raise EvalError(f"tasks {PREFIX}<taskset> need the package verifiers. Install it: {_INSTALL}") from error
     if not version.startswith(f"{_PACKAGE_VERSION}."):
         raise EvalError(
-            f"tasks {PREFIX}<taskset> need verifiers {_PACKAGE_VERSION}, and {version} is installed: others have other "
-            f"environments. Install it: {_INSTALL}"
+            f"tasks {PREFIX}<taskset> need verifiers {_PACKAGE_VERSION}, and {version} is installed; its environments "
+            f"may differ. Install {_PACKAGE_VERSION}: {_INSTALL}"
         )
 
 
 def _module_of(taskset: str) -> UserModule | None:
-    """The module that a name means, as verifiers reads names; None for a taskset that verifiers ships. Raises
-    RefusedError if there is none."""
+    """The module that verifiers would import for this name; None for a taskset that it ships. Raises RefusedError if
+    there is none."""
     name = taskset.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
     package = util.find_spec("verifiers")
     if package is not None and package.origin is not None:
@@ -298,7 +298,7 @@ def _options(task: str, written: str) -> dict[str, Any]:
         if name in found:
             raise EvalError(f"{task}: option {name} is given twice; give it once")
         if name == "taskset.id":
-            raise EvalError(f"{task}: the taskset stands before the `?`; leave the option taskset.id out")
+            raise EvalError(f"{task}: the taskset stands before the `?`; leave out the option taskset.id")
         try:
             found[name] = json.loads(text)
         except ValueError:

@@ -28,7 +28,7 @@ def main() -> None:
     # descriptor, so that what a library or a subprocess writes there would end in a record.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
-    # A notebook's kernel names a drawing package of its own to all it starts, which our Python need not have.
+    # A notebook's kernel sets this for its child processes, to a matplotlib backend that our Python may lack.
     os.environ.pop("MPLBACKEND", None)
     _refuse_namesakes()
     try:

@@ -303,8 +303,8 @@ def _notes(document: Any) -> dict[tuple[str, ...], list[str]]:
 
 
 def _compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[list[str]]]:
-    """Title, columns and rows, with a number of seeds that all rows have in the title; where problems are what is
-    replicated, only a number of several."""
+    """Title, columns and rows. If all rows have the same number of seeds, it moves to the title; where problems are the
+    unit of replication, only if it is above 1."""
     place = table.columns.index("seeds")
     counts = {row[place] for row in table.rows}
     if len(counts) != 1:

@@ -91,7 +91,7 @@ class ModelSource:
         if self.kind == "gguf" and not self.path.is_file():
             raise RefusedError(
                 f"model.source gguf:{self.name}: there is no such file. Give the path of a .gguf file; `make models` "
-                "fetches a small one to .models."
+                "fetches a small one into .models."
             )
 
 

@@ -89,11 +89,11 @@ class OutsideTrainer(Trainer):
         return None
 
     def environment(self) -> dict[str, str]:
-        """Environment variables on top of those of bench."""
+        """Environment variables, on top of bench's own."""
         return self.env
 
     def arguments(self, spec: RunSpec) -> dict[str, Any]:
-        """What it finds as `args` in its config file."""
+        """The `args` of its config file."""
         return dict(self.args)
 
     def columns(self, spec: RunSpec) -> dict[str, str]:
@@ -101,7 +101,7 @@ class OutsideTrainer(Trainer):
         return self.metrics
 
     def require_installed(self) -> None:
-        """Raise RefusedError for what this machine lacks to start it, besides the command itself."""
+        """Raise RefusedError if something besides the command is missing on this machine."""
 
     def problems(self, spec: RunSpec) -> Iterator[str]:
         """What else of a spec it cannot do, for messages before anything trains."""
@@ -150,7 +150,7 @@ BY_BENCH = Field({"type": BENCH}, validate_default=True)
 
 
 def hands_over_pairs(spec: RunSpec) -> bool:
-    """Whether the program that trains a cell is given pairs."""
+    """Whether bench gives pairs to the program that trains the cell."""
     return spec.pairs.type != "none" and spec.trainer.reads("pairs.type")
 
 
@@ -184,7 +184,7 @@ def trainer_problems(spec: RunSpec) -> Iterator[str]:
     if trainer.reads("pairs.type") and spec.pairs.type == "policy" and spec.rollout.sampler != "initial":
         yield (
             f"{asked} with pairs.type=policy and rollout.sampler={spec.rollout.sampler}: bench hands over pairs of the "
-            "starting policy's completions, and draws none in between. Set rollout.sampler to initial (offline)"
+            "starting policy's completions only, drawn before training. Set rollout.sampler to initial (offline)"
         )
     if not trainer.reads("pairs.type") and spec.pairs.type == "dataset":
         yield (

@@ -55,8 +55,8 @@ class _Worker:
 class LocalPool:
     """An executor with one worker process per slot.
 
-    They start at once, because each spends seconds on imports, and live until `close`: later jobs reuse the models that
-    they have loaded.
+    The workers start at once, because each spends seconds on imports. They live until `close`, so later jobs reuse the
+    models that they have loaded.
     """
 
     def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str, end_with_us: bool = False) -> None:
@@ -70,7 +70,7 @@ class LocalPool:
         self._start_workers()
 
     def start(self, job: Job) -> None:
-        self._start_workers()  # in place of those that have died
+        self._start_workers()  # replaces those that have died
         idle = best_place(job, [worker for worker in self._workers if worker.job is None])
         idle.job, idle.model = job, job.model
         idle.tell(json.dumps(job.to_json()))

@@ -255,7 +255,7 @@ def compared_metric(cells: Cells, asked: str | None, ks: Sequence[int]) -> str:
         if not 0 <= value <= 1:
             raise RefusedError(
                 f"{name}: {asked} is {value:g}, but arms are compared by a fraction in [0, 1] of which more is better. "
-                "Divide percentages by 100, or name another with --metric."
+                "Divide percentages by 100, or name another metric with --metric."
             )
     return f"{METRIC_PREFIX}{task}.{metric}"
 

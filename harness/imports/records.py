@@ -153,8 +153,8 @@ def write_imported(folder: Path, cells: Cells, request: Request, checked: Checke
 def _unknown_settings(without: Sequence[str], n_cells: int) -> str:
     of_which = "any run" if len(without) == n_cells else few(without)
     return (
-        f"no settings are known of {of_which}: nothing says that arms differ in what they are to differ in alone. "
-        "Columns config.<knob> or --configs give them"
+        f"no settings are known of {of_which}: nothing shows that arms differ only in what they should differ in. Give "
+        "them in columns config.<knob> or with --configs"
     )
 
 

@@ -95,7 +95,7 @@ def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple
 
 
 def _table_by_ending(source: str) -> Format | None:
-    """For a file that is named, and of which no format knows the columns: those of a table say what is wrong."""
+    """Reads a named file as a table if no format knows its columns, so that the error says which are wrong."""
     return FORMATS.find("table") if Path(source).suffix.lower() in (".csv", ".jsonl", ".parquet") else None
 
 

@@ -55,8 +55,8 @@ def load_pretrained(
 
 
 def require_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise RefusedError if the folder holds no weights in safetensors or only adapters, or if a file is not whole or
-    holds a weight of one of these names in another shape. Only the heads of the files are read."""
+    """Raise RefusedError if the folder holds adapters or no weights in safetensors, or if a file is incomplete or holds
+    a weight of one of these names in another shape. Only the headers of the files are read."""
     from safetensors import SafetensorError, safe_open
 
     _require_weights(folder)
@@ -71,7 +71,7 @@ def require_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
                 raise RefusedError(
                     f"{path}: is of another shape than the model that training started from: {name} is "
                     f"{list(shape)}, not {list(shapes[name])}. Start from the folder `model` in the config file, and "
-                    "save the whole model as it was trained."
+                    "save the whole model that was trained."
                 )
 
 

@@ -352,12 +352,12 @@ def _outside_words(spec: RunSpec) -> str | None:
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return None
-    *read, last = "the start", "the prompts", "seed", "budget", "trainer.args", *trainer.knobs_read()
+    *read, last = "the starting weights", "the prompts", "seed", "budget", "trainer.args", *trainer.knobs_read()
     ignored = dict.fromkeys(knob.partition(".")[0] for knob in unread(spec))
     return (
         f"trained by a program of your own (trainer.type={trainer.type}), which gets {', '.join(read)} and {last}. No "
-        f"other knob of {', '.join(ignored)} acts on it. It shares no sampling noise with other arms, and resumes as "
-        "exactly as it can itself. The estimates leave its training out."
+        f"other knob of {', '.join(ignored)} acts on it. It shares no sampling noise with other arms, and resumes "
+        "only as exactly as the program does. The estimates leave out its training."
     )
 
 

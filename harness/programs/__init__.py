@@ -1,4 +1,4 @@
-"""Programs of ours that train a cell by the contract of `harness.trainers`, each in processes of its own.
+"""Bench's own programs that train a cell by the contract of `harness.trainers`, each in processes of its own.
 
-A trainer of `harness/trainers/` starts one. They are never imported by what runs a cell.
+A trainer in `harness/trainers/` starts each of them. The code that runs a cell never imports them.
 """

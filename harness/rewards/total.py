@@ -51,7 +51,7 @@ class TotalReward:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts that are measured."""
+        """The names of the parts that are measured."""
         return tuple(self._parts)
 
     def of_groups(

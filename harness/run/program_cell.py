@@ -1,7 +1,7 @@
 """A cell that a program of the user's own trains: its inputs are prepared, what it writes is followed, and its
 checkpoints are evaluated once it has ended, when it no longer needs the machine's memory.
 
-<cell>/program/prompts.jsonl   what it trains on; pairs.jsonl with an algorithm on pairs
+<cell>/program/prompts.jsonl   what it trains on; pairs.jsonl for an algorithm on pairs
 <cell>/program/e<epoch>/       what one start of it was given (config.json) and wrote
 <cell>/checkpoints/            the final weights, as of any cell
 
@@ -244,7 +244,7 @@ class ProgramCell:
         if over_at is not None and step > over_at:
             return (
                 f"the program went on after its budget, which was used at step {over_at}, and left no checkpoint of "
-                "that step or a later one when it was stopped. Let it end with the step that reaches `budget`"
+                "that step or a later one when it was stopped. Let it end with the step that reaches its `budget`"
             )
         if code:
             return f"the program ended with exit code {code} after step {step}"

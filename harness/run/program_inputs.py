@@ -1,4 +1,4 @@
-"""What a program learns from, step by step: the prompts, or the pairs, of bench's own training with the same spec."""
+"""What a program learns from, step by step: the prompts or pairs that bench's own training would use for the spec."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PromptsOfStep = Callable[[int], list[Problem]]
 
 
 def has_prompts(spec: RunSpec) -> bool:
-    """A set of pairs takes the place of prompts."""
+    """Whether the spec trains on prompts; pairs from a data set replace them."""
     return spec.pairs.type != "dataset"
 
 
 def prompts_by_step(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptsOfStep:
-    """The prompts of a step (from 1); none where there are none. inputs: the results of the cell's stages."""
+    """The prompts of a step (from 1); empty for pairs from a data set. inputs: the results of the cell's stages."""
     if not has_prompts(spec):
         return lambda step: []
     order, count, steps = _order(spec, inputs), spec.rollout.prompts_per_step, spec.train.steps
@@ -88,7 +88,7 @@ def _drawn(spec: RunSpec, pairs: PolicyPairs, inputs: Mapping[str, Path], start:
         paired = pair_up(batch, pairs, spec.seed, step)
         if not len(paired.chosen):
             raise RefusedError(
-                f"step {step} has no pair: the completions of each of its prompts earned all the same. Raise "
+                f"step {step} has no pair: for each prompt, all completions earned the same reward. Raise "
                 "rollout.prompts_per_step or rollout.samples_per_prompt, or let bench train, which goes on without."
             )
         yield _rows(step, generated_tokens, batch.sequences.rows(paired.chosen), batch.sequences.rows(paired.rejected))

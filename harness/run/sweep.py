@@ -99,7 +99,7 @@ class SweepRun:
         with ExitStack() as opened:
             executor = None
             if missing or self._stages_for_report():
-                # Now, since its workers spend seconds on imports.
+                # Opened now, so that its workers can spend their seconds on imports.
                 slots = min(self.workers, max(1, len(missing)))
                 executor = opened.enter_context(closing(self.open_executor(slots), observer))
             while_running()

@@ -24,7 +24,7 @@ GENERATED, TRAINED = "generated_tokens", "trained_tokens"
 
 
 class Done(Section):
-    """What the checkpoint to resume from has behind it; zeros at the start."""
+    """The steps and tokens up to the checkpoint to resume from; zeros at the start."""
 
     step: int = Field(ge=0)
     generated_tokens: int = Field(ge=0)
@@ -45,14 +45,15 @@ class ProgramConfig(Section):
     contract: int = Field(VERSION, description="the version of this contract")
     model: str = Field(description="folder of the starting weights and the tokenizer, after any cold start")
     prompts: str | None = Field(
-        description="JSONL, a training prompt a line, in the order that the seed prescribes; null where pairs are a set"
+        description="JSONL, one training prompt per line, in the order of the seed; null if pairs come from a data set"
     )
     pairs: str | None = Field(
-        None, description="JSONL, a pair of completions a line, in the same way; null unless the program reads `pairs`"
+        None,
+        description="JSONL, one pair of completions per line, likewise; null unless the program reads `pairs`",
     )
     output: str = Field(description="folder for everything the program writes; each start has its own")
-    resume: str | None = Field(None, description="the checkpoint folder to go on from; null = from the start")
-    done: Done = Field(description="what that checkpoint has behind it")
+    resume: str | None = Field(None, description="the checkpoint folder to continue from; null = from the start")
+    done: Done = Field(description="the steps and tokens up to that checkpoint")
     seed: int = Field(ge=0)
     budget: Budget
     checkpoint_every: int = Field(ge=1, description="write a checkpoint every so many steps, to resume from")
@@ -70,12 +71,12 @@ PROMPT_ROW = {
     "answer": "the reference answer; null where the task has none",
 }
 PAIR_ROW = {
-    "step": "the step that trains on it, from 1; every step has some",
-    "generated_tokens": "for the step's row of metrics: completion tokens that bench has drawn until then, to make the "
-    "pairs; 0 for those of a set",
+    "step": "the step that trains on it, from 1; every step has at least one pair",
+    "generated_tokens": "for the step's row of metrics: the completion tokens that bench has drawn so far to make the "
+    "pairs; 0 for pairs from a data set",
     "prompt": "token ids",
     "chosen": "token ids of the better completion, with the end-of-sequence token",
-    "rejected": "the same of the worse one",
+    "rejected": "the same for the worse one",
 }
 WRITES = {
     METRICS_FILE: (

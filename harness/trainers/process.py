@@ -76,7 +76,7 @@ class Process:
         return [line for line in re.split(r"[\r\n]+", text) if line.strip()][-LAST_LINES:]
 
     def failed(self, reason: str) -> RefusedError:
-        """The error that says why, in its first line, and shows the last of what it wrote."""
+        """The error: the reason in its first line, then the last lines that the program wrote."""
         lines = self.last_lines() or ["(it wrote no output)"]
         return RefusedError("\n  ".join([f"{reason.rstrip('.')}.", "Its last lines:", *lines]))
 

@@ -1,7 +1,7 @@
-"""`trainer.type: trl`: TRL trains, on its own trainers, with bench's knobs as their settings.
+"""`trainer.type: trl`: TRL's own trainers train, with bench's knobs as their settings.
 
-What an objective is called there is known to `algorithms.elsewhere.trl`; the program is `harness.programs.trl`. A knob
-that TRL cannot express is refused by name.
+`algorithms.elsewhere.trl` translates the objective; the program is `harness.programs.trl`. A knob that TRL cannot
+express is refused by name.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 PROGRAM = "harness.programs.trl"
 VERSION = TRL.title.rpartition(" ")[2]
-"""The version that the settings are those of."""
+"""The version of TRL to which the settings belong."""
 TRAINERS_OF = {
     "GRPOConfig": "GRPOTrainer",
     "RLOOConfig": "RLOOTrainer",
     "DPOConfig": "DPOTrainer",
     "KTOConfig": "KTOTrainer",
 }
-"""Classes of settings, each with the trainer that reads them; TRL's experimental ones are not run."""
+"""Config classes, each with the trainer that reads it; TRL's experimental trainers are not run."""
 
 _READ = (
     *("objective", "pairs", "reward", "rollout"),
@@ -53,12 +53,12 @@ _EXPRESSED = frozenset(
         *("rollout.engine", "rollout.vllm_memory_frac", "rollout.prompts_per_step", "rollout.samples_per_prompt"),
         *("rollout.max_completion_tokens", "rollout.temperature", "rollout.top_p", "rollout.top_k"),
         *("train.device", "train.steps", "train.checkpoint_every", *_READ),
-        # How bench itself trains: memory, processes, and what it records beside.
+        # These say only how bench itself trains: memory, processes, and extra records.
         *("train.logits_chunk_tokens", "train.processes", "train.sharding"),
         *("train.reference_rows", "train.token_records_max_tokens"),
     )
 ) - {"train.optimizer", "train.optimizer_reset"}
-"""Knobs of `rollout` and `train` that may have any value; the others are refused unless they have their default."""
+"""Knobs of `rollout` and `train` that may have any value; the others must keep their default."""
 _COLUMNS = {"loss": "loss", "grad_norm": "grad_norm", "learning_rate": "learning_rate", "entropy/full": "entropy"}
 _OF_COMPLETIONS = (
     *("reward/mean", "reward/std", "reward/correct", "reward/frac_zero_std", "len/mean", "len/truncated_frac"),
@@ -76,8 +76,8 @@ _OF_TRAINER = {"DPOTrainer": {"rewards/accuracy": "rewards/accuracies"}, "KTOTra
 class TrlTrainer(OutsideTrainer):
     """TRL trains: its GRPOTrainer, RLOOTrainer, DPOTrainer or KTOTrainer, as the algorithm asks.
 
-    Knobs of bench become its settings, and rewards are bench's own. A knob that TRL cannot express is refused by name.
-    `trainer.args` are other settings of TRL's. Needs the extra `trl`.
+    Knobs of bench become TRL's settings, and rewards are bench's own. A knob that TRL cannot express is refused by
+    name. `trainer.args` holds further settings of TRL. Needs the extra `trl`.
     """
 
     type: Literal["trl"] = "trl"
@@ -115,7 +115,7 @@ class TrlTrainer(OutsideTrainer):
         return None if named is None else str(plugins.folder_of_program([named], "trainer.accelerate_config"))
 
     def environment(self) -> dict[str, str]:
-        # Modules that lie where it is started shadow none of ours, in no process that accelerate starts.
+        # So that modules in its folder shadow none of ours, in any process that accelerate starts.
         return {"PYTHONSAFEPATH": "1", **self.env}
 
     def columns(self, spec: RunSpec) -> dict[str, str]:
@@ -127,7 +127,7 @@ class TrlTrainer(OutsideTrainer):
         return {**own, **_COLUMNS, **self.metrics}
 
     def arguments(self, spec: RunSpec) -> dict[str, Any]:
-        """TRL's trainer and settings, and the spec, in which the program finds the rest."""
+        """TRL's trainer and settings, and the spec, where the program finds everything else."""
         names, folders = plugins.asked_for()
         return {
             "trainer": _trainer_of(spec),
@@ -147,8 +147,8 @@ class TrlTrainer(OutsideTrainer):
             ) from None
         if found != VERSION:
             raise RefusedError(
-                f"trainer.type=trl: TRL {found} is installed, but knobs are written as settings of {VERSION}, and "
-                "defaults differ between versions. Install that one, from bench's folder: pip install -e '.[trl]'."
+                f"trainer.type=trl: TRL {found} is installed, but bench writes settings for {VERSION}, and defaults "
+                "differ between versions. Install that version, from bench's folder: pip install -e '.[trl]'."
             )
 
     def problems(self, spec: RunSpec) -> Iterator[str]:
@@ -156,7 +156,7 @@ class TrlTrainer(OutsideTrainer):
         if translation.config.name not in TRAINERS_OF:
             yield (
                 f"trainer.type=trl: the nearest to this objective is TRL's experimental {translation.config.name}, "
-                f"which is not run here. Choose an algorithm of {', '.join(TRAINERS_OF.values())}, or let bench train"
+                f"which bench cannot run. Choose one of {', '.join(TRAINERS_OF.values())}, or let bench train"
             )
             return
         yield from _lost_knobs(translation, spec)
@@ -171,7 +171,7 @@ class TrlTrainer(OutsideTrainer):
             if name in ours or name in config.defaults or name in config.plain or name in _BY_PROGRAM:
                 yield (
                     f"trainer.args.{name}: bench sets this of {config.name} by its own knobs (`bench show ... --as "
-                    "trl`), so that both arms have it. Set the knob instead, and leave this out"
+                    "trl`), so that both arms share it. Set the knob instead, and leave this out"
                 )
             elif not config.knows(name):
                 yield f"trainer.args.{name}: {config.name} has no such setting{nearest(name, config.others)}"
@@ -188,17 +188,17 @@ class TrlTrainer(OutsideTrainer):
         if not isinstance(processes, int) or processes < 1:
             yield (
                 f"trainer.accelerate_config={self.accelerate_config}: num_processes is {shown(processes)} there. "
-                "Set it to how many GPUs train a cell"
+                "Set it to the number of GPUs that train a cell"
             )
         elif not isinstance(spec.objective, Objective):
             yield (
-                "trainer.launch=accelerate with an algorithm on pairs: a step has as many pairs as there are, which "
-                "its processes could not share evenly. Set trainer.launch to python"
+                "trainer.launch=accelerate with an algorithm on pairs: the number of pairs can vary from step to step, "
+                "so processes could not share them evenly. Set trainer.launch to python"
             )
         elif spec.rollout.prompts_per_step % processes:
             yield (
                 f"rollout.prompts_per_step={spec.rollout.prompts_per_step} with {processes} processes "
-                f"({self.accelerate_config}): each needs whole groups, and equally many. Choose a multiple of "
+                f"({self.accelerate_config}): each needs the same number of whole groups. Choose a multiple of "
                 f"{processes}"
             )
 
@@ -210,12 +210,12 @@ _BY_PROGRAM = (
     *("warmup_steps", "reward_funcs", "reward_weights", "model_init_kwargs", "dataset_name", "datasets"),
     *("ignore_data_skip", "dataloader_drop_last", "auto_find_batch_size", "num_generations_eval", "eval_strategy"),
 )
-"""Settings that follow from the machine, the prompts and the contract: the program gives them, or leaves them at TRL's
+"""Settings that follow from the machine, the prompts and the contract: the program sets them, or leaves them at TRL's
 defaults."""
 
 
 def reward_context(spec: RunSpec) -> RewardContext:
-    """What rewards depend on besides completions; the step is not known yet."""
+    """What rewards depend on besides completions; the step is filled in later."""
     objective, limit = spec.policy_gradient, spec.rollout.max_completion_tokens
     task = get_task(spec.task.train)
     return RewardContext(0, spec.seed, limit, spec.reward, objective.overlong, objective.credit, task)
@@ -226,7 +226,7 @@ def _trainer_of(spec: RunSpec) -> str:
 
 
 def settings_of(spec: RunSpec) -> dict[str, Any]:
-    """TRL's settings for a spec without `problems`, but for those that follow from the machine and the prompts."""
+    """TRL's settings for a spec without `problems`, except those that follow from the machine and the prompts."""
     translation = translate(TRL, spec.objective)
     knobs, updates = active(spec), spec.optimizer_steps_per_rollout
     plain = {setting: knobs[knob] for setting, knob in translation.config.plain.items() if knob in knobs}
@@ -236,7 +236,7 @@ def settings_of(spec: RunSpec) -> dict[str, Any]:
         memory = {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": spec.rollout.vllm_memory_frac}
         drawing = {"use_vllm": with_vllm, **(memory if with_vllm else {}), "shuffle_dataset": False}
     else:
-        drawing = {"max_length": None}  # what is too long was dropped or cut before
+        drawing = {"max_length": None}  # pairs that are too long were dropped or cut before
     return {
         **translation.written.settings,
         **plain,
@@ -247,7 +247,7 @@ def settings_of(spec: RunSpec) -> dict[str, Any]:
         "bf16": spec.model.dtype == "bfloat16",
         "gradient_checkpointing": spec.train.activation_checkpointing,
         "remove_unused_columns": False,
-        # A row of metrics for each rollout batch, with a loss that is not finite as it is.
+        # A row of metrics for each rollout batch; a loss that is not finite is logged as it is.
         "logging_steps": updates,
         "logging_nan_inf_filter": False,
         "save_strategy": "no",
@@ -257,15 +257,15 @@ def settings_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def _lost_knobs(translation: Translation, spec: RunSpec) -> Iterator[str]:
-    """What of the objective the trainer cannot express and would act."""
+    """Parts of the objective that would act and that the trainer cannot express."""
     name = TRAINERS_OF[translation.config.name]
     inert = translation.inert if spec.optimizer_steps_per_rollout == 1 else {}
     for lost in (one for one in translation.lost if one not in inert):
         if lost in translation.differs:
             ours, theirs = translation.differs[lost]
             yield (
-                f"trainer.type=trl with objective.{lost}={shown(ours)}: TRL's {name} has {shown(theirs)} there. Set "
-                "it to that in all arms, or let bench train"
+                f"trainer.type=trl with objective.{lost}={shown(ours)}: TRL's {name} uses {shown(theirs)}. Set "
+                "that in all arms, or let bench train"
             )
         else:
             how = translation.point.outside[lost]
@@ -286,7 +286,7 @@ def _knobs_of_run(spec: RunSpec) -> Iterator[str]:
                 )
     if spec.train.optimizer.type != "adamw":
         yield (
-            f"trainer.type=trl with train.optimizer.type={spec.train.optimizer.type}: AdamW alone is the same in both. "
+            f"trainer.type=trl with train.optimizer.type={spec.train.optimizer.type}: only AdamW is the same in both. "
             "Set it to adamw, or let bench train"
         )
     if spec.model.head_dtype != "model":
@@ -302,7 +302,7 @@ def _knobs_of_pairs(spec: RunSpec) -> Iterator[str]:
     if spec.optimizer_steps_per_rollout > 1:
         yield (
             f"trainer.type=trl with train.updates_per_rollout={spec.train.updates_per_rollout}, train.epochs="
-            f"{spec.train.epochs}: an optimiser step takes all pairs of a step, once. Set both to 1"
+            f"{spec.train.epochs}: with pairs, an optimiser step takes all pairs of a step, once. Set both to 1"
         )
     if spec.rollout.temperature != 1:
         yield (
@@ -312,7 +312,7 @@ def _knobs_of_pairs(spec: RunSpec) -> Iterator[str]:
 
 
 def _rewards(spec: RunSpec) -> Iterator[str]:
-    """What completions are drawn and rewarded with in bench alone."""
+    """Ways of drawing and rewarding completions that only bench's own training has."""
     task, grader = get_task(spec.task.train), spec.reward.grader
     if not isinstance(spec.objective, Objective):
         return

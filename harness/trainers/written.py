@@ -216,7 +216,7 @@ class Rollouts:
         self._given = 0
 
     def of_step(self, step: int) -> list[Row]:
-        """Those of a step whose metrics were read. Raises ContractError, also for one of a step that was given."""
+        """The rows of a step whose metrics were read. Raises ContractError, also for rows of an earlier step."""
         self._waiting += [self._checked(place, row) for place, row in self._lines.read()]
         self._given = step
         found = [row for row in self._waiting if row[STEP] <= step]
@@ -233,8 +233,8 @@ class Rollouts:
             raise ContractError(f"{place}: a completion has a step, and a reward that is a number or null")
         if row[STEP] <= self._given:
             raise ContractError(
-                f"{place}: is of step {row[STEP]}, whose row in {METRICS_FILE} was written before. Write the "
-                "completions of a step first"
+                f"{place}: is of step {row[STEP]}, whose row in {METRICS_FILE} was written before. Write "
+                "the completions of a step before its metrics"
             )
         key = (row[STEP], row["problem_id"])
         self._drawn[key] = sample = self._drawn.get(key, -1) + 1
@@ -291,13 +291,13 @@ class Written:
 
 
 def read_config(path: Path) -> ProgramConfig:
-    """The config file of an earlier start. Raises RefusedError for one of a newer contract, DamagedRecordError for one
-    that is not what was written."""
+    """The config file of an earlier start. Raises RefusedError if its contract is newer, DamagedRecordError if it is
+    damaged."""
     document = read_object(path)
     if _is_count(version := document.get("contract")) and version > VERSION:
         raise RefusedError(
             f"{path}: is of contract {version}, and this version of bench speaks {VERSION}: a newer one began this "
-            "cell. Go on with that, or move the cell's folder away and train it anew."
+            "cell. Continue with that version, or move the cell's folder away and train it again."
         )
     try:
         return ProgramConfig.model_validate(document)

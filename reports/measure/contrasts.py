@@ -283,12 +283,12 @@ def _absences(cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], 
 
 
 def absence(cell: CellRecord | None) -> str | None:
-    """Why a cell has no score, in a line; None if it is done."""
+    """Why a cell has no score, in one line; None if it is done."""
     if cell is None:
         return "absent"
     if cell.state == "done":
         return None
-    first, *_ = (cell.reason or "").splitlines() or [""]  # what a program wrote last may follow
+    first, *_ = (cell.reason or "").splitlines() or [""]  # a program's last lines may follow
     return cell.state + (f" ({first.rstrip('.')})" if first else "")
 
 

@@ -42,8 +42,8 @@ COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
 
 
 def knob_table(analysis: Analysis) -> Table | None:
-    """The knobs that differ: a column for each or, if they are many, each arm's differences from the baseline; None if
-    none is known to differ."""
+    """The knobs that differ: a column for each or, if there are many, each arm's differences from the baseline; None if
+    no knob is known to differ."""
     sweep, varied = analysis.sweep, analysis.sweep.varied
     knobs = sorted({knob for values in varied.values() for knob in values})
     if not knobs:
@@ -102,7 +102,7 @@ def _value(value: Any, is_at_end: bool) -> str:
 
 
 def cost_table(report: Report) -> Table | None:
-    """What was recorded of the cost of any arm; older records hold less, and imported ones nothing."""
+    """The recorded cost of each arm. Older records hold less, imported ones nothing; None if nothing is recorded."""
     costs = [arm["cost"] for arm in report["arms"]]
     shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
     trains = report["arms"][0].get("checkpoint") is None

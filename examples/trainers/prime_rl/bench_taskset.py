@@ -1,4 +1,4 @@
-"""The prompts of a cell with bench's graders, as a taskset of verifiers, from which prime-rl draws."""
+"""The prompts of a cell with bench's graders, as a taskset of verifiers. prime-rl draws its prompts from it."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ __all__ = ["BenchTaskset"]
 class BenchData(vf.TaskData):
     answer: str
     graded_as: str
-    """The task."""
+    """The name of the task."""
 
 
 class BenchTask(vf.Task[BenchData]):

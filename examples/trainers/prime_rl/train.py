@@ -1,4 +1,4 @@
-"""Trains a cell with prime-rl: writes rl.toml, starts its launcher, and turns what it writes into what the contract of
+"""Trains a cell with prime-rl: writes rl.toml, starts its launcher, and converts its output to what the contract of
 `bench show trainer` asks for. It runs in prime-rl's environment, which has bench too; the files beside it run in
 prime-rl. Written against its main branch at 559b447 (August 2026, which calls itself 0.8.0), and never run with it.
 """
@@ -20,14 +20,14 @@ from algorithms.elsewhere.prime_rl import LOSS, PRIME_RL, RL
 
 HERE = Path(__file__).resolve().parent
 CARRIED = ("ratio", "rule", "sequence_penalty")
-"""What a loss of ours decides; prime-rl computes advantages, and divides by the tokens of the step."""
+"""Knobs that bench's loss decides; prime-rl computes advantages, and divides by the tokens of the step."""
 NO_ROLES = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 NEEDED = ("progress/rollouts", "time/broadcast_weights")
-"""The last that the orchestrator and the trainer write of a step."""
+"""The last metrics of a step that the orchestrator and the trainer write."""
 
 
 def objective_settings(objective: Objective) -> dict:
-    """prime-rl's settings for an objective; leaves the program for one that neither it nor a loss of ours has."""
+    """prime-rl's settings for an objective; exits if neither prime-rl nor bench's loss can express it."""
     translation = translate(PRIME_RL, objective)
     settings, lost = dict(translation.written.settings), {*translation.lost, *translation.written.beside}
     carried = {name for name in lost if name.split(".")[0] in CARRIED or name.startswith(LOSS)}
@@ -72,7 +72,7 @@ def settings_of(config: dict, rows: list[dict]) -> dict:
 
 
 def source_of(config: dict) -> dict:
-    """The environment: the prompts in their order, and our grader."""
+    """The environment: the prompts in their order, and bench's grader."""
     return {
         "name": "bench",
         "env.taskset.id": "bench_taskset",

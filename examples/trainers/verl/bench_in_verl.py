@@ -19,7 +19,7 @@ POLICY = with_overrides(OBJECTIVE, {"kl.where": "none"})  # verl adds the KL and
 def bench_advantages(
     token_level_rewards: Tensor, response_mask: Tensor, index: Any, **rest: Any
 ) -> tuple[Tensor, Tensor]:
-    """[B, T], twice: verl also wants returns. token_level_rewards [B, T]: with the KL in the reward. index [B]: equal
+    """[B, T], twice: verl also expects returns. token_level_rewards [B, T]: with the KL in the reward. index [B]: equal
     for completions of one prompt."""
     names = {name: number for number, name in enumerate(dict.fromkeys(index))}
     groups = torch.tensor([names[name] for name in index], device=response_mask.device)
@@ -39,7 +39,7 @@ def bench_loss(
     config: Any,
     rollout_is_weights: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
-    """A micro-batch's share in the loss of its step, [], times the processes over which verl takes the mean."""
+    """A micro-batch's share of its step's loss, [], times the processes over which verl takes the mean."""
     step = config.global_batch_info
     batch = TokenBatch(
         logp=log_prob,

@@ -1,5 +1,5 @@
-"""Trains a cell with verl: writes its settings, starts its PPO trainer, and turns what it writes into what the contract
-of `bench show trainer` asks for. It runs in verl's environment, which has bench too; bench_in_verl.py runs in verl.
+"""Trains a cell with verl: writes its settings, starts its PPO trainer, and converts its output to what the contract of
+`bench show trainer` asks for. It runs in verl's environment, which has bench too; bench_in_verl.py runs in verl.
 """
 
 import json
@@ -28,7 +28,7 @@ WORKERS = "+ray_kwargs.ray_init.runtime_env.env_vars."
 
 
 def objective_settings(objective: Objective, updates: int, limit_tokens: int) -> dict:
-    """verl's settings for an objective; leaves the program for one that neither verl nor bench's functions have."""
+    """verl's settings for an objective; exits if neither verl nor bench's functions can express it."""
     translation = translate(VERL, objective)
     settings = dict(translation.written.settings)
     lost = {name for name in translation.lost if updates > 1 or name not in translation.inert}
@@ -96,7 +96,7 @@ def settings_of(config: dict, rows: list[dict]) -> dict:
 
 
 def write_data(config: dict, rows: list[dict], template: str | None) -> None:
-    """The prompts as verl reads them; leaves the program if it would encode one otherwise than the evaluation does."""
+    """The prompts as verl reads them; exits if verl would encode one differently from the evaluation."""
     tokenizer = AutoTokenizer.from_pretrained(config["model"])
     tokenizer.chat_template = template or tokenizer.chat_template
     with Path(config["output"], "prompts.jsonl").open("w") as file:

@@ -29,8 +29,8 @@ def _read(sources: Sequence[str]) -> list[Run]:
             runs.append(_run(source))
         except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
             raise RefusedError(
-                f"{source}: is no log of inspect_ai in version 2 ({type(error).__name__}: {error}). `inspect log "
-                "convert` makes one of an older log; a damaged one must be evaluated again."
+                f"{source}: is not a version 2 log of inspect_ai ({type(error).__name__}: {error}). `inspect log "
+                "convert` converts an older log; evaluate again if the log is damaged."
             ) from None
     return runs
 

@@ -149,9 +149,9 @@ class _Table:
         first = self._first.setdefault(key, number)
         if first != number:
             kinds = [one for one in ("arm", "seed", "task", "sample", "step") if one not in self.columns]
-            also = f" What sets rows apart needs a column: {' or '.join(kinds)}." if kinds else ""
+            also = f" If they differ, add the column that says so: {' or '.join(kinds)}." if kinds else ""
             known = ", ".join(str(one) for one in key if one is not None)
-            raise RefusedError(f"{self.source}, row {number}: says again what row {first} says ({known}).{also}")
+            raise RefusedError(f"{self.source}, row {number}: has the same key as row {first} ({known}).{also}")
 
     def _refused(self, number: int, column: str, given: object, rule: str) -> RefusedError:
         return RefusedError(f"{self.source}, row {number}, column {column}: is {shown(given)}, but {rule}.")
@@ -173,9 +173,9 @@ def _csv_rows(source: str) -> Iterator[Numbered]:
                     )
                 yield rows.line_num, row
         except UnicodeDecodeError as error:  # the file is decoded ahead of the rows, so none can be named
-            raise RefusedError(f"{source}: is no text in UTF-8 ({error}). Save it as UTF-8.") from None
+            raise RefusedError(f"{source}: is not UTF-8 text ({error}). Save it as UTF-8.") from None
         except csv.Error as error:
-            raise RefusedError(f"{source}, row {rows.line_num}: is no CSV ({error}).") from None
+            raise RefusedError(f"{source}, row {rows.line_num}: is not CSV ({error}).") from None
 
 
 def _jsonl_rows(source: str) -> Iterator[Numbered]:
@@ -199,7 +199,7 @@ def _parquet_rows(source: str) -> Iterator[Numbered]:
     try:
         rows = read_parquet(Path(source)).to_pylist()
     except DamagedRecordError:
-        raise RefusedError(f"{source}: is no whole Parquet file. Write it again.") from None
+        raise RefusedError(f"{source}: is not a complete Parquet file. Write it again.") from None
     yield from enumerate(rows, start=1)
 
 

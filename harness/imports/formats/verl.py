@@ -58,7 +58,7 @@ def _run(source: str) -> Run:
 
 
 def _scores(source: str, text: str) -> dict[str, Any]:
-    """Those around training, as verl prints them: a dict within a text. What is not finite is None."""
+    """The scores before or after training, which verl prints as a dict. Values that are not finite become None."""
     try:
         scores = ast.literal_eval(_NOT_FINITE.sub("None", text.replace("\\'", "'")))
     except (ValueError, SyntaxError):
@@ -69,8 +69,8 @@ def _scores(source: str, text: str) -> dict[str, Any]:
 
 
 def _lines(source: str) -> list[tuple[str, str]]:
-    """The lines without colours and NumPy's types: the process that Ray names before each, "" for none, and what it
-    wrote."""
+    """The lines, each as the process that Ray names before it ("" if none) and what it wrote, without colours and NumPy
+    types."""
     text = Path(source).read_bytes().decode("utf-8", errors="replace")
     text = _OF_NUMPY.sub(r"\1", _COLOUR.sub("", _BEFORE_PROCESS.sub("\n", text)))
     found = ((_PROCESS.match(line), line) for line in text.splitlines())

@@ -41,7 +41,7 @@ def main() -> None:
     args = config.args
     plugins.use(args["plugins"], [Path(folder) for folder in args["folders"]])
     spec = RunSpec.model_validate(args["spec"])
-    # Weights in float32, which is what is optimised; with bf16 they are rounded for each pass.
+    # The optimiser works on float32 weights; with bf16 they are rounded for each pass.
     start = load_model(
         f"path:{config.model}",
         chat_template=spec.model.chat_template,
@@ -129,36 +129,36 @@ def made(
 
 
 def paired(row: Row) -> Row:
-    """A pair as DPOTrainer has it."""
+    """A pair in DPOTrainer's format."""
     return {"prompt_ids": row["prompt"], "chosen_ids": row["chosen"], "rejected_ids": row["rejected"]}
 
 
 def sided(rows: Sequence[Row]) -> Iterator[Row]:
-    """Each side of a step's pairs, as KTOTrainer has them. The completion that its zero point is measured on is the
-    chosen one of the next pair with another prompt, as in bench."""
+    """Each side of a step's pairs, in KTOTrainer's format. As in bench, the zero point is measured on the chosen
+    completion of the next pair with another prompt."""
     for place, row in enumerate(rows):
         later = (rows[(place + ahead) % len(rows)] for ahead in range(1, len(rows)))
         unrelated = next((other["chosen"] for other in later if other["prompt"] != row["prompt"]), None)
         if unrelated is None:
-            raise RefusedError(f"step {row['step']}: all pairs have one prompt, so that KTO has no zero point.")
+            raise RefusedError(f"step {row['step']}: all pairs have the same prompt, so KTO has no zero point.")
         for side in ("chosen", "rejected"):
             about = {"label": side == "chosen", "KL_completion_ids": unrelated}
             yield {"prompt_ids": row["prompt"], "completion_ids": row[side], **about}
 
 
 def rows_of(path: str | None) -> list[Row]:
-    """What bench has written for the program."""
+    """The rows that bench has written for the program."""
     assert path is not None
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def passes_of(rows: int, shares: int, longest_tokens: int, most_tokens: int) -> int:
-    """Into how many passes of equal size each share of the rows is split, the fewest that keep to the most tokens; at
-    worst a row a pass. Raises RefusedError for rows that cannot be shared out evenly."""
+    """The number of equal passes into which each share of the rows is split: the fewest that keep to the most tokens,
+    at worst one row per pass. Raises RefusedError if the rows cannot be shared evenly."""
     share, left = divmod(rows, shares)
     if left:
         raise RefusedError(
-            f"{rows} completions of a step cannot be shared out evenly to {shares} = train.updates_per_rollout x "
+            f"{rows} completions of a step cannot be shared evenly among {shares} = train.updates_per_rollout x "
             "processes. Change rollout.prompts_per_step or rollout.samples_per_prompt."
         )
     sizes = (count for count in range(1, share) if share % count == 0)

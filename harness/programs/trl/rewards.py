@@ -1,4 +1,4 @@
-"""Bench's rewards as a reward function of TRL's, and what they say of each step."""
+"""Bench's rewards as a reward function for TRL, and their metrics for each step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scored:
-    """A rewarded completion, as one process tells the others of it."""
+    """A rewarded completion, as one process sends it to the others."""
 
     problem_id: str
     text: str
@@ -36,8 +36,8 @@ class Scored:
 
 
 class Rewards:
-    """The reward function of one process. It is called with whole groups, once for each rollout batch; `scored` are
-    then the completions of all processes."""
+    """The reward function of one process. It is called with whole groups, once per rollout batch; `scored` then holds
+    the completions of all processes."""
 
     def __init__(self, spec: RunSpec, start: LanguageModel) -> None:
         objective = spec.policy_gradient
@@ -54,7 +54,7 @@ class Rewards:
     def reward(
         self, completion_ids: Sequence[Sequence[int]], problem_id: Sequence[str], step: Sequence[int], **_: object
     ) -> list[float]:
-        """A reward for each completion; NaN for one that cannot be scored, of which TRL then learns nothing."""
+        """A reward for each completion; NaN for one that cannot be scored, from which TRL then learns nothing."""
         problems = [self._problems[name] for name in problem_id]
         texts = [self._start.decode(tokens) for tokens in completion_ids]
         verdicts = grade_together(problems, texts, self._grader, self._task.extract).verdicts
@@ -134,6 +134,6 @@ def learns_from_truncated(objective: Objective) -> bool:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """Mean of what is not NaN."""
+    """The mean of the values that are not NaN; None if there are none."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else None

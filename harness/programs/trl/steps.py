@@ -1,4 +1,4 @@
-"""The contract's side of a run of TRL's: rows of metrics, checkpoints when they are due, the end at the budget."""
+"""What the contract asks of a run of TRL: rows of metrics, checkpoints when they are due, the end at the budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a step's completions were."""
+    """The completions of a step: their tokens, metrics and rows of rollouts.jsonl."""
 
     generated_tokens: int
     trained_tokens: int
@@ -26,9 +26,9 @@ class Drawn:
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not checked
-    """Follows a trainer of TRL's. A step is one rollout batch, of `updates` optimiser steps.
+    """Follows a TRL trainer. A step is one rollout batch, with `updates` optimiser steps.
 
-    drawn: what the last step drew, by its number; asked in every process, since all of them must end together.
+    drawn: returns what the step of a number drew; called in every process, since all of them must end together.
     """
 
     def __init__(self, config: ProgramConfig, updates: int, drawn: Callable[[int], Drawn]) -> None:

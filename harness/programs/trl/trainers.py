@@ -13,14 +13,14 @@ from harness.training.optimizer import schedule
 
 
 class _AsPrescribed:
-    """Stands before a trainer of TRL's. Its fields are set before it is made."""
+    """A base class in front of a TRL trainer. Its fields are set before an instance is made."""
 
     train_spec: TrainSpec
     optimizer: Any
     lr_scheduler: Any
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Rates by step, as bench has them: transformers' warm-up begins with a step at rate 0."""
+        """Bench's learning rates, by step: transformers' warm-up would begin with a step at rate 0."""
         if self.lr_scheduler is None:
             train = self.train_spec
             updates = train.updates_per_rollout * train.epochs
@@ -29,12 +29,12 @@ class _AsPrescribed:
         return self.lr_scheduler
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
-        """All, as in bench: transformers leaves biases and norms out."""
+        """All parameters, as in bench: transformers would leave out biases and norms."""
         return [name for name, _ in model.named_parameters()]
 
 
 class _OnPrompts(_AsPrescribed):
-    """The `prompt` of a row is what the evaluation encodes it to."""
+    """The `prompt` of a row holds the token ids that the evaluation encodes it to."""
 
     def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return prompts, None, {}
@@ -44,7 +44,7 @@ class _OnPairs(_AsPrescribed):
     """Rows are token ids already, and a batch is all that a step learns from."""
 
     batches: list[list[int]]
-    """The places of each step's rows."""
+    """The indices of each step's rows."""
     train_dataset: Any
     data_collator: Any
 

@@ -125,7 +125,7 @@ def test_options_are_those_of_the_package_and_two_of_our_own() -> None:
         (f"{GAME}?size=0", "size is 0: give the most training problems"),
         (f"{GAME}?right_from=all", "right_from is 'all': give the least reward"),
         (f"{GAME}?taskset.id=other", "the taskset stands before the `\\?`"),
-        (f'{GAME}?taskset.task.rewards={{"found":{{"fn":"os.getcwd"}}}}', "whose code would be in no hash"),
+        (f'{GAME}?taskset.task.rewards={{"found":{{"fn":"os.getcwd"}}}}', "no hash covers its code"),
         (f'{GAME}?taskset.task.judges=[{{"id":"reference","model":"m"}}]', "another model judges its tasks"),
         (f"{GAME}?id=user-sim", "has 2 agents .*assistant, user.*, and bench trains one that plays alone"),
         (f"{GAME}?id=best-of-n", "plays more than once in an episode"),
@@ -283,7 +283,7 @@ REFUSED = [
     ({"env": TURNS.format(asked="str(os.urandom(8))")}, "not do the same when the same is said: two episodes differed"),
     ({"env": TURNS.format(asked='[{"role": "assistant", "content": "x"}]')}, "a message of the role assistant"),
     ({"reward": "float('nan')"}, "gives the reward nan"),
-    ({"reward": "1 / 0"}, "played for a trial.* fails: ZeroDivisionError"),
+    ({"reward": "1 / 0"}, "a trial episode.* fails: ZeroDivisionError"),
     ({"env": "async def run(self, task, agents): pass"}, "asks its agent nothing"),
 ]
 

@@ -254,5 +254,5 @@ def test_a_log_of_inspect_that_lacks_its_parts_is_refused(tmp_path: Path) -> Non
     path = tmp_path / "a.eval"
     with zipfile.ZipFile(path, "w") as log:
         log.writestr("header.json", json.dumps({"status": "success"}))
-    with pytest.raises(RefusedError, match=r"a\.eval: is no log of inspect_ai in version 2 \(KeyError: 'eval'\)"):
+    with pytest.raises(RefusedError, match=r"a\.eval: is not a version 2 log of inspect_ai \(KeyError: 'eval'\)"):
         read_sources([str(path)])

@@ -112,7 +112,7 @@ def test_a_table_by_metric_has_curves_and_ends(tmp_path: Path) -> None:
         ("arm,seed,problem,correct\na,one,p,1\n", "row 2, column seed: is 'one', but must be a whole number from 0"),
         ("arm,seed,problem,correct\na,-1,p,1\n", "row 2, column seed: is '-1'"),
         ("arm,seed,problem,correct\na,inf,p,1\n", "row 2, column seed: is 'inf'"),
-        ("arm,seed,problem,correct\na,0,p,1\na,0,p,0\n", "row 3: says again what row 2 says"),
+        ("arm,seed,problem,correct\na,0,p,1\na,0,p,0\n", "row 3: has the same key as row 2 "),
         ("arm,seed,problem,correct\na,0,p\n", "row 2: has fewer values than the 4 columns"),
         ("arm,seed,problem,correct\na,0,p,1,9\n", "row 2: has more values than the 4 columns"),
         ("arm,seed,metric,value\na,0,accuracy,nan\n", "row 2, column value: is 'nan', but must be a finite number"),
@@ -127,7 +127,7 @@ def test_a_table_by_metric_has_curves_and_ends(tmp_path: Path) -> None:
         ("arm;seed;problem;correct\na;0;p;1\n", "has no column metric. It has arm;seed;problem;correct. Columns are"),
         (
             "model,seed,problem,correct\na,0,p,1\nb,0,p,1\n",
-            "what row 2 says (0, results, p). What sets rows apart needs",
+            "as row 2 (0, results, p). If they differ, add the column",
         ),
         (
             "arm,seed,problem,correct\na,0,p,1\nb,0,q,1\n",
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_its_own_words(tmp_path: Path) 
     latin, cut = tmp_path / "latin.csv", tmp_path / "cut.parquet"
     latin.write_bytes("arm,seed,problem,correct\nbäse,0,p,1\n".encode("latin-1"))
     cut.write_bytes(as_parquet([{"problem": "p", "correct": True}])[:300])
-    for path, message in ((latin, "is no text in UTF-8"), (cut, "is no whole Parquet file. Write it again.")):
+    for path, message in ((latin, "is not UTF-8 text"), (cut, "is not a complete Parquet file. Write it again.")):
         with pytest.raises(RefusedError, match=message):
             read(path)
 

@@ -40,5 +40,5 @@ def test_pairs_of_a_set_come_in_the_order_of_the_seed(tmp_path: Path) -> None:
 
 def test_a_step_without_pairs_is_refused() -> None:
     settings = {"algorithm": "dpo", "rollout.sampler": "initial", "rollout.max_completion_tokens": 1}
-    with pytest.raises(RefusedError, match=r"step 1 has no pair: the completions of each of its prompts earned all"):
+    with pytest.raises(RefusedError, match=r"step 1 has no pair: for each prompt, all completions earned the same"):
         list(islice(pairs_by_step(small_spec(settings), {}, load_model("builtin:tiny")), 1))
