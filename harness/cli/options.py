@@ -165,8 +165,11 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
     folder = home / sweep
     if Path(sweep).name != sweep or Path(sweep).suffix or (asks_anew and sweep in shipped(SHIPPED)):
         return sweep
-    if not (folder / "sweep.json").is_file() or (asked := read_sweep(folder).asked) is None:
+    if not (folder / "sweep.json").is_file():
         return sweep
+    record = read_sweep(folder)
+    if (asked := record.asked) is None:
+        return str(folder) if record.is_imported else sweep
     if not (folder / KEPT / asked.file).is_file():
         return sweep
     options = [word for setting in asked.settings for word in ("--set", setting)]

@@ -15,7 +15,7 @@ from evals.metrics import metric_facts
 from harness.config.hashing import digest
 from harness.errors import RefusedError, UnknownNameError, few, nearest
 from harness.imports.base import Run
-from harness.imports.cells import Cells, Evaluated, common_ks, compared_metric, evaluations, final, gathered
+from harness.imports.cells import Cells, Evaluated, cell_name, common_ks, compared_metric, evaluations, final, gathered
 from harness.imports.gate import Checked, check_configs, read_configs
 from harness.imports.sources import Pattern, read_sources, settle_names
 from harness.records import CellRecord, SweepRecord, cell_directory_name, read_sweep
@@ -124,7 +124,10 @@ def write_imported(folder: Path, cells: Cells, request: Request, checked: Checke
         tasks=tasks,
         k=ks,
         gate=Gate(ok=checked.ok, differs=checked.differs),
-        warnings=[_unknown_settings(checked.without, len(cells))] if checked.without else [],
+        warnings=[
+            *([_unknown_settings(checked.without, len(cells))] if checked.without else []),
+            *_unlike_ends(cells),
+        ],
         budget_tokens=None,
         asks=digest([request.name, [*arms.values()], baseline, metric]),
         contrasts=[digest([*sorted([arm, arms[baseline]]), metric]) for arm in others],
@@ -156,6 +159,22 @@ def _unknown_settings(without: Sequence[str], n_cells: int) -> str:
         f"no settings are known of {of_which}: nothing shows that arms differ only in what they should differ in. Give "
         "them in columns config.<knob> or with --configs"
     )
+
+
+def _unlike_ends(cells: Cells) -> list[str]:
+    """A sentence if runs were last evaluated after different steps, as one that was cut off is."""
+    last = {
+        cell_name(cell): max((one.step for one in (*run.samples, *run.scores) if one.step is not None), default=None)
+        for cell, run in cells.items()
+    }
+    known = {name: step for name, step in last.items() if step is not None}
+    if len({*known.values()}) < 2:
+        return []
+    fewest, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    return [
+        f"{fewest} was last evaluated after step {known[fewest]}, {most} after step {known[most]}: these evaluations "
+        "are compared all the same. A run that was cut off must end first"
+    ]
 
 
 def _earlier(folder: Path) -> SweepRecord | None:

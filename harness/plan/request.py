@@ -168,7 +168,13 @@ def read_request(
     folder = Path(given)
     kept_profile = asked_in = None
     if (folder / "sweep.json").is_file():
-        earlier = read_sweep(folder).asked
+        record = read_sweep(folder)
+        earlier = record.asked
+        if record.is_imported:
+            raise RefusedError(
+                f"{folder}: holds results that `bench import` made records of, which cannot be run or planned. "
+                f"`bench report {record.name}` writes their page; the same `bench import` again reads them anew."
+            )
         if earlier is None:
             raise RefusedError(
                 f"{folder}: an older version of bench wrote these records without the sweep file. Give that file, "

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from algorithms import Objective
@@ -21,6 +20,7 @@ from evals.grading.model_judge import judge_of
 from evals.grading.unit_tests import runs_code
 from evals.prompts import get_template
 from evals.tasks import get_task
+from evals.yaml_file import load_yaml
 from harness import plugins
 from harness.config.knobs import active
 from harness.config.trainer import OutsideTrainer
@@ -183,8 +183,7 @@ class TrlTrainer(OutsideTrainer):
         if not path.is_file():
             yield f"trainer.accelerate_config={self.accelerate_config}: there is no such file beside the sweep file"
             return
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-        processes = given.get("num_processes", 1) if isinstance(given, dict) else None
+        processes = load_yaml(path).get("num_processes", 1)
         if not isinstance(processes, int) or processes < 1:
             yield (
                 f"trainer.accelerate_config={self.accelerate_config}: num_processes is {shown(processes)} there. "
@@ -209,6 +208,7 @@ _BY_PROGRAM = (
     *("save_only_model", "resume_from_checkpoint", "logging_strategy", "lr_scheduler_type", "lr_scheduler_kwargs"),
     *("warmup_steps", "reward_funcs", "reward_weights", "model_init_kwargs", "dataset_name", "datasets"),
     *("ignore_data_skip", "dataloader_drop_last", "auto_find_batch_size", "num_generations_eval", "eval_strategy"),
+    "generation_kwargs",  # would overrule rollout.temperature and its like
 )
 """Settings that follow from the machine, the prompts and the contract: the program sets them, or leaves them at TRL's
 defaults."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.errors import RefusedError
-from harness.imports.base import Format, Run, Sample, Score, finite, flat
+from harness.imports.base import Format, Run, Sample, Score, beginning, finite, flat
 from harness.imports.names import metric_name
 
 _ZSTANDARD = 93
@@ -19,7 +20,8 @@ _VERDICTS: dict[object, bool] = {"C": True, "I": False, "N": False, 1: True, 0: 
 
 
 def _reads(source: str) -> bool:
-    return Path(source).suffix == ".eval" and zipfile.is_zipfile(source)
+    # One that was cut off is read too, so that it is refused and not passed over.
+    return Path(source).suffix == ".eval" and beginning(source, 2) == b"PK"
 
 
 def _read(sources: Sequence[str]) -> list[Run]:
@@ -27,7 +29,7 @@ def _read(sources: Sequence[str]) -> list[Run]:
     for source in sources:
         try:
             runs.append(_run(source))
-        except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        except (KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
             raise RefusedError(
                 f"{source}: is not a version 2 log of inspect_ai ({type(error).__name__}: {error}). `inspect log "
                 "convert` converts an older log; evaluate again if the log is damaged."
@@ -83,7 +85,11 @@ def _document(source: str, log: zipfile.ZipFile, name: str) -> Mapping[str, Any]
             lengths = handle.read(4)
             handle.seek(int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little"), 1)
             content = handle.read(entry.compress_size)
-        document = json.loads(pyarrow.decompress(content, entry.file_size, codec="zstd", asbytes=True))
+        try:
+            text = pyarrow.decompress(content, entry.file_size, codec="zstd", asbytes=True)
+        except OSError as error:
+            raise zipfile.BadZipFile(f"{name}: {error}") from None
+        document = json.loads(text)
     if not isinstance(document, dict):
         raise RefusedError(f"{source}: {name} is no JSON object.")
     return document

@@ -256,3 +256,16 @@ def test_a_log_of_inspect_that_lacks_its_parts_is_refused(tmp_path: Path) -> Non
         log.writestr("header.json", json.dumps({"status": "success"}))
     with pytest.raises(RefusedError, match=r"a\.eval: is not a version 2 log of inspect_ai \(KeyError: 'eval'\)"):
         read_sources([str(path)])
+
+
+def test_a_log_of_inspect_that_is_damaged_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    (made,) = (MADE / "inspect_ai/base").glob("*.eval")
+    content = made.read_bytes()
+    shutil.copy(made, tmp_path / "whole.eval")
+    with zipfile.ZipFile(made) as log:
+        (first, *_) = (entry for entry in log.infolist() if entry.filename.startswith("samples/"))
+    begin = first.header_offset + 30 + len(first.filename)
+    for damaged in (content[: len(content) // 2], content[: begin + 40] + b"damage" + content[begin + 46 :]):
+        (tmp_path / "damaged.eval").write_bytes(damaged)
+        with pytest.raises(RefusedError, match=r"damaged\.eval: is no log of inspect_ai .*BadZipFile"):
+            read_sources([str(tmp_path)])

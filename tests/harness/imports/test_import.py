@@ -167,6 +167,10 @@ def test_records_of_runs_and_imports_do_not_replace_each_other(bench: Bench, tmp
     taken = bench("import", "theirs", path)
     assert taken.code == 2 and "was not made by `bench import`" in taken.err
     bench("import", "std_norm", path)
+    bench("import", "mine", path)
+    for verb, asked in (("run", "mine"), ("plan", "mine"), ("run", "runs/mine")):
+        refused = bench(verb, asked)
+        assert refused.code == 2 and "`bench import` made records of, which cannot be run" in refused.err
     run = bench("run", "std_norm", "--profile", "tiny")
     assert run.code == 2 and "`bench import` made records of" in run.err
     cell = next((tmp_path / "runs/std_norm/cells").iterdir())
@@ -215,3 +219,12 @@ def test_two_files_on_different_problems_or_of_several_arms_do_not_compare(bench
     write_table(tmp_path / "both.csv", {"a": 0.5, "b": 0.5})
     both = bench("compare", "both.csv", "many.csv")
     assert both.code == 2 and "holds the arms a, b" in both.err
+
+
+def test_runs_that_end_at_different_steps_are_said_to(bench: Bench, tmp_path: Path) -> None:
+    rows = "arm,seed,metric,value,step\na,0,acc,0.5,10\na,0,acc,0.9,100\nb,0,acc,0.5,10\nb,0,acc,0.7,{}\n"
+    for last, is_said in ((60, True), (100, False)):
+        (tmp_path / "r.csv").write_text(rows.format(last))
+        result = bench("import", "mine", "r.csv")
+        assert result.code == 0
+        assert ("b seed 0 was last evaluated after step 60, a seed 0 after step 100" in result.err) == is_said

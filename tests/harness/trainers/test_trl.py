@@ -130,6 +130,7 @@ def test_what_cannot_act_is_not_refused() -> None:
         ({"loss_type": "dapo"}, r"trainer\.args\.loss_type: bench sets this of GRPOConfig by its own knobs"),
         ({"num_generations": 4}, r"trainer\.args\.num_generations: bench sets"),
         ({"multi_objective_aggregation": "x"}, r"trainer\.args\.multi_objective_aggregation: bench sets"),
+        ({"generation_kwargs": {"temperature": 0.3}}, r"trainer\.args\.generation_kwargs: bench sets"),
         ({"output_dir": "/tmp"}, r"trainer\.args\.output_dir: bench sets"),
         ({"cast_lm_head_fp32": True}, r"GRPOConfig has no such setting; did you mean cast_lm_head_to_fp32"),
     ],
@@ -180,6 +181,7 @@ def test_accelerate_starts_it_with_a_config_file_that_is_hashed(tmp_path: Path) 
         for document, message in (
             ("num_processes: 3\n", r"rollout\.prompts_per_step=4 with 3 processes \(two\.yaml\)"),
             ("num_processes: many\n", r"num_processes is 'many' there"),
+            ("num_processes: [\n", r"two\.yaml: is not valid YAML: "),
         ):
             config.write_text(document)
             with pytest.raises(RefusedError, match=message):
