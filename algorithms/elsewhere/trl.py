@@ -288,7 +288,7 @@ GRPO = Config(
         ("importance_sampling_level", "sequence"): "gspo",
     },
     plain=_PLAIN,
-    others=names_of("trl", "every", "GRPOConfig"),
+    others=names_of("trl", "every", "script", "GRPOConfig"),
 )
 
 
@@ -344,7 +344,7 @@ RLOO = Config(
     read=_read_rloo,
     promise="rloo",
     plain=_PLAIN,
-    others=names_of("trl", "every", "RLOOConfig"),
+    others=names_of("trl", "every", "script", "RLOOConfig"),
 )
 
 
@@ -385,7 +385,7 @@ GMPO = Config(
     read=_read_gmpo,
     promise="gmpo",
     plain=_PLAIN,
-    others=names_of("trl", "every", "GMPOConfig"),
+    others=names_of("trl", "every", "script", "GMPOConfig"),
 )
 
 TRL = Dialect(

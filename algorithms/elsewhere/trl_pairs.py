@@ -134,7 +134,7 @@ DPO = Config(
         ("loss_type", "apo_zero"): "apo_zero",
     },
     plain=OPTIMISER,
-    others=names_of("trl", "every", "DPOConfig"),
+    others=names_of("trl", "every", "script", "DPOConfig"),
 )
 
 
@@ -176,7 +176,7 @@ KTO = Config(
     read=_read_kto,
     promise="kto",
     plain=OPTIMISER,
-    others=names_of("trl", "every", "KTOConfig"),
+    others=names_of("trl", "every", "script", "KTOConfig"),
 )
 
 _LOSS_OF_CPO = {"logistic": "sigmoid", "hinge": "hinge", "square": "ipo"}
@@ -228,7 +228,7 @@ CPO = Config(
     read=_read_cpo,
     promises={("loss_type", "simpo"): "simpo"},
     plain=OPTIMISER,
-    others=names_of("trl", "every", "CPOConfig"),
+    others=names_of("trl", "every", "script", "CPOConfig"),
 )
 
 
@@ -251,7 +251,7 @@ ORPO = Config(
     read=_read_orpo,
     promise="orpo",
     plain=OPTIMISER,
-    others=names_of("trl", "every", "ORPOConfig"),
+    others=names_of("trl", "every", "script", "ORPOConfig"),
 )
 
 PAIR_CONFIGS = (DPO, KTO, CPO, ORPO)

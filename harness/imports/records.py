@@ -164,7 +164,14 @@ def _unknown_settings(without: Sequence[str], n_cells: int) -> str:
 def _unlike_ends(cells: Cells) -> list[str]:
     """A sentence if runs were last evaluated after different steps, as one that was cut off is."""
     last = {
-        cell_name(cell): max((one.step for one in (*run.samples, *run.scores) if one.step is not None), default=None)
+        cell_name(cell): max(
+            (
+                step
+                for step in [*(one.step for one in run.samples), *(one.step for one in run.scores)]
+                if step is not None
+            ),
+            default=None,
+        )
         for cell, run in cells.items()
     }
     known = {name: step for name, step in last.items() if step is not None}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from algorithms import Objective
-from algorithms.elsewhere import Config, Translation, translate
+from algorithms.elsewhere import Config, Translation, names_of, translate
 from algorithms.elsewhere.trl import TRL
 from evals.grading.model_judge import judge_of
 from evals.grading.unit_tests import runs_code
@@ -173,7 +173,7 @@ class TrlTrainer(OutsideTrainer):
                     f"trainer.args.{name}: bench sets this of {config.name} by its own knobs (`bench show ... --as "
                     "trl`), so that both arms share it. Set the knob instead, and leave this out"
                 )
-            elif not config.knows(name):
+            elif not config.knows(name) or name in names_of("trl", "script"):
                 yield f"trainer.args.{name}: {config.name} has no such setting{nearest(name, config.others)}"
 
     def _processes(self, spec: RunSpec) -> Iterator[str]:
@@ -208,7 +208,8 @@ _BY_PROGRAM = (
     *("save_only_model", "resume_from_checkpoint", "logging_strategy", "lr_scheduler_type", "lr_scheduler_kwargs"),
     *("warmup_steps", "reward_funcs", "reward_weights", "model_init_kwargs", "dataset_name", "datasets"),
     *("ignore_data_skip", "dataloader_drop_last", "auto_find_batch_size", "num_generations_eval", "eval_strategy"),
-    "generation_kwargs",  # would overrule rollout.temperature and its like
+    *("generation_kwargs", "min_p"),  # would overrule rollout.temperature and its like
+    *("optim", "optim_args", "optim_target_modules", "load_best_model_at_end"),
 )
 """Settings that follow from the machine, the prompts and the contract: the program sets them, or leaves them at TRL's
 defaults."""
