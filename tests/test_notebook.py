@@ -10,7 +10,7 @@ import pytest
 from docs.notebook import NOTEBOOK, SVG, as_markdown, executed
 
 
-@pytest.mark.long  # its kernel hung on one machine, for a reason not yet known
+@pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("nbclient")
