@@ -102,7 +102,7 @@ def test_a_cell_that_another_trainer_trains_is_a_cell(adapter: str, tmp_path: Pa
 def test_a_trainer_that_died_resumes_from_its_checkpoint(adapter: str, tmp_path: Path) -> None:
     cell, state, reason = run(spec_of(adapter, mode="dies"), tmp_path)
     assert state == "refused"
-    assert re.search(r"exit code 9 after step 2\. Its last lines:\n(.*\n)*  CUDA out of memory", reason), reason
+    assert re.search(r"exit code 9 after step 2\.\n  Its last lines:\n(.*\n)*  CUDA out of memory", reason), reason
     cell, state, reason = run(spec_of(adapter, mode="dies"), tmp_path)
     assert state == "done", reason
     assert [start["from_step"] for start in cell.read_starts()] == [0, 2]
