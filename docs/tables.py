@@ -38,6 +38,7 @@ from harness.plan.sweep_file import SHIPPED, Comparison, Screening, SweepFile, l
 from harness.rewards.base import nameable_parts
 from harness.run.health import FLAGS
 from reports.figures import FIGURES
+from reports.formats import markdown_table
 
 ROOT = Path(__file__).parents[1]
 FILE_LINK = re.compile(r"^\[(.+)\]\(\.\./\1\)$", re.MULTILINE)
@@ -273,15 +274,14 @@ def _named(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+    return markdown_table(list(map(_cell, heading)), [list(map(_cell, row)) for row in rows]) + "\n"
 
 
 def _cell(text: str) -> str:
     """Text in which Markdown sees nothing but code between backticks."""
     parts = text.split("`")
     parts[::2] = [html.escape(part, quote=False).replace("*", "&#42;") for part in parts[::2]]
-    return "`".join(parts).replace("|", "\\|")
+    return "`".join(parts)
 
 
 def _shown(objective: AnyObjective) -> dict[str, str]:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from docs.findings.answer import Kept
-from docs.findings.markdown import table
 from docs.findings.measures import Measure, difference
 from docs.findings.source import Finding, Run
 from harness.errors import BenchError
 from harness.records import read_sweep
-from reports.formats import number, percent, points, signed_pp
+from reports.formats import markdown_table, number, percent, points, signed_pp
 from reports.page.document import FINAL_SCORES
 
 _SCORES = FINAL_SCORES.removesuffix(".csv")
@@ -64,7 +63,7 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
     return "\n\n".join(
         [
             "## What training changed",
-            table(["run", "score", "before", "after", "change, 95% interval", "moved"], rows),
+            markdown_table(["run", "score", "before", "after", "change, 95% interval", "moved"], rows),
             "The cells are the baseline's. The interval is over their seeds, with the problems fixed.",
             *(_elsewhere(name, one) for name, one in kept.items() if one.elsewhere),
         ]
@@ -95,7 +94,7 @@ def _elsewhere(name: str, kept: Kept) -> str:
     return "\n\n".join(
         [
             f"{name}, one cell ({found['cell']}) on a task that it was not trained on:",
-            table(columns, rows),
+            markdown_table(columns, rows),
             f"```\n{found['command']}\n```",
         ]
     )

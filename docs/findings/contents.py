@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docs.findings.answer import Judged, Kept, cost_s, judged, judged_coverage, kept_runs, summary
-from docs.findings.markdown import table
 from docs.findings.source import Finding
 from harness.errors import RefusedError
-from reports.formats import count, duration
+from reports.formats import count, duration, markdown_table
 
 README = Path(__file__).parents[2] / "README.md"
 HEAD_ROWS = 3
@@ -40,7 +39,7 @@ def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
         cost = duration(cost_s(kept.values())) if kept else ""
         rows.append([number, finding.claim.strip(), finding.source, _answer(finding, found), cost])
     return _CONTENTS.format(
-        table=table(["", "claim", "source", "answer", "cost"], rows),
+        table=markdown_table(["", "claim", "source", "answer", "cost"], rows),
         contrasts=count(sum(len(one.contrasts) for one in others), "contrast"),
         sweeps=count(len(others), "sweep"),
         predictions=count(n_predictions, "prediction"),
@@ -63,7 +62,7 @@ def with_head(readme: str, findings: Sequence[Finding], others: Sequence[Kept]) 
         raise RefusedError("README.md has no lines `<!-- findings -->` and `<!-- /findings -->` to write between.")
     answered = [(one, found) for one in findings if (found := answers(one, others))]
     rows = [[f"[{one.title}](docs/findings/{one.page})", _answer(one, found)] for one, found in answered[:HEAD_ROWS]]
-    return _HEAD.sub(lambda _: f"{table(['claim about', 'answer'], rows)}\n" if rows else "", readme)
+    return _HEAD.sub(lambda _: f"{markdown_table(['claim about', 'answer'], rows)}\n" if rows else "", readme)
 
 
 _CONTENTS = """# Findings

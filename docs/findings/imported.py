@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs.findings.markdown import table
 from docs.findings.source import HOME, Imported
 from harness.errors import RefusedError
 from harness.records.files import read_object
-from reports.formats import count, csv_text, number
+from reports.formats import count, csv_text, markdown_table, number
 from reports.page.templating import write_text
 
 EXTERNAL = "BENCH_EXTERNAL"
@@ -62,7 +61,7 @@ def section(name: str, imported: Imported) -> str:
         name=name,
         runs=count(len(fits), "run"),
         origin=imported.origin,
-        table=table(["run", *numbers.values()], rows),
+        table=markdown_table(["run", *numbers.values()], rows),
         better=better,
         command=command,
         logs=imported.logs,

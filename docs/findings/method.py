@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from docs.findings.answer import Kept, kept_runs
-from docs.findings.markdown import table
 from docs.findings.source import Finding
-from reports.formats import MISSING, count, ratio
+from reports.formats import MISSING, count, markdown_table, ratio
 from reports.statistics import power
 
 FEW_SEEDS = (3, 6)
@@ -102,7 +101,7 @@ def _budget(kept: Sequence[Kept]) -> str:
         known = [row for row in one.report["contrasts"] if row["variance"] and not row["variance"]["refused"]]
         parts = [_root_mean_square(known, part) for part in (_sd_pp, *map(_part_pp, _PARTS))]
         rows.append([one.folder.name, str(len(one.sweep.seeds)), *parts])
-    return table(["run", "seeds", "one seed", *_PARTS.values()], rows)
+    return markdown_table(["run", "seeds", "one seed", *_PARTS.values()], rows)
 
 
 def _root_mean_square(rows: Sequence[Row], value: Callable[[Row], float | None]) -> str:
@@ -117,7 +116,7 @@ def _pairing(kept: Sequence[Kept]) -> str:
         contrasts = one.report["contrasts"]
         medians = [_median(contrasts, lambda row, key=key: row[key]) for key in ("correlation", "variance_ratio")]  # type: ignore[misc]
         rows.append([one.folder.name, *map(ratio, medians)])
-    return table(["run", "correlation", "variance ratio"], rows)
+    return markdown_table(["run", "correlation", "variance ratio"], rows)
 
 
 def _visible(findings: Sequence[Finding], found: Sequence[Row]) -> str:
@@ -128,7 +127,7 @@ def _visible(findings: Sequence[Finding], found: Sequence[Row]) -> str:
         if finding.published_pp is not None and (sd := _median(rows, _sd_pp)):
             published.append((finding.published_pp, sd))
     ours = [(abs(row["difference_pp"]), sd) for row in found if (sd := _sd_pp(row))]
-    return table(
+    return markdown_table(
         ["effects", "number", "1 seed", *(f"{n} seeds" for n in FEW_SEEDS)],
         [
             _visible_row("reported by the sources, with the noise measured here", published),

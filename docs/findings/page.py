@@ -9,10 +9,9 @@ from docs.findings import change
 from docs.findings import imported as imported_runs
 from docs.findings.answer import OUTCOMES, Judged, Kept, cells_of, cost_s, kept_runs, summary
 from docs.findings.contents import answers
-from docs.findings.markdown import table
 from docs.findings.measures import difference
 from docs.findings.source import Finding
-from reports.formats import count, duration, number, percent, points, tokens
+from reports.formats import count, duration, markdown_table, number, percent, points, tokens
 from reports.page.verdict import statements
 
 FIGURE = "forest.svg"
@@ -44,7 +43,7 @@ def page(finding: Finding, others: Sequence[Kept]) -> str:
 
 def _predictions(found: Sequence[Judged]) -> str:
     rows = [[one.run, f"`{one.what}`", one.outcome, one.why] for one in found]
-    return table(["run", "the claim predicts", "", "because"], rows)
+    return markdown_table(["run", "the claim predicts", "", "because"], rows)
 
 
 def _coverage_table(found: Sequence[Judged]) -> str:
@@ -53,7 +52,7 @@ def _coverage_table(found: Sequence[Judged]) -> str:
     for run in dict.fromkeys(one.run for one in found):
         counts = Counter(one.outcome for one in found if one.run == run)
         rows.append([run, *(str(counts[outcome]) for outcome in OUTCOMES)])
-    return table(["run", "arms that sharpened", "arms that discovered", "cannot be told"], rows)
+    return markdown_table(["run", "arms that sharpened", "arms that discovered", "cannot be told"], rows)
 
 
 def _run(name: str, kept: Kept, is_another_evaluation: bool) -> str:
@@ -91,7 +90,7 @@ def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
             cells = [_measure(one, measure, arm) for measure in finding.measured]
             rows.append([name, arm, *cells])
     note = "In brackets: the difference from the baseline over the seeds, with its 95% interval, not corrected."
-    return f"## Beside the score\n\n{table(['run', 'arm', *finding.measured], rows)}\n\n{note}"
+    return f"## Beside the score\n\n{markdown_table(['run', 'arm', *finding.measured], rows)}\n\n{note}"
 
 
 def _measure(kept: Kept, measure: str, arm: str) -> str:
