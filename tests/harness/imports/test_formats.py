@@ -260,12 +260,23 @@ def test_a_log_of_inspect_that_lacks_its_parts_is_refused(tmp_path: Path) -> Non
 
 def test_a_log_of_inspect_that_is_damaged_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     (made,) = (MADE / "inspect_ai/base").glob("*.eval")
-    content = made.read_bytes()
     shutil.copy(made, tmp_path / "whole.eval")
-    with zipfile.ZipFile(made) as log:
-        (first, *_) = (entry for entry in log.infolist() if entry.filename.startswith("samples/"))
-    begin = first.header_offset + 30 + len(first.filename)
-    for damaged in (content[: len(content) // 2], content[: begin + 40] + b"damage" + content[begin + 46 :]):
+    with zipfile.ZipFile(deflated := tmp_path / "deflated.zip", "w", zipfile.ZIP_DEFLATED) as log:
+        log.writestr("header.json", json.dumps({"status": "success"}))
+    damages = {
+        "BadZipFile: File is not": made.read_bytes()[: made.stat().st_size // 2],
+        "BadZipFile: samples/.*ZSTD": _with_damage(made, "samples/"),
+        "error: Error -3": _with_damage(deflated, "header.json"),
+    }
+    for error, damaged in damages.items():
         (tmp_path / "damaged.eval").write_bytes(damaged)
-        with pytest.raises(RefusedError, match=r"damaged\.eval: is not a version 2 log of inspect_ai"):
+        with pytest.raises(RefusedError, match=rf"damaged\.eval: is not a version 2 log of inspect_ai \({error}"):
             read_sources([str(tmp_path)])
+
+
+def _with_damage(log: Path, beginning: str) -> bytes:
+    """The log's bytes, with the start of an entry's content overwritten."""
+    with zipfile.ZipFile(log) as opened:
+        entry = next(entry for entry in opened.infolist() if entry.filename.startswith(beginning))
+    start, content = entry.header_offset + 30 + len(entry.filename), log.read_bytes()
+    return content[:start] + b"\xff" * 12 + content[start + 12 :]
