@@ -64,11 +64,14 @@ def data_of(problem: Problem) -> str:
 
 
 @pytest.mark.parametrize(
-    ("installed", "message"),
-    [(None, "need the package verifiers"), ("0.1.14", "need verifiers 0.4, and 0.1.14 is installed")],
+    ("installed", "message", "remedy"),
+    [
+        (None, "need the package verifiers", "Install it"),
+        ("0.1.14", "need verifiers 0.4, and 0.1.14 is installed", "Install 0.4"),
+    ],
 )
 def test_without_the_right_package_it_is_said_how_to_install_it(
-    installed: str | None, message: str, monkeypatch: pytest.MonkeyPatch
+    installed: str | None, message: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(name: str) -> str:
         if installed is None:
@@ -76,7 +79,7 @@ def test_without_the_right_package_it_is_said_how_to_install_it(
         return installed
 
     monkeypatch.setattr("evals.tasks.verifiers.metadata.version", version)
-    with pytest.raises(EvalError, match=rf"{message}.* Install it: pip install -e '\.\[verifiers\]'"):
+    with pytest.raises(EvalError, match=rf"{message}.* {remedy}: pip install -e '\.\[verifiers\]'"):
         get_task(GAME)
     with pytest.raises(RefusedError, match=rf"task\.train.*{message}"):
         make_plan("std_norm", "tiny", [f"task.train={GAME}"])
