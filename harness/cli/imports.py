@@ -134,8 +134,14 @@ def _show(sweep: SweepRecord, json: bool) -> None:
         return
     for warning in sweep.warnings:
         note(f"warning: {warning}")
-    over = "no seeds, so each arm is one model and problems are what is replicated"
-    seeds = over if sweep.checkpoint is not None else f"seeds {few(list(map(str, sweep.seeds)))}"
-    print_text(f"{sweep.name}: {len(sweep.cells)} cells, arms {few(sweep.arms)}; {seeds}")
+    print_text(f"{sweep.name}: {len(sweep.cells)} cells, arms {few(sweep.arms)}; {_replicated(sweep)}")
     print_text(f"compared: {sweep.metric}, against {sweep.baseline}; gate: {gate}")
     print_text(f"records: {sweep.path}; `bench report {sweep.name}` writes the page")
+
+
+def _replicated(sweep: SweepRecord) -> str:
+    if sweep.checkpoint is not None:
+        return "no seeds, so each arm is one model and problems are what is replicated"
+    if len(sweep.seeds) < 2:
+        return "one run an arm, so no difference can be tested"
+    return f"seeds {few(list(map(str, sweep.seeds)))}"

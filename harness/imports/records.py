@@ -127,6 +127,7 @@ def write_imported(folder: Path, cells: Cells, request: Request, checked: Checke
         warnings=[
             *([_unknown_settings(checked.without, len(cells))] if checked.without else []),
             *_unlike_ends(cells),
+            *_unpaired(cells),
         ],
         budget_tokens=None,
         asks=digest([request.name, [*arms.values()], baseline, metric]),
@@ -182,6 +183,21 @@ def _unlike_ends(cells: Cells) -> list[str]:
         f"{fewest} was last evaluated after step {known[fewest]}, {most} after step {known[most]}: these evaluations "
         "are compared all the same. A run that was cut off must end first"
     ]
+
+
+def _unpaired(cells: Cells) -> list[str]:
+    """A sentence if an arm lacks a seed that another has."""
+    of_arm: dict[str, set[int | None]] = {}
+    for arm, seed in cells:
+        of_arm.setdefault(arm, set()).add(seed)
+    every = set[int | None]().union(*of_arm.values())
+    if None in every:
+        return []
+    lacking = {arm: sorted(map(str, every - seeds), key=int) for arm, seeds in of_arm.items() if seeds != every}
+    if not lacking:
+        return []
+    said = "; ".join(f"{arm} has no seed {few(seeds)}" for arm, seeds in lacking.items())
+    return [f"{said}: arms are paired over the seeds that both have. Give the missing runs too, if there are any"]
 
 
 def _earlier(folder: Path) -> SweepRecord | None:

@@ -228,3 +228,14 @@ def test_runs_that_end_at_different_steps_are_said_to(bench: Bench, tmp_path: Pa
         result = bench("import", "mine", "r.csv")
         assert result.code == 0
         assert ("b seed 0 was last evaluated after step 60, a seed 0 after step 100" in result.err) == is_said
+
+
+def test_a_seed_that_one_arm_lacks_is_named(bench: Bench, tmp_path: Path) -> None:
+    text = write_table(tmp_path / "whole.csv", {"a": 0.5, "b": 0.5}, seeds=3, problems=2).read_text()
+    (tmp_path / "partial.csv").write_text("".join(row for row in text.splitlines(True) if not row.startswith("b,2,")))
+    whole, partial = (bench("import", name, f"{name}.csv") for name in ("whole", "partial"))
+    assert (whole.code, partial.code) == (0, 0)
+    assert "b has no seed 2: arms are paired over the seeds that both have" in " ".join(partial.err.split())
+    assert "has no seed" not in whole.err
+    (tmp_path / "one.csv").write_text("arm,metric,value\na,acc,0.5\nb,acc,0.9\n")
+    assert "2 cells, arms a, b; one run an arm, so no difference can be tested" in bench("import", "one", "one.csv").out
