@@ -21,7 +21,7 @@ from tests.harness.training.together import ROWS_ONLY, VARIANTS, Trained, free_p
 STEPS = range(1, 4)
 """Batches; of two optimiser steps each, but for one update."""
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
-SMALL_GRADIENTS = {"a teacher in the loss": 5e-5, "muon": 2e-4}
+SMALL_GRADIENTS = {"a teacher in the loss": 5e-5, "a teacher in the reward": 5e-5, "muon": 2e-4}
 """Variants where many gradients are no larger than rounding, with the tolerance of both shardings. Adam turns these
 into steps, and Muon multiplies what is small in a matrix by up to 500; all its steps together are about 1e-3."""
 
