@@ -30,9 +30,9 @@ test-slow: .venv/installed-test
 	$(PYTEST) -m "slow and not long"
 
 # What takes minutes a test: full training runs on several seeds, storms of kills, whole sweeps. By hand, before a release;
-# the result stands in tests/long.txt.
+# the result stands in tests/long.txt. `make test-long ONLY=tests/harness/run` runs some of them.
 test-long: .venv/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.long_run
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.long_run $(ONLY)
 
 # The contract of engines, and what is special about vLLM, with the real vLLM on a CPU.
 test-vllm: .venv-vllm
