@@ -25,7 +25,7 @@ __all__ = ["bench"]  # the fixture
 
 
 def cpu_seconds_of_children() -> float:
-    """Which depend less than the time of day on what else the machine does: other tests beside it cost up to half."""
+    """Which depend less than the time of day on what else the machine does."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -39,7 +39,7 @@ def test_this_machine_passes(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     if not find_spec("vllm"):
-        assert cpu_seconds_of_children() - before_s < 240, "it must be over within two minutes on two quiet cores"
+        assert cpu_seconds_of_children() - before_s < 360, "twice what it takes where TRL is installed"
     document = json.loads(done.stdout)
     (kept,) = tmp_path.iterdir()
     assert kept.name == document.pop("path") and kept.name.startswith("selftest-")
