@@ -29,14 +29,14 @@ class Outcomes:
 
 
 def main(paths: Sequence[str]) -> int:
-    """paths: test files or folders, relative to the root; none for all. Their lines in the result are replaced."""
+    """paths: test files or folders; none for all. The lines of tests that do not run now stay in the result."""
     outcomes, made_on = Outcomes(), provenance()
     day = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     code = pytest.main(["-m", "long", "-n", "2", *paths], plugins=[outcomes])
     run = f"{day} {str(made_on['commit'])[:8]} {made_on['processor']}"
     lines = [f"{outcome}  {test}  {run}" for outcome, test in outcomes.found]
     kept = RESULT.read_text(encoding="utf-8").splitlines() if RESULT.exists() and paths else []
-    lines += [line for line in kept if not any(f"  {path}" in line for path in paths)]
+    lines += [line for line in kept if not any(f"  {test}  " in line for _, test in outcomes.found)]
     RESULT.write_text("".join(f"{line}\n" for line in sorted(lines)), encoding="utf-8")
     return int(code)
 

@@ -143,5 +143,5 @@ def _replicated(sweep: SweepRecord) -> str:
     if sweep.checkpoint is not None:
         return "no seeds, so each arm is one model and problems are what is replicated"
     if len(sweep.seeds) < 2:
-        return "one run an arm, so no difference can be tested"
+        return "one run per arm, so no difference can be tested"
     return f"seeds {few(list(map(str, sweep.seeds)))}"

@@ -221,6 +221,45 @@ def require_whole(cells: Cells) -> None:
             )
 
 
+def warnings(cells: Cells) -> list[str]:
+    """A sentence for each reason to doubt a comparison of these cells, none of which refuses it."""
+    return [*_unlike_ends(cells), *_unpaired(cells)]
+
+
+def _unlike_ends(cells: Cells) -> list[str]:
+    """A sentence if runs were last evaluated after different steps, as one that was cut off is."""
+    last = {
+        cell_name(cell): max(
+            (
+                step
+                for step in [*(one.step for one in run.samples), *(one.step for one in run.scores)]
+                if step is not None
+            ),
+            default=None,
+        )
+        for cell, run in cells.items()
+    }
+    known = {name: step for name, step in last.items() if step is not None}
+    if len({*known.values()}) < 2:
+        return []
+    fewest, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    return [
+        f"{fewest} was last evaluated after step {known[fewest]}, {most} after step {known[most]}: these evaluations "
+        "are compared all the same. A run that was cut off must end first"
+    ]
+
+
+def _unpaired(cells: Cells) -> list[str]:
+    """A sentence if an arm lacks a seed that another has."""
+    known = sorted({seed for _, seed in cells if seed is not None})
+    if any(seed is None for _, seed in cells):
+        return []
+    lacking = {arm: [str(seed) for seed in known if (arm, seed) not in cells] for arm, _ in cells}
+    said = [f"{arm} has no seed {few(seeds)}" for arm, seeds in lacking.items() if seeds]
+    remedy = "arms are paired over the seeds that both have. Add the missing runs if they exist"
+    return [f"{'; '.join(said)}: {remedy}"] if said else []
+
+
 def cell_name(cell: tuple[str, int | None]) -> str:
     arm, seed = cell
     return arm if seed is None else f"{arm} seed {seed}"

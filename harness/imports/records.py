@@ -15,7 +15,7 @@ from evals.metrics import metric_facts
 from harness.config.hashing import digest
 from harness.errors import RefusedError, UnknownNameError, few, nearest
 from harness.imports.base import Run
-from harness.imports.cells import Cells, Evaluated, cell_name, common_ks, compared_metric, evaluations, final, gathered
+from harness.imports.cells import Cells, Evaluated, common_ks, compared_metric, evaluations, final, gathered, warnings
 from harness.imports.gate import Checked, check_configs, read_configs
 from harness.imports.sources import Pattern, read_sources, settle_names
 from harness.records import CellRecord, SweepRecord, cell_directory_name, read_sweep
@@ -126,8 +126,7 @@ def write_imported(folder: Path, cells: Cells, request: Request, checked: Checke
         gate=Gate(ok=checked.ok, differs=checked.differs),
         warnings=[
             *([_unknown_settings(checked.without, len(cells))] if checked.without else []),
-            *_unlike_ends(cells),
-            *_unpaired(cells),
+            *warnings(cells),
         ],
         budget_tokens=None,
         asks=digest([request.name, [*arms.values()], baseline, metric]),
@@ -160,44 +159,6 @@ def _unknown_settings(without: Sequence[str], n_cells: int) -> str:
         f"no settings are known of {of_which}: nothing shows that arms differ only in what they should differ in. Give "
         "them in columns config.<knob> or with --configs"
     )
-
-
-def _unlike_ends(cells: Cells) -> list[str]:
-    """A sentence if runs were last evaluated after different steps, as one that was cut off is."""
-    last = {
-        cell_name(cell): max(
-            (
-                step
-                for step in [*(one.step for one in run.samples), *(one.step for one in run.scores)]
-                if step is not None
-            ),
-            default=None,
-        )
-        for cell, run in cells.items()
-    }
-    known = {name: step for name, step in last.items() if step is not None}
-    if len({*known.values()}) < 2:
-        return []
-    fewest, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
-    return [
-        f"{fewest} was last evaluated after step {known[fewest]}, {most} after step {known[most]}: these evaluations "
-        "are compared all the same. A run that was cut off must end first"
-    ]
-
-
-def _unpaired(cells: Cells) -> list[str]:
-    """A sentence if an arm lacks a seed that another has."""
-    of_arm: dict[str, set[int | None]] = {}
-    for arm, seed in cells:
-        of_arm.setdefault(arm, set()).add(seed)
-    every = set[int | None]().union(*of_arm.values())
-    if None in every:
-        return []
-    lacking = {arm: sorted(map(str, every - seeds), key=int) for arm, seeds in of_arm.items() if seeds != every}
-    if not lacking:
-        return []
-    said = "; ".join(f"{arm} has no seed {few(seeds)}" for arm, seeds in lacking.items())
-    return [f"{said}: arms are paired over the seeds that both have. Give the missing runs too, if there are any"]
 
 
 def _earlier(folder: Path) -> SweepRecord | None:

@@ -348,16 +348,16 @@ def _draws_in_training(spec: RunSpec) -> bool:
 
 
 def _outside_words(spec: RunSpec) -> str | None:
-    """What of the spec acts on an arm that a program of the user's own trains; None for other arms."""
+    """What of the spec acts on an arm that a program outside of bench trains; None for other arms."""
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return None
     *read, last = "the starting weights", "the prompts", "seed", "budget", "trainer.args", *trainer.knobs_read()
     ignored = dict.fromkeys(knob.partition(".")[0] for knob in unread(spec))
     return (
-        f"trained by a program of your own (trainer.type={trainer.type}), which gets {', '.join(read)} and {last}. No "
-        f"other knob of {', '.join(ignored)} acts on it. It shares no sampling noise with other arms, and resumes "
-        "only as exactly as the program does. The estimates leave out its training."
+        f"trained by a program outside of bench (trainer.type={trainer.type}), which gets {', '.join(read)} and "
+        f"{last}. No other knob of {', '.join(ignored)} acts on it. It shares no sampling noise with other arms, and "
+        "resumes only as exactly as the program does. The estimates leave out its training."
     )
 
 

@@ -47,7 +47,8 @@ from harness.training.past_weights import drop_past_weights, missing_past_weight
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a running cell is. `done_frac` counts tokens where there is a budget of them, else steps."""
+    """Where a running cell is. `done_frac` counts tokens where there is a budget of them, else steps. `steps` is 0 in a
+    phase that does not move on by steps of training."""
 
     phase: str
     step: int

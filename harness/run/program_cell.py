@@ -356,8 +356,10 @@ class ProgramCell:
 
     def _evaluate_at(self, evaluator: Evaluator, step: int, language_model: LanguageModel, is_final: bool) -> None:
         spec = self._spec
-        phase, of_steps = ("evaluating", spec.train.steps) if is_final else (f"evaluating its step {step}", 0)
-        self._report(Progress(phase, step, of_steps, 1.0, self._reward, None))
+        if is_final:
+            self._report(Progress("evaluating", step, spec.train.steps, 1.0, self._reward, None))
+        else:
+            self._report(Progress(f"evaluating the checkpoint of step {step}", step, 0, 1.0, self._reward, None))
         tokens = self._done_at(step).generated_tokens
         samples = spec.eval.samples if is_final else spec.eval.curve_samples
         device = language_model.model.device

@@ -238,4 +238,5 @@ def test_a_seed_that_one_arm_lacks_is_named(bench: Bench, tmp_path: Path) -> Non
     assert "b has no seed 2: arms are paired over the seeds that both have" in " ".join(partial.err.split())
     assert "has no seed" not in whole.err
     (tmp_path / "one.csv").write_text("arm,metric,value\na,acc,0.5\nb,acc,0.9\n")
-    assert "2 cells, arms a, b; one run an arm, so no difference can be tested" in bench("import", "one", "one.csv").out
+    untested = bench("import", "one", "one.csv")
+    assert "2 cells, arms a, b; one run per arm, so no difference can be tested" in untested.out

@@ -8,7 +8,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +52,26 @@ def spec_of(settings: dict[str, Any] | None = None, **args: Any) -> RunSpec:
     )
 
 
-def run(spec: RunSpec, home: Path, stopping: Stopping | None = None) -> tuple[CellRecord, str, str]:
+def run(
+    spec: RunSpec, home: Path, stopping: Stopping | None = None, report: Callable[[dict[str, Any]], None] = ignore
+) -> tuple[CellRecord, str, str]:
     """The cell in a home, as a job in this process; its state and the reason."""
     record = CellRecord.at(home / "s" / "cells" / "mine-s1-0123456789")
     if not record.path.exists():
         record.path.mkdir(parents=True)
         write_json(record.path / "spec.json", spec.model_dump(mode="json"))
-    state, reason = run_job(cell_job(record, spec, home), home, StartingPoint(), ignore, stopping)
+    state, reason = run_job(cell_job(record, spec, home), home, StartingPoint(), report, stopping)
     return record, state, str(reason)
 
 
 @pytest.mark.slow
 def test_a_cell_of_a_program_is_a_cell(tmp_path: Path) -> None:
     spec = spec_of({"trainer.metrics": {"reward/mean": "mean"}}, lr=0.1)
-    cell, state, reason = run(spec, tmp_path)
+    events: list[dict[str, Any]] = []
+    cell, state, reason = run(spec, tmp_path, report=events.append)
     assert (state, cell.state, cell.step, cell.generated_tokens, cell.flags) == ("done", "done", 6, 60, []), reason
+    evaluated = [(one["phase"], one["steps"]) for one in events if str(one.get("phase")).startswith("evaluating")]
+    assert evaluated == [("evaluating the checkpoint of step 4", 0), ("evaluating", 6)]
     assert [row["generated_tokens"] for row in cell.read_steps()] == [10, 20, 30, 40, 50, 60]
     assert cell.read_steps()[1] == {"step": 2, "generated_tokens": 20, "program/loss": 0.5, "reward/mean": 0.2}
     assert [(row["step"], row["final"]) for row in cell.read_scores()] == [(4, False), (6, True)]
@@ -197,7 +202,7 @@ def test_page_terminal_and_json_say_what_a_program_cannot_promise(
 ) -> None:
     code, printed = bench.run_here(write_sweep(tmp_path, 2), tmp_path / "runs", page=True)
     assert code == 0, printed
-    assert "arm mine: trained by a program of your own" in printed and "No other knob of reward" in printed
+    assert "arm mine: trained by a program outside of bench" in printed and "No other knob of reward" in printed
     report = tmp_path / "runs" / "small" / "report"
     sentence = "mine was trained by a program outside of bench (trainer.type=command)"
     (contrast,) = json.loads((report / "report.json").read_text())["contrasts"]

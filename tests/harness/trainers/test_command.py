@@ -203,7 +203,7 @@ def test_settings_of_a_program_are_knobs_of_grids_options_and_searches(folder: P
         {"rank": 8, "alpha": 2},
         {"rank": 16, "alpha": 2},
     ]
-    assert any("trained by a program of your own" in warning for warning in plan.warnings)
+    assert any("trained by a program outside of bench" in warning for warning in plan.warnings)
     from harness.plan.search_plan import make_search_plan
 
     knobs = {"trainer.args.rate": {"log": [1e-4, 1e-2]}}

@@ -21,9 +21,9 @@ from tests.harness.training.together import ROWS_ONLY, VARIANTS, Trained, free_p
 STEPS = range(1, 4)
 """Batches; of two optimiser steps each, but for one update."""
 TOLERANCE = {"rows": 1e-5, "fully": 5e-5}
-SMALL_GRADIENTS = {"a teacher in the loss": 5e-5, "a teacher in the reward": 5e-5, "muon": 2e-4}
-"""Variants where many gradients are no larger than rounding, with the tolerance of both shardings. Adam turns these
-into steps, and Muon multiplies what is small in a matrix by up to 500; all its steps together are about 1e-3."""
+OF_VARIANT = {"a teacher in the loss": 2e-6, "a teacher in the reward": 2e-6, "muon": 2e-4}
+"""Other tolerances, of both shardings. Muon multiplies what is small in a matrix by up to 500; all its steps together
+are about 1e-3."""
 
 IDLE_ROWS = 2
 """Fewer than the batch has, so that a sample of them is measured."""
@@ -52,7 +52,7 @@ def test_two_processes_train_like_one(tmp_path: Path, monkeypatch: pytest.Monkey
             worst = max(
                 float((together["weights"][name] - weight).abs().max()) for name, weight in alone["weights"].items()
             )
-            assert worst <= SMALL_GRADIENTS.get(variant, tolerance), (variant, sharding)
+            assert worst <= OF_VARIANT.get(variant, tolerance), (variant, sharding)
             for name, value in alone["metrics"].items():
                 expected = None if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)
                 assert together["metrics"][name] == expected, (variant, sharding, name)
