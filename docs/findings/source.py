@@ -72,7 +72,7 @@ class Run(Part):
 
     def _slug(self, settings: list[str]) -> str:
         values = [one.rpartition(".")[2] for one in settings]
-        return re.sub(r"[^\w.=+-]", "_", "+".join([Path(self.profile).stem, *values]))
+        return re.sub(r"[^\w.=+-]", "_", "+".join([Path(self.profile).name.removesuffix(".yaml"), *values]))
 
     @property
     def options(self) -> list[str]:

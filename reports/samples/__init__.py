@@ -144,17 +144,15 @@ def measure_extent(cell: CellRecord, most_files: int) -> Extent:
 
     table = cell.read_evals(["sample", "final", "n_tokens"])
     finals = are_final(table)
-    counts: dict[int, int] = {}
     paths = cell.rollout_files()
-    for path in spread(paths, most_files):
-        for step in steps_of(path):
-            counts[step] = counts.get(step, 0) + 1
+    steps = np.concatenate([np.zeros(0, dtype=int), *map(steps_of, spread(paths, most_files))])
+    numbers, counts = np.unique(steps, return_counts=True)
     n_final = int(finals.sum())
     mean_tokens = None if table is None or "n_tokens" not in table.column_names else pc.mean(table["n_tokens"]).as_py()
     return Extent(
         final=n_final,
         curve=len(finals) - n_final,
-        training=dict(sorted(counts.items())),
+        training=dict(zip(numbers.tolist(), counts.tolist(), strict=True)),
         is_whole=len(paths) <= most_files,
         mean_tokens=mean_tokens or 0.0,
     )

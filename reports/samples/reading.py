@@ -21,7 +21,7 @@ import numpy.typing as npt
 from harness.records.files import DamagedRecordError, ProblemRow, read_object, typed_rows
 from harness.records.rollouts import spread
 from harness.records.scores import lm_eval_files
-from harness.records.tables import as_array, read_parquet
+from harness.records.tables import as_array, read_parquet, require_values
 from reports.page.templating import readable
 from reports.samples.formulas import find_formulas
 
@@ -182,12 +182,7 @@ class _Reader:
             if not {"step", "text", "problem_id", "sample"} <= set(table.column_names):
                 continue
             if shown.steps is not None:
-                kept = []
-                for place, step in enumerate(table["step"].to_pylist()):
-                    if left.get(step, 0):
-                        left[step] -= 1
-                        kept.append(place)
-                table = table.take(np.array(kept, dtype=np.int64))  # `take` refuses an empty list, which has no type
+                table = table.take(_first_of_each(as_array(table["step"]), left))
             for row in table.to_pylist():
                 tokens = row.get("tokens")
                 problem_id = str(row["problem_id"])
@@ -280,10 +275,20 @@ class _Reader:
         )
 
 
-def steps_of(path: Path) -> list[int]:
+def steps_of(path: Path) -> npt.NDArray[np.int_]:
     """The step of each completion in a file of training."""
     table = read_parquet(path, ["step"])
-    return list(table["step"].to_pylist()) if "step" in table.column_names else []
+    if "step" not in table.column_names:
+        return np.zeros(0, dtype=int)
+    require_values(path, table, ["step"])
+    return as_array(table["step"])
+
+
+def _first_of_each(steps: npt.NDArray[np.int_], left: dict[int, int]) -> npt.NDArray[np.intp]:
+    """The places of the first completions of each step, as many as are left to be shown, which are less afterwards."""
+    found = [np.flatnonzero(steps == step)[:most] for step, most in left.items()]
+    left.update({step: most - len(places) for (step, most), places in zip(left.items(), found, strict=True)})
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *found]))
 
 
 def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
