@@ -16,6 +16,9 @@ from reports.page.verdict import statements
 
 FIGURE = "forest.svg"
 NOT_WRITTEN = "Not written yet."
+_ABOUT_MEASURES = """\
+A measure is a column of one of the report's tables, as the mean over a cell's rows; with `@end`, over the last quarter
+of training. In brackets: the difference from the baseline over the seeds, with its 95% interval, not corrected."""
 
 
 def page(finding: Finding, others: Sequence[Kept]) -> str:
@@ -83,14 +86,17 @@ def _range_pp(values: Sequence[float]) -> str:
 
 
 def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
-    """A row for each run and arm: the mean of every measure, and its difference from the baseline."""
-    rows = []
+    """Of each run and measure: the mean of every arm, and its difference from the baseline. A table for each list of
+    arms that runs have."""
+    tables: dict[tuple[str, ...], list[list[str]]] = {}
     for name, one in kept.items():
-        for arm in one.sweep.arms:
-            cells = [_measure(one, measure, arm) for measure in finding.measured]
-            rows.append([name, arm, *cells])
-    note = "In brackets: the difference from the baseline over the seeds, with its 95% interval, not corrected."
-    return f"## Beside the score\n\n{markdown_table(['run', 'arm', *finding.measured], rows)}\n\n{note}"
+        arms = tuple(one.sweep.arms)
+        for measure in finding.measured:
+            if one.measures.get(measure):
+                row = [name, f"`{measure}`", *(_measure(one, measure, arm) for arm in arms)]
+                tables.setdefault(arms, []).append(row)
+    written = [markdown_table(["run", "measure", *arms], rows) for arms, rows in tables.items()]
+    return "\n\n".join(["## Beside the score", *written, _ABOUT_MEASURES])
 
 
 def _measure(kept: Kept, measure: str, arm: str) -> str:
