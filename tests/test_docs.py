@@ -55,6 +55,11 @@ def test_every_page_is_found_from_the_index() -> None:
     assert [page for page in pages if f"- {page}\n" not in menu] == []
 
 
+def test_the_navigation_lists_every_guide_once() -> None:
+    listed = re.findall(r"^ +- (howto/\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(f"howto/{page.name}" for page in (ROOT / "docs/howto").glob("*.md"))
+
+
 def test_the_questions_of_the_readme_plan_clean(folder: Path) -> None:
     """With the task and the reward that it shows, from a folder outside the package."""
     temperature, brevity, sums = blocks(README, "yaml")
