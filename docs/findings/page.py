@@ -86,8 +86,8 @@ def _range_pp(values: Sequence[float]) -> str:
 
 
 def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
-    """Of each run and measure: the mean of every arm, and its difference from the baseline. A table for each list of
-    arms that runs have."""
+    """A row for each run and measure: the mean of every arm, and its difference from the baseline. Runs with the same
+    arms share a table."""
     tables: dict[tuple[str, ...], list[list[str]]] = {}
     for name, one in kept.items():
         arms = tuple(one.sweep.arms)
