@@ -28,9 +28,11 @@ def _problems(split: str) -> list[Problem]:
 
 
 def _first_number_right(samples: Samples) -> float | None:
-    """A problem's id is its sum, so that the row of a sample says what is right."""
+    """A problem's id is its sum, so that the row of a sample says what is right. No value for other tasks."""
     right = []
     for row in samples.rows:
+        if row["task"] != TASK.name:
+            return None
         first = _NUMBER.search(row["text"])
         right.append(first is not None and int(first[0]) == sum(map(int, row["problem_id"].split(" + "))))
     return mean(right)

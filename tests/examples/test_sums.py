@@ -42,12 +42,15 @@ def test_the_sums_are_right_and_no_split_gives_another_away() -> None:
 
 def test_the_first_number_counts_whatever_follows() -> None:
     texts = {" 55": True, " 55\n12 + 13 = 25": True, " 54, no: 55": False, " I cannot": False}
-    rows: list[Any] = [{"problem_id": "12 + 43", "text": text, "correct": False} for text in texts]
+    sample = {"task": "two_digit_sums", "problem_id": "12 + 43", "correct": False}
+    rows: list[Any] = [sample | {"text": text} for text in texts]
     metric = METRICS.find("first_number_right")
     for row, right in zip(rows, texts.values(), strict=True):
         assert metric.value(Samples([[row]]), None) == float(right)
     assert metric.value(Samples([rows]), None) == 0.5
     assert metric.compares_arms
+    another_task: Any = sample | {"task": "gsm8k", "problem_id": "gsm8k-test-00040", "text": " 55"}
+    assert metric.value(Samples([[another_task]]), None) is None
 
 
 def test_its_sweep_plans(bench: Bench, tmp_path: Path) -> None:
