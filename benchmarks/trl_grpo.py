@@ -80,11 +80,13 @@ class Work:
 
 def scorer(workload: Workload) -> Callable[[str, str], float]:
     """(text, answer) -> reward: the one that our cell computes."""
-    from full_length_reward import starts_with_answer
+    from benchmark_rewards import even, starts_with_answer
 
     from evals.grading import grade
     from evals.tasks import get_task
 
+    if workload.untrained:
+        return even
     if workload.full_length:
         return starts_with_answer
     task = get_task(workload.task)

@@ -23,7 +23,8 @@ NEVER = "<never>"
 
 @dataclass(frozen=True)
 class Workload:
-    """model: a `model.source`. full_length: completions cannot end before their limit. scale: knob of the objective."""
+    """model: a `model.source`. full_length: completions cannot end before their limit. untrained: rewards are those of
+    `even`. scale: knob of the objective."""
 
     model: str = "builtin:tiny"
     task: str = "arithmetic"
@@ -35,6 +36,7 @@ class Workload:
     warmup_steps: int = 3
     micro_batch_tokens: int = 16384
     full_length: bool = False
+    untrained: bool = False
     scale: str = "group_std"
     seed: int = 0
     steps: int = 30
@@ -62,7 +64,10 @@ class Workload:
     def settings(self) -> dict[str, Any]:
         """The settings that all arms share, in the form of a profile."""
         limit = self.max_completion_tokens
-        reward = {"correct": 0.0, "full_length_reward:answered_first": 1.0} if self.full_length else {"correct": 1.0}
+        reward = {"correct": 1.0}
+        if self.full_length or self.untrained:
+            part = "benchmark_rewards:hashed" if self.untrained else "benchmark_rewards:answered_first"
+            reward = {"correct": 0.0, part: 1.0}
         return {
             "model": {"source": self.model},
             "task": {"train": self.task},
@@ -115,6 +120,7 @@ def without_end(language_model: LanguageModel) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a workload."""
     parser.add_argument("--model", default="builtin:tiny", help="a folder, a .gguf file, or a model.source")
+    parser.add_argument("--untrained", action="store_true", help="reward texts by their hash: the model knows nothing")
     parser.add_argument("--task", default="arithmetic")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--prompts", type=int, default=32, help="a step")
@@ -135,6 +141,7 @@ def workload_of(given: argparse.Namespace) -> Workload:
         max_completion_tokens=given.max_completion_tokens,
         learning_rate=given.learning_rate,
         micro_batch_tokens=given.micro_batch_tokens,
+        untrained=given.untrained,
     )
 
 

@@ -15,9 +15,13 @@ PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 CONTEXT_TOKENS = 128
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character; no token is added around a text."""
-    vocabulary = {token: index for index, token in enumerate([PAD, EOS, UNKNOWN, *CHARACTERS])}
+VOCABULARY = [PAD, EOS, UNKNOWN, *CHARACTERS]
+
+
+def tiny_tokenizer(vocab_size: int = len(VOCABULARY)) -> PreTrainedTokenizerFast:
+    """One token a character; no token is added around a text. Further tokens are words that no text is encoded to."""
+    words = [*VOCABULARY, *(f"[{number}]" for number in range(len(VOCABULARY), vocab_size))]
+    vocabulary = {token: index for index, token in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -27,7 +31,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 def tiny_model(seed: int) -> LlamaForCausalLM:
     """The model with random weights, fixed by the seed; torch's global generator is left as it was."""
     config = LlamaConfig(
-        vocab_size=3 + len(CHARACTERS),
+        vocab_size=len(VOCABULARY),
         hidden_size=96,
         intermediate_size=272,
         num_hidden_layers=2,

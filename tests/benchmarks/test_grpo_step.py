@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from full_length_reward import starts_with_answer
+from benchmark_rewards import even, starts_with_answer
 from grpo_step import Setting, account, parse, settings, unequal, work
 from pairs import compare
 from workload import NEVER, Workload, model_source, without_end, write_prompts
 
 from harness.models.language_model import load_model
+from harness.models.tiny import tiny_tokenizer
 from harness.run.prompts import prompt_order, training_prompts
 
 
@@ -115,3 +116,13 @@ def test_the_arguments(tmp_path: Path) -> None:
     assert model_source(str(tmp_path)) == f"path:{tmp_path}"
     assert model_source("models/a.gguf") == "gguf:models/a.gguf"
     assert model_source("builtin:tiny") == "builtin:tiny"
+
+
+def test_untrained_models_get_both_rewards_by_the_text_alone(tmp_path: Path) -> None:
+    """Words that the tiny tokenizer never encodes to fill a larger vocabulary, so texts differ."""
+    tokenizer = tiny_tokenizer(1000)
+    texts = [tokenizer.decode([21 + number, 3]) for number in range(500)]
+    assert len({*texts}) == 500 and max(tokenizer.encode(texts[-1])) < 21
+    rewards = [even(text, "7") for text in texts]
+    assert 0.4 < sum(rewards) / len(rewards) < 0.6 and rewards == [even(text, "8") for text in texts]
+    assert Workload(untrained=True, full_length=True).spec().reward.parts["benchmark_rewards:hashed"] == 1

@@ -114,7 +114,7 @@ def memory_plan(place: Place) -> Finding:
     Qwen2.5-0.5B, and the peak is that of torch's allocator, without the CUDA context."""
     settings: dict[str, Any] = {"train.steps": 2, "train.checkpoint_every": 2}
     if not place.on_cpu:
-        _save_half_billion(place.folder / "model")
+        save_half_billion(place.folder / "model")
         # Untrained, all its rewards are equal; the KL term gives a gradient.
         settings |= {
             "model.source": f"path:{place.folder / 'model'}",
@@ -138,8 +138,9 @@ def memory_plan(place: Place) -> Finding:
     return Finding(abs(math.log(factor)) <= math.log(MEMORY_FACTOR), found, figures)
 
 
-def _save_half_billion(folder: Path) -> None:
-    """Save a model in the shape of Qwen2.5-0.5B, with random weights and the tiny model's tokenizer: no download."""
+def save_half_billion(folder: Path) -> None:
+    """Save a model in the shape of Qwen2.5-0.5B with random weights, without a download. Its tokenizer is the tiny
+    model's, with a word for every further token."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -160,7 +161,7 @@ def _save_half_billion(folder: Path) -> None:
         pad_token_id=0,
     )
     torch.manual_seed(0)
-    LanguageModel(Qwen2ForCausalLM(config).to(torch.bfloat16), tiny_tokenizer()).save(folder)
+    LanguageModel(Qwen2ForCausalLM(config).to(torch.bfloat16), tiny_tokenizer(config.vocab_size)).save(folder)
 
 
 @check("kill and resume")
