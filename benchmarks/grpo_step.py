@@ -9,7 +9,8 @@ first steps are left out (see ablation.py for start-up).
     python benchmarks/grpo_step.py --model Qwen2.5-0.5B-Instruct --task gsm8k --device cuda \\
         --max-completion-tokens 512 --prompts 64 --learning-rate 1e-6 --micro-batch-tokens 65536
 
-The last is the same code on a GPU, where it has not been run so far.
+On a GPU all settings of TRL are in its memory at once: name one with --trl where they do not fit. half_billion.py makes
+a model where none is at hand.
 """
 
 from __future__ import annotations
@@ -230,7 +231,10 @@ def main() -> None:
         explore(workload, entrants, given)
     device = measure_device(given.device, max(given.threads))
     shape, prompt_tokens = shape_and_prompt_tokens(workload)
-    outcome: Row = {"settings": vars(given), "device": {"bandwidth": device.bandwidth, "flops": device.flops}}
+    outcome: Row = {
+        "settings": vars(given) | {"model": Path(given.model).name},
+        "device": {"bandwidth": device.bandwidth, "flops": device.flops},
+    }
     lines: list[str] = []
     for name in given.case:
         note(f"case: {name}")

@@ -14,12 +14,13 @@ Outcome = Mapping[str, Any]
 
 
 def _grpo_step(outcome: Outcome) -> Iterator[list[str]]:
+    model = "" if outcome["benchmark"] == "grpo_step" else f" of {outcome['settings']['model']}"
     for case in ("varying", "full"):
         if case in outcome:
             one = outcome[case]
             ours, trl = one["ours"], one["trl"]
             yield [
-                f"GRPO step, {'lengths vary' if case == 'varying' else 'full length'}",
+                f"GRPO step{model}, {'lengths vary' if case == 'varying' else 'full length'}",
                 f"{ours['seconds_per_step']:.3f} s ({ours['threads']} thread(s))",
                 f"TRL {trl['seconds_per_step']:.3f} s ({trl['setting']}, {trl['threads']} thread(s))",
                 f"{outcome[f'ratio_{case}']:.2f} of its time",
@@ -79,6 +80,18 @@ def _logprob_memory(outcome: Outcome) -> Iterator[list[str]]:
     ]
 
 
+def _draw(outcome: Outcome) -> Iterator[list[str]]:
+    for rows, one in outcome["rows"].items():
+        yield [
+            f"drawing a token for {rows} rows, {outcome['settings']['vocabulary']} vocabulary",
+            f"one kernel {one['kernel_ms']:.2f} ms",
+            f"torch's operations {one['operations_ms']:.2f} ms",
+            f"{one['ratio']:.2f} of their time",
+            _required(outcome, "ratio_most"),
+            "",
+        ]
+
+
 def _eval(outcome: Outcome) -> Iterator[list[str]]:
     seconds, settings = outcome["seconds"], outcome["settings"]
     hf = min((name for name in seconds if name.startswith("hf")), key=seconds.__getitem__)
@@ -117,6 +130,7 @@ _ROWS: dict[str, Callable[[Outcome], Iterator[list[str]]]] = {
     "grpo_step_model": _grpo_step,
     "ablation": _ablation,
     "rollout": _rollout,
+    "draw": _draw,
     "logprob_memory": _logprob_memory,
     "memory": _memory,
     "eval": _eval,
