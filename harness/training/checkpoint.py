@@ -7,16 +7,16 @@ pinned buffer, so that nothing is copied on the GPU, which may be full.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar, cast
 
 import torch
+import xxhash
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -37,14 +37,15 @@ State = TypeVar("State")
 KEPT = 2
 STAGING_BYTES = 2**28
 """The pinned buffer that a GPU's tensors pass through."""
-FORMAT = 5
+FORMAT = 6
 """Raised when the format of checkpoints changes: a cell with older ones starts again, and gives the same numbers."""
-_OLDER_FORMATS = (3, 4)
-"""In these the checkpoint of step 0 holds the weights too. Format 3 lacks the extents of the records and the digest of
-checkpoint.json."""
+_OLDER_FORMATS = (3, 4, 5)
+"""These have checksums by blake2b, which takes ten times as long. In 3 and 4 the checkpoint of step 0 holds the weights
+too. Format 3 lacks the extents of the records and the digest of checkpoint.json."""
+_ALGORITHMS = {"blake2b": hashlib.blake2b, "xxh3_128": xxhash.xxh3_128}
 _PREFIX = "step-"
 _FILES = ("weights.safetensors", "trainer.pt")
-_FIELDS = {"format": int, "step": int, "generated_tokens": int, "progress": dict, "blake2b": dict}
+_FIELDS = {"format": int, "step": int, "generated_tokens": int, "progress": dict}
 
 
 @dataclass(frozen=True)
@@ -109,15 +110,17 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     final = checkpoint_path(folder, checkpoint.step)
     folder.mkdir(parents=True, exist_ok=True)
     sweep_temporary(folder, older_than_s=0.0)
-    # Both libraries turn a full disk into errors of their own that do not say so; Python says ENOSPC.
-    files: dict[str, bytes | memoryview] = {}
-    if not checkpoint.is_start:
-        files["weights.safetensors"] = weights_as_bytes(on_host(checkpoint.weights))
-        files["trainer.pt"] = _trainer_as_bytes(on_host(checkpoint.trainer))
 
     def write(aside: Path) -> None:
-        for name, content in files.items():
-            (aside / name).write_bytes(content)
+        checksums = {}
+        if not checkpoint.is_start:
+            # safetensors, too, would turn a full disk into an error of its own.
+            with _Checked(aside / "weights.safetensors") as file:
+                file.write(weights_as_bytes(on_host(checkpoint.weights)))
+                checksums["weights.safetensors"] = file.checksum
+            with _Checked(aside / "trainer.pt") as file:
+                torch.save(on_host(checkpoint.trainer), cast(BinaryIO, file))
+                checksums["trainer.pt"] = file.checksum
         meta = {
             "format": FORMAT,
             "is_start": checkpoint.is_start,
@@ -126,7 +129,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
             "generated_tokens": checkpoint.generated_tokens,
             "progress": checkpoint.progress,
             "records": checkpoint.records,
-            "blake2b": {name: _checksum(aside / name) for name in files},
+            "xxh3_128": checksums,
         }
         write_json(aside / "checkpoint.json", meta | {"digest": _digest(meta)})
 
@@ -228,11 +231,12 @@ def _read_meta(path: Path) -> dict[str, Any]:
         raise OtherFormatError(f"{path}: is of another version of bench (format {meta['format']})")
     if meta["format"] != min(_OLDER_FORMATS) and meta.pop("digest") != _digest(meta):
         raise _unusable(path, "the checksum of checkpoint.json differs")
-    for name, kind in _FIELDS.items():
+    algorithm = "xxh3_128" if meta["format"] == FORMAT else "blake2b"
+    for name, kind in (_FIELDS | {algorithm: dict}).items():
         if not isinstance(meta[name], kind):
             raise _unusable(path, f"checkpoint.json holds something else as {name!r}")
     for name in () if meta.get("is_start") is True else _FILES:
-        if _checksum(path / name) != meta["blake2b"].get(name):
+        if _checksum(path / name, algorithm) != meta[algorithm].get(name):
             raise _unusable(path, f"the checksum of {name} differs")
     if meta["step"] != step_of(path):
         raise _unusable(path, f"it is of step {meta['step']}")
@@ -308,12 +312,43 @@ def weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
     return save(held)
 
 
-def _trainer_as_bytes(state: dict[str, Any]) -> memoryview:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getbuffer()
+class _Checked:
+    """A new file that is written from beginning to end, and the checksum of what was written.
+
+    torch writes a tensor at a time, so that a state takes no memory a second time. Where a write fails, as on a full
+    disk, torch raises an error of its own; leaving the context raises that of the write.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._digest = xxhash.xxh3_128()
+        self._error: OSError | None = None
+
+    def __enter__(self) -> _Checked:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._file.close()
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def checksum(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, content: bytes | memoryview) -> int:
+        try:
+            written = self._file.write(content)
+        except OSError as error:
+            self._error = error
+            raise
+        self._digest.update(content)
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
-def _checksum(path: Path) -> str:
+def _checksum(path: Path, algorithm: str) -> str:
     with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "blake2b").hexdigest()
+        return hashlib.file_digest(handle, _ALGORITHMS[algorithm]).hexdigest()

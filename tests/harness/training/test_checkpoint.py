@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import hashlib
+import resource
 import shutil
 import subprocess
 import sys
@@ -7,11 +10,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO, cast
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.records.files import read_json, write_json
@@ -119,7 +122,7 @@ def test_if_all_are_damaged_the_newest_is_named_with_the_remedy(tmp_path: Path) 
 
 def refused_pickle(path: Path) -> None:
     torch.save({"a": threading.Thread}, path / "trainer.pt")
-    written_anew(path, lambda meta: meta | {"blake2b": sums(path)})
+    written_anew(path, lambda meta: meta | {"xxh3_128": sums(path)})
 
 
 def written_anew(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -131,7 +134,7 @@ def written_anew(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]])
 
 
 def sums(path: Path) -> dict[str, str]:
-    return {name: checkpoint._checksum(path / name) for name in ("weights.safetensors", "trainer.pt")}
+    return {name: checkpoint._checksum(path / name, "xxh3_128") for name in ("weights.safetensors", "trainer.pt")}
 
 
 def emptied(path: Path) -> None:
@@ -143,8 +146,8 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
     "a pickle that is refused": refused_pickle,
     "without its step": lambda path: written_anew(path, lambda meta: {k: v for k, v in meta.items() if k != "step"}),
     "of another step": lambda path: written_anew(path, lambda meta: meta | {"step": 7}),
-    "without checksums": lambda path: written_anew(path, lambda meta: meta | {"blake2b": {}}),
-    "checksums that are none": lambda path: written_anew(path, lambda meta: meta | {"blake2b": 3}),
+    "without checksums": lambda path: written_anew(path, lambda meta: meta | {"xxh3_128": {}}),
+    "checksums that are none": lambda path: written_anew(path, lambda meta: meta | {"xxh3_128": 3}),
     "no JSON object": lambda path: write_json(path / "checkpoint.json", [1]),
     "somebody's JSON": lambda path: write_json(path / "checkpoint.json", {"model": "mine"}),
     "an empty folder": emptied,
@@ -192,15 +195,33 @@ def test_what_a_kill_leaves_aside_is_no_checkpoint_and_is_swept_up(tmp_path: Pat
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000001", "step-000002"]
 
 
-def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_write_is_not_hidden_by_one_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full takes less than a tensor and then, perhaps, the end of the file."""
+    sizes: list[int] = []
+
+    def write(content: bytes) -> int:
+        sizes.append(len(content))
+        if len(sizes) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(content)
+
+    with pytest.raises(OSError, match="No space left"), checkpoint._Checked(tmp_path / "trainer.pt") as file:
+        monkeypatch.setattr(file, "_file", SimpleNamespace(write=write, flush=lambda: None, close=lambda: None))
+        torch.save({"a": torch.zeros(3000)}, cast(BinaryIO, file))
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "trainer.pt"])
+def test_a_failed_save_leaves_nothing_behind(tmp_path: Path, file: str) -> None:
+    """The system refuses to let a file grow, as a full disk does."""
     save_checkpoint(tmp_path, made(1))
-
-    def full(state: dict[str, Tensor], buffer: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space"):
-        save_checkpoint(tmp_path, made(2))
+    size = (tmp_path / "step-000001" / file).stat().st_size
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            save_checkpoint(tmp_path, made(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
     assert_same(load_latest(tmp_path), made(1))
 
@@ -221,12 +242,19 @@ def test_that_of_the_start_holds_no_tensors(tmp_path: Path) -> None:
     assert start is not None and start.is_start and start.progress == {"limit": {"tokens": 0}}
 
 
-def test_a_start_of_an_earlier_version_holds_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("format", "lacks"), [(5, ["xxh3_128"]), (4, ["xxh3_128", "is_start"])])
+def test_one_of_an_earlier_version_is_read_with_its_checksums(tmp_path: Path, format: int, lacks: list[str]) -> None:
+    """In format 4 that of the start holds weights."""
+    path = tmp_path / "step-000000"
     save_checkpoint(tmp_path, made(0))
-    meta = read_json(tmp_path / "step-000000" / "checkpoint.json")
-    earlier = {name: value for name, value in meta.items() if name not in ("is_start", "digest")} | {"format": 4}
-    write_json(tmp_path / "step-000000" / "checkpoint.json", earlier | {"digest": checkpoint._digest(earlier)})
+    checksums = {name: hashlib.blake2b((path / name).read_bytes()).hexdigest() for name in sums(path)}
+    meta = {name: value for name, value in read_json(path / "checkpoint.json").items() if name not in lacks}
+    write_json(path / "checkpoint.json", meta)
+    written_anew(path, lambda meta: meta | {"format": format, "blake2b": checksums})
     assert_same(load_latest(tmp_path), made(0))
+    (path / "trainer.pt").write_bytes(b"damaged")
+    with pytest.raises(UnusableCheckpointError, match=r"the checksum of trainer\.pt differs"):
+        load_latest(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
