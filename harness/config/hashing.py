@@ -175,7 +175,8 @@ def weights_fingerprint(spec: RunSpec) -> str:
     meta = read_json(path)
     if meta.get("is_start"):
         return digest(["the start", starting_point_hash(spec)])
-    weights = str(meta["blake2b"]["weights.safetensors"])
+    checksums = meta["xxh3_128"] if "xxh3_128" in meta else meta["blake2b"]  # the latter in earlier versions
+    weights = str(checksums["weights.safetensors"])
     # Adapters mean nothing without what they were put on.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 
