@@ -16,16 +16,16 @@ from outcome import arguments, bounds, finish
 from pairs import Row
 from torch import Tensor
 
-from harness.engines.torch import drawing_tokens
-from harness.engines.torch.drawing_tokens import first_arrivals_eagerly
+from harness.engines.torch import decoding
+from harness.engines.torch.decoding import exponential_noise
 
 ROUNDS, CALLS = 7, 10
 ELEMENTS_AT_ONCE = 2**24
-"""Of the operations: the fastest of several sizes on an H100."""
+"""For the noise by operations; the fastest of several sizes on an H100."""
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """Of one call, by events on the device."""
+    """The time of one call, by events on the device."""
     began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     began.record()
     for _ in range(CALLS):
@@ -44,7 +44,7 @@ def measure(rows: int, vocabulary: int) -> Row:
     probabilities = torch.randn(rows, vocabulary, device="cuda").softmax(-1)
     ways: dict[str, Callable[[], Tensor]] = {
         "kernel": lambda: first_arrivals(probabilities, keys, position),
-        "operations": lambda: first_arrivals_eagerly(probabilities, keys, position),
+        "operations": lambda: (exponential_noise(keys, position, vocabulary) / probabilities).argmin(-1),
     }
     alike = torch.equal(*(call() for call in ways.values()))
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -62,7 +62,7 @@ def main() -> None:
     given = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("there is no GPU here, and the kernel needs one")
-    drawing_tokens.CACHED_ELEMENTS = ELEMENTS_AT_ONCE
+    decoding.CACHED_ELEMENTS = ELEMENTS_AT_ONCE
     by_rows = {rows: measure(rows, given.vocabulary) for rows in given.rows}
     outcome: Row = {
         "settings": vars(given),

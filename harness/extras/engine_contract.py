@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from harness.engines.base import Completions, Engine, SamplingParams
-from harness.engines.torch.drawing_tokens import sampling_logps
+from harness.engines.torch.decoding import sampling_logps
 from harness.errors import BenchError
 from harness.models.language_model import LanguageModel, PromptTooLongError
 from harness.random_keys import random_key

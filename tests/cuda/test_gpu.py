@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.engines.torch.drawing_tokens import first_arrivals_eagerly
+from harness.engines.torch.decoding import exponential_noise
 from tests.cuda.rehearse import VARIANTS, main
 from tests.cuda.test_rehearsal import assert_alike
 
@@ -28,7 +28,7 @@ def test_the_kernel_draws_what_torch_draws(rows: int, vocabulary: int) -> None:
     probabilities = logits.softmax(-1)
     for position in (0, 5, torch.tensor([2047], device="cuda")):
         drawn = first_arrivals(probabilities, keys, position)
-        assert torch.equal(drawn, first_arrivals_eagerly(probabilities, keys, position))
+        assert torch.equal(drawn, (exponential_noise(keys, position, vocabulary) / probabilities).argmin(-1))
     probabilities[0, -1] = torch.nan
     assert first_arrivals(probabilities, keys, 0)[0] == vocabulary - 1, "as torch's argmin"
 

@@ -17,7 +17,7 @@ from triton.language.extra import libdevice
 
 TOKENS_A_BLOCK = 1024
 
-# The constants of `drawing_tokens`, without a sign: a shift of unsigned integers is logical.
+# The constants of `decoding`, without a sign: a shift of unsigned integers is logical.
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX_2 = tl.constexpr(0x94D049BB133111EB)
@@ -26,7 +26,8 @@ _LARGEST = tl.constexpr(-(1 - 2.0**-24))
 
 
 def first_arrivals(probabilities: Tensor, keys: Tensor, position: int | Tensor) -> Tensor:
-    """As `first_arrivals_eagerly`: tokens [B] from float32 probabilities [B, V], keys [B] int64 and a position."""
+    """Tokens [B] from float32 probabilities [B, V] and int64 keys [B]:
+    `(exponential_noise(keys, position, V) / probabilities).argmin(-1)`."""
     rows, vocab_size = probabilities.shape
     blocks = triton.cdiv(vocab_size, TOKENS_A_BLOCK)
     least = torch.empty((rows, blocks), dtype=torch.float32, device=keys.device)

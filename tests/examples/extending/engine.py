@@ -78,7 +78,7 @@ class PlainEngine:
         import torch
 
         # The noise of a token is that of its sample's key and its position, and of nothing else in the batch.
-        from harness.engines.torch.drawing_tokens import sample
+        from harness.engines.torch.decoding import sample
 
         tokens: list[list[int]] = [[] for _ in keys]
         logps: list[list[float]] = [[] for _ in keys]

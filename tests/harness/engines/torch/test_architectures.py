@@ -25,7 +25,7 @@ from transformers import (
 from harness.engines.base import Completions, SamplingParams
 from harness.engines.torch import engine as torch_engine
 from harness.engines.torch import passes as prefill
-from harness.engines.torch.drawing_tokens import sample
+from harness.engines.torch.decoding import sample
 from harness.engines.torch.engine import TorchEngine
 from harness.engines.torch.passes import EAGER, GRAPHS, BatchShapes, LayerMasks
 from harness.errors import RefusedError

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from harness.engines.torch import drawing_tokens
-from harness.engines.torch.drawing_tokens import draw, exponential_noise, sample, sampling_logps
+from harness.engines.torch import decoding
+from harness.engines.torch.decoding import draw, exponential_noise, sample, sampling_logps
 from harness.random_keys import random_key
 
 P_VALUE = 1e-3
@@ -87,7 +87,7 @@ class TestExponentialNoise:
 
     def test_is_finite_where_the_uniform_rounds_to_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """An infinite draw would make a token of probability 1 lose to the others."""
-        monkeypatch.setattr("harness.engines.torch.drawing_tokens._mix", lambda bits: torch.full_like(bits, -1))
+        monkeypatch.setattr("harness.engines.torch.decoding._mix", lambda bits: torch.full_like(bits, -1))
         noise = exponential_noise(keys(1), 0, 3)
         assert torch.isfinite(noise).all()
         tokens, _ = draw(torch.tensor([[0.0, 0.0, 1.0]]), keys(1), 0)
@@ -102,7 +102,7 @@ class TestExponentialNoise:
     def test_is_the_same_made_in_parts(self, monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
         """Parts of one row, of two, and of four with one left over."""
         expected = exponential_noise(keys(5), 3, 11)
-        monkeypatch.setattr(drawing_tokens, "CACHED_ELEMENTS", elements)
+        monkeypatch.setattr(decoding, "CACHED_ELEMENTS", elements)
         assert torch.equal(exponential_noise(keys(5), 3, 11), expected)
 
 
