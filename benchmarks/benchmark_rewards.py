@@ -15,8 +15,8 @@ def starts_with_answer(text: str, answer: str) -> float:
     return float(text.partition("#")[2].startswith(answer))
 
 
-def even(text: str, answer: str) -> float:
-    """1 for half of all texts, by their hash, whatever the answer is: a model that knows nothing gets both rewards."""
+def hash_is_even(text: str, answer: str) -> float:
+    """1 for half of all texts, by their hash, whatever the answer: an untrained model gets both."""
     return float(blake2b(text.encode()).digest()[0] % 2 == 0)
 
 
@@ -30,5 +30,5 @@ def answered_first(group: Sequence[Attempt], context: RewardContext) -> list[flo
 
 
 def hashed(group: Sequence[Attempt], context: RewardContext) -> list[float]:
-    """`even` as a reward part of the product: `benchmark_rewards:hashed`."""
-    return _part(even, group)
+    """`hash_is_even` as a reward part of the product: `benchmark_rewards:hashed`."""
+    return _part(hash_is_even, group)

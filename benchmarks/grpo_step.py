@@ -9,8 +9,11 @@ first steps are left out (see ablation.py for start-up).
     python benchmarks/grpo_step.py --model Qwen2.5-0.5B-Instruct --task gsm8k --device cuda \\
         --max-completion-tokens 512 --prompts 64 --learning-rate 1e-6 --micro-batch-tokens 65536
 
-On a GPU all settings of TRL are in its memory at once: name one with --trl where they do not fit. half_billion.py makes
-a model where none is at hand.
+On a GPU all settings of TRL are in its memory at once: name one with --trl where they do not fit. Where no model is at
+hand, --untrained makes one:
+
+    python benchmarks/grpo_step.py --untrained /tmp/half_billion --device cuda --case full --threads 4 \\
+        --max-completion-tokens 256 --micro-batch-tokens 8192 --trl 'bf16 weights, 8 micro-batches'
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from outcome import arguments, bounds, finish
 from pairs import Comparison, Contestant, ContestantError, Entrant, Row, alternate, compare, note
 from roofline_formulas import Device, Passes, Shape, measure_device, step_limit
 from trl_settings import BEST_ON_CPU, CPU, CUDA
-from workload import Workload, add_options, shape_and_prompt_tokens, workload_of, write_prompts
+from workload import Workload, add_options, settings_of, shape_and_prompt_tokens, workload_of, write_prompts
 
 HERE = Path(__file__).parent
 REQUIRED = {"ratio_varying": 0.35, "ratio_full": 0.65}
@@ -232,7 +235,7 @@ def main() -> None:
     device = measure_device(given.device, max(given.threads))
     shape, prompt_tokens = shape_and_prompt_tokens(workload)
     outcome: Row = {
-        "settings": vars(given) | {"model": Path(given.model).name},
+        "settings": settings_of(given),
         "device": {"bandwidth": device.bandwidth, "flops": device.flops},
     }
     lines: list[str] = []
@@ -262,7 +265,7 @@ def explore(workload: Workload, entrants: Sequence[Setting], given: argparse.Nam
     ordered = dict(sorted(medians.items(), key=lambda item: item[1]))
     cpu_s = {name: statistics.median(row["cpu_seconds"] for row in rows[name]) for name in ordered}
     outcome = {
-        "settings": vars(given),
+        "settings": settings_of(given),
         "case": given.case[0],
         "seconds_per_step": ordered,
         "cpu_seconds_per_step": cpu_s,

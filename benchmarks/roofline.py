@@ -12,7 +12,7 @@ from grpo_step import Setting, measure, work
 from outcome import arguments, bounds, finish
 from pairs import Row
 from roofline_formulas import Limit, Passes, lognormal_lengths, measure_device, step_limit
-from workload import add_options, shape_and_prompt_tokens, workload_of
+from workload import add_options, settings_of, shape_and_prompt_tokens, workload_of
 
 SPREAD = 0.47
 """The sd of the logarithm of completion lengths: that of the table in tests/benchmarks."""
@@ -34,7 +34,12 @@ def main() -> None:
     workload = workload_of(given)
     device = measure_device(given.device, given.threads)
     shape, prompt_tokens = shape_and_prompt_tokens(workload)
-    outcome: Row = {"settings": vars(given), "device": vars(device), "shape": vars(shape), "required": bounds()}
+    outcome: Row = {
+        "settings": settings_of(given),
+        "device": vars(device),
+        "shape": vars(shape),
+        "required": bounds(),
+    }
     lines = [f"{device.bandwidth / 1e9:.1f} GB/s read and written, {device.flops / 1e9:.0f} GFLOP/s"]
 
     done: Row = {}

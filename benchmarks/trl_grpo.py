@@ -80,13 +80,13 @@ class Work:
 
 def scorer(workload: Workload) -> Callable[[str, str], float]:
     """(text, answer) -> reward: the one that our cell computes."""
-    from benchmark_rewards import even, starts_with_answer
+    from benchmark_rewards import hash_is_even, starts_with_answer
 
     from evals.grading import grade
     from evals.tasks import get_task
 
     if workload.untrained:
-        return even
+        return hash_is_even
     if workload.full_length:
         return starts_with_answer
     task = get_task(workload.task)

@@ -24,7 +24,7 @@ NEVER = "<never>"
 @dataclass(frozen=True)
 class Workload:
     """model: a `model.source`. full_length: completions cannot end before their limit. untrained: rewards are those of
-    `even`. scale: knob of the objective."""
+    `hash_is_even`. scale: knob of the objective."""
 
     model: str = "builtin:tiny"
     task: str = "arithmetic"
@@ -120,7 +120,13 @@ def without_end(language_model: LanguageModel) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose a workload."""
     parser.add_argument("--model", default="builtin:tiny", help="a folder, a .gguf file, or a model.source")
-    parser.add_argument("--untrained", action="store_true", help="reward texts by their hash: the model knows nothing")
+    parser.add_argument(
+        "--untrained",
+        metavar="FOLDER",
+        type=Path,
+        help="instead of --model: random weights in the shape of Qwen2.5-0.5B, saved in this folder if not there; "
+        "texts are rewarded by their hash",
+    )
     parser.add_argument("--task", default="arithmetic")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--prompts", type=int, default=32, help="a step")
@@ -131,7 +137,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def workload_of(given: argparse.Namespace) -> Workload:
-    """What the options say."""
+    """What the options say; the untrained model is saved if it is not there."""
+    if given.untrained is not None:
+        if not given.untrained.exists():
+            from harness.extras.selftest.whole_cells import save_half_billion
+
+            save_half_billion(given.untrained)
+        given.model = str(given.untrained)
     return Workload(
         model=model_source(given.model),
         task=given.task,
@@ -141,8 +153,13 @@ def workload_of(given: argparse.Namespace) -> Workload:
         max_completion_tokens=given.max_completion_tokens,
         learning_rate=given.learning_rate,
         micro_batch_tokens=given.micro_batch_tokens,
-        untrained=given.untrained,
+        untrained=given.untrained is not None,
     )
+
+
+def settings_of(given: argparse.Namespace) -> dict[str, Any]:
+    """The options for JSON, without folders of this machine."""
+    return vars(given) | {"model": Path(given.model).name, "untrained": given.untrained is not None}
 
 
 def model_source(given: str) -> str:

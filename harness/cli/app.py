@@ -11,9 +11,8 @@ from typer.core import TyperGroup
 from harness.cli.clean import clean
 from harness.cli.compare import compare
 from harness.cli.eval import eval_
-from harness.cli.export import export
+from harness.cli.exchange import export, import_
 from harness.cli.extras import probe, replay
-from harness.cli.imports import import_
 from harness.cli.look import diff, ls, show
 from harness.cli.maintain import coldstart, cp, doctor, selftest, sync
 from harness.cli.plan import plan

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_rewards import even, starts_with_answer
+from benchmark_rewards import hash_is_even, starts_with_answer
 from grpo_step import Setting, account, parse, settings, unequal, work
 from pairs import compare
-from workload import NEVER, Workload, model_source, without_end, write_prompts
+from workload import NEVER, Workload, model_source, settings_of, without_end, workload_of, write_prompts
 
 from harness.models.language_model import load_model
 from harness.models.tiny import tiny_tokenizer
@@ -123,6 +123,20 @@ def test_untrained_models_get_both_rewards_by_the_text_alone(tmp_path: Path) -> 
     tokenizer = tiny_tokenizer(1000)
     texts = [tokenizer.decode([21 + number, 3]) for number in range(500)]
     assert len({*texts}) == 500 and max(tokenizer.encode(texts[-1])) < 21
-    rewards = [even(text, "7") for text in texts]
-    assert 0.4 < sum(rewards) / len(rewards) < 0.6 and rewards == [even(text, "8") for text in texts]
+    rewards = [hash_is_even(text, "7") for text in texts]
+    assert 0.4 < sum(rewards) / len(rewards) < 0.6 and rewards == [hash_is_even(text, "8") for text in texts]
     assert Workload(untrained=True, full_length=True).spec().reward.parts["benchmark_rewards:hashed"] == 1
+
+
+def test_the_untrained_model_is_saved_once_and_leaves_no_folder_in_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Path] = []
+    monkeypatch.setattr("harness.extras.selftest.whole_cells.save_half_billion", saved.append)
+    for folder, times in ((tmp_path / "new", 1), (tmp_path, 1)):
+        given = parse(["--untrained", str(folder), "--device", "cuda"])
+        monkeypatch.setattr(Path, "is_dir", lambda path: True)
+        workload = workload_of(given)
+        assert (workload.model, workload.untrained, len(saved)) == (f"path:{folder}", True, times)
+        assert json.loads(json.dumps(settings_of(given)))["model"] == folder.name
+    assert not workload_of(parse([])).untrained

@@ -1,4 +1,4 @@
-"""A batch of completions being decoded, the step that draws a token for each by its noise, and where batches come from.
+"""Decoding: batches of completions, the step that draws a token for each with keyed noise, and where batches come from.
 
 Batches are kept from call to call. On CUDA their steps are recorded as graphs, so that a token costs the host one
 launch. A graph has one shape and runs without the host: there shapes are few and the host looks rarely at what was
@@ -31,7 +31,7 @@ MOST_GRAPHS = 64
 _GOLDEN = -0x61C8864680B583EB
 _MIX_1, _MIX_2 = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 _BELOW_ONE = 1 - 2.0**-24
-CACHED_ELEMENTS = 2**16  # noise is made for so many tokens at a time: twenty passes over them, which stay in a cache
+CACHED_ELEMENTS = 2**16  # noise is made in blocks of so many, so that its twenty passes stay in a cache
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
-"""`bench import`: results that other tools made, as records like those of `bench run`."""
+"""`bench import`: results of other programs, as records like those of `bench run`. `bench export`: tables for other
+programs."""
 
 from __future__ import annotations
 
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.console import note, print_json, print_text
-from harness.cli.options import HomeOption, JsonOption, PluginOption, home_folder, use_plugins, words
+from harness.cli.options import HomeOption, JsonOption, PluginOption, RunArgument, home_folder, use_plugins, words
 from harness.cli.report import list_runs
 from harness.errors import RefusedError, few
 
@@ -145,3 +147,34 @@ def _replicated(sweep: SweepRecord) -> str:
     if len(sweep.seeds) < 2:
         return "one run per arm, so no difference can be tested"
     return f"seeds {few(list(map(str, sweep.seeds)))}"
+
+
+class Ending(StrEnum):
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def export(
+    sweep: RunArgument,
+    to: Annotated[Ending, typer.Option("--to", help="The form of the tables.")] = Ending.CSV,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where they go; default: `export` in the run's folder.")
+    ] = None,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the tables of a run for other programs.
+
+    These are scores, steps, samples and contrasts. `bench import` reads the scores and the samples.
+
+    Example: bench export std_norm --to parquet
+    """
+    from harness.api import load
+
+    results = load(sweep, home)
+    written = results.export(out or results.sweep.path / "export", "csv" if to is Ending.CSV else "parquet")
+    if json:
+        print_json([str(path) for path in written])
+        return
+    for path in written:
+        print_text(f"wrote {path}")
