@@ -103,14 +103,15 @@ def claim(own: Path, number: int = 1, **fields: Any) -> None:
         "claim": "The knob | helps.",
         "source": "Somebody (1234.56789)",
         "runs": {"small": {"sweep": "mine"}},
+        "measures": {"right answers": "final_scores.pass@1", "luck": "final_scores.unheard_of"},
         "predicts": [
             {"run": "small", "says": "up better than base"},
             {"run": "small", "says": "same better than base"},
             {"run": "small", "says": "up equivalent to base"},
-            {"run": "small", "says": "up more than base", "measure": "final_scores.pass@1"},
-            {"run": "small", "says": "base less than up", "measure": "final_scores.pass@1"},
-            {"run": "small", "says": "base more than up", "measure": "final_scores.pass@1"},
-            {"run": "small", "says": "up more than base", "measure": "final_scores.unheard_of"},
+            {"run": "small", "says": "up more than base", "measure": "right answers"},
+            {"run": "small", "says": "base less than up", "measure": "right answers"},
+            {"run": "small", "says": "base more than up", "measure": "right answers"},
+            {"run": "small", "says": "up more than base", "measure": "luck"},
         ],
     }
     path = own / "folder" / f"{number:02d}_knob.yaml"
@@ -224,17 +225,17 @@ def test_the_readme_shows_the_head_of_the_table(own: Path, ended: Path) -> None:
 
 def test_what_training_changed_is_against_the_model_before_it(own: Path, ended: Path) -> None:
     """The start solves 35 %, and a cell of the baseline about 40 %."""
-    claim(own, measures=["final_scores.mean_tokens"])
+    claim(own, measures={"right answers": "final_scores.pass@1"}, predicts=[])
     findings_program.main([], runner(ended, []))
     kept = Kept(own / "records" / "mine-tiny")
     scores = [value for (arm, _), value in kept.measures["final_scores.pass@1"].items() if arm == "base"]
     change = np.mean(scores) - 0.35
     half = stats.t.ppf(0.975, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5
     moved = "up" if change > half else "down" if change < -half else "cannot be told"
-    row = (
-        f"| small | pass@1 | 0.35 | {0.35 + change:.3g} | {change:+.3g} [{change - half:+.3g}, {change + half:+.3g}] |"
-    )
-    assert f"{row} {moved} |" in (own / "folder" / "01_knob.md").read_text()
+    row = f"0.35 | {0.35 + change:.3g} | {change:+.3g} [{change - half:+.3g}, {change + half:+.3g}] | {moved} |"
+    page = (own / "folder" / "01_knob.md").read_text()
+    assert f"| small | pass@1 | {row}" in page
+    assert f"| small | right answers | {row}" in page, "a measure of the final scores, under its own name"
 
 
 def test_a_cell_is_compared_with_its_start_on_other_tasks(
@@ -341,7 +342,7 @@ def test_an_interval_decides_a_prediction(relation: str, low_pp: float, high_pp:
     vars(kept)["report"] = {"screening": [], "interactions": [], "contrasts": [row | {"level": 0.95, "margin_pp": 1.0}]}
     prediction = Prediction(run="small", says=f"up {relation} base")
     turned = Prediction(run="small", says=f"base {_TURNED.get(relation, relation)} up")
-    assert _judged(prediction, kept).outcome == _judged(turned, kept).outcome == outcome
+    assert _judged(prediction, kept, {}).outcome == _judged(turned, kept, {}).outcome == outcome
 
 
 _TURNED = {"better than": "worse than", "worse than": "better than"}
@@ -402,8 +403,9 @@ def test_few_seeds_see_large_effects_only() -> None:
     [
         ({"predicts": [{"run": "smal", "says": "up better than base"}]}, "unknown run 'smal'; did you mean small"),
         ({"predicts": [{"run": "small", "says": "up not worse than base"}]}, "a claim predicts better, worse or"),
-        ({"predicts": [{"run": "small", "says": "up above base", "measure": "a.b"}]}, "of a measure say `ARM more"),
-        ({"measures": ["tokens"]}, "'tokens': a measure is TABLE.COLUMN"),
+        ({"predicts": [{"run": "small", "says": "up above base", "measure": "luck"}]}, "of a measure say `ARM more"),
+        ({"predicts": [{"run": "small", "says": "up more than base", "measure": "lack"}]}, "did you mean luck"),
+        ({"measures": {"length": "tokens"}}, "'tokens': a measure is TABLE.COLUMN"),
         ({"about": "coverage"}, "runs: state them, or set about to coverage"),
         ({"clam": "x"}, "clam is not a key here; did you mean claim"),
     ],
@@ -440,7 +442,7 @@ def test_a_finding_is_registered_run_kept_and_verified(own: Path) -> None:
     one["before_and_after"] = "--tasks arithmetic --problems 4"
     greedy = {"sweep": str(sweep), "set": ["eval.temperature=0"]}
     says = [{"run": "small", "says": "up better than base"}]
-    claim(own, runs={"small": one, "greedy": greedy}, predicts=says, measures=["steps.entropy/full"])
+    claim(own, runs={"small": one, "greedy": greedy}, predicts=says, measures={"entropy (nats)": "steps.entropy/full"})
     assert findings_program.main([]) == 0
     page = (own / "folder" / "01_knob.md").read_text()
     assert "Registered before the first cell. Digest" in page and "it was not registered itself" in page

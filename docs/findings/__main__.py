@@ -94,7 +94,7 @@ def _run(run: Run, workers: int | None, call: Bench) -> bool:
 def _keep_anew(run: Run, findings: Sequence[Finding]) -> None:
     """Keep the report again if its cells are on this machine, since a finding may now ask for another measure."""
     if _was_asked_last(run):
-        measures = [text for one in findings if run in one.runs.values() for text in one.measured]
+        measures = [text for one in findings if run in one.runs.values() for text in one.measures.values()]
         _keep(run, run.folder, list(dict.fromkeys(measures)))
 
 

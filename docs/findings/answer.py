@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,16 +100,18 @@ class Judged:
 
 def judged(finding: Finding, kept: dict[str, Kept]) -> list[Judged]:
     """Each prediction of a claim, judged by its run, if that run is kept. kept: by the names of the finding's runs."""
-    return [_judged(one, kept[one.run]) for one in finding.predicts if one.run in kept]
+    return [_judged(one, kept[one.run], finding.measures) for one in finding.predicts if one.run in kept]
 
 
-def _judged(prediction: Prediction, kept: Kept) -> Judged:
+def _judged(prediction: Prediction, kept: Kept, measures: Mapping[str, str]) -> Judged:
     try:
-        decide = _by_verdict if prediction.measure is None else _by_measure
-        outcome, why = decide(prediction, kept)
+        if prediction.measure is None:
+            outcome, why = _by_verdict(prediction, kept)
+        else:
+            outcome, why = _by_measure(prediction, kept.measures.get(measures[prediction.measure], {}))
     except RefusedError as error:
         raise RefusedError(f"{kept.folder.name}, {prediction.says!r}: {error}") from None
-    what = prediction.says if prediction.measure is None else f"{prediction.measure}: {prediction.says}"
+    what = f"`{prediction.says}`" if prediction.measure is None else f"{prediction.measure}: `{prediction.says}`"
     return Judged(what, prediction.run, outcome, why)
 
 
@@ -127,10 +129,9 @@ def _by_verdict(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
     return ("cannot be told", found.why) if against is None else ("refuted", against.why)
 
 
-def _by_measure(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
+def _by_measure(prediction: Prediction, values: Values) -> tuple[Outcome, str]:
     """By the sign of the 95% interval: a measure has no margin."""
     arm, relation, baseline = prediction.arms
-    values = kept.measures.get(prediction.measure or "", {})
     found = difference(values, arm, None if baseline == NO_DIFFERENCE else baseline)
     if found is None:
         return "cannot be told", "it was not recorded"

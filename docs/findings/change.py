@@ -49,7 +49,7 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
     """A row for each run and score: before, the mean of the baseline's cells after it, and whether it moved."""
     rows = []
     for name, one in kept.items():
-        for measure in _scores(finding, one):
+        for words, measure in _scores(finding, one).items():
             before = one.before.get(measure.column)
             if before is None:
                 continue
@@ -59,7 +59,7 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
                 continue
             moved = "up" if found.low > 0 else "down" if found.high < 0 else "cannot be told"
             after, change = number(before + found.mean), f"{found.mean:+.3g} {found.ends}"
-            rows.append([name, measure.column, number(before), after, change, moved])
+            rows.append([name, words, number(before), after, change, moved])
     return "\n\n".join(
         [
             "## What training changed",
@@ -70,12 +70,13 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
     )
 
 
-def _scores(finding: Finding, kept: Kept) -> list[Measure]:
-    """The compared score, and the finding's measures among the final scores of the same task."""
+def _scores(finding: Finding, kept: Kept) -> dict[str, Measure]:
+    """The compared score, and the finding's measures among the final scores, all on the compared task; by what the page
+    calls them."""
     compared = kept.sweep.metric.rpartition(".")[2]
-    asked = [Measure.parse(text) for text in finding.measured]
-    columns = [compared, *(one.column for one in asked if one.table == _SCORES)]
-    return [Measure(f"{_SCORES}", column, ("task", kept.task), False) for column in dict.fromkeys(columns)]
+    asked = {words: Measure.parse(text) for words, text in finding.measures.items()}
+    columns = {compared: compared} | {words: one.column for words, one in asked.items() if one.table == _SCORES}
+    return {words: Measure(_SCORES, column, ("task", kept.task), False) for words, column in columns.items()}
 
 
 def _elsewhere(name: str, kept: Kept) -> str:

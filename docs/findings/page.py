@@ -17,8 +17,10 @@ from reports.page.verdict import statements
 FIGURE = "forest.svg"
 NOT_WRITTEN = "Not written yet."
 _ABOUT_MEASURES = """\
-A measure is a column of one of the report's tables, as the mean over a cell's rows; with `@end`, over the last quarter
-of training. In brackets: the difference from the baseline over the seeds, with its 95% interval, not corrected."""
+Means over the cells of an arm. In brackets: the difference from the baseline over the seeds, with its 95% interval, not
+corrected. Where the report has them:
+
+{where}"""
 
 
 def page(finding: Finding, others: Sequence[Kept]) -> str:
@@ -35,7 +37,7 @@ def page(finding: Finding, others: Sequence[Kept]) -> str:
         *([f"Not run yet: {', '.join(missing)}."] if missing else []),
         *([_coverage_table(found)] if about_all else [_predictions(found)] if found else []),
         *(_run(name, one, finding.runs[name].is_another_evaluation) for name, one in kept.items()),
-        *([_measures(finding, kept)] if finding.measured and kept else []),
+        *([_measures(finding, kept)] if finding.measures and kept else []),
         *([change.section(finding, kept)] if kept else []),
         *(imported_runs.section(name, one) for name, one in imported.items()),
         f"## What to make of it\n\n{finding.paragraph.strip() or NOT_WRITTEN}",
@@ -45,7 +47,7 @@ def page(finding: Finding, others: Sequence[Kept]) -> str:
 
 
 def _predictions(found: Sequence[Judged]) -> str:
-    rows = [[one.run, f"`{one.what}`", one.outcome, one.why] for one in found]
+    rows = [[one.run, one.what, one.outcome, one.why] for one in found]
     return markdown_table(["run", "the claim predicts", "", "because"], rows)
 
 
@@ -91,12 +93,13 @@ def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
     tables: dict[tuple[str, ...], list[list[str]]] = {}
     for name, one in kept.items():
         arms = tuple(one.sweep.arms)
-        for measure in finding.measured:
+        for words, measure in finding.measures.items():
             if one.measures.get(measure):
-                row = [name, f"`{measure}`", *(_measure(one, measure, arm) for arm in arms)]
+                row = [name, words, *(_measure(one, measure, arm) for arm in arms)]
                 tables.setdefault(arms, []).append(row)
     written = [markdown_table(["run", "measure", *arms], rows) for arms, rows in tables.items()]
-    return "\n\n".join(["## Beside the score", *written, _ABOUT_MEASURES])
+    where = "\n".join(f"- {words}: `{measure}`" for words, measure in finding.measures.items())
+    return "\n\n".join(["## Beside the score", *written, _ABOUT_MEASURES.format(where=where)])
 
 
 def _measure(kept: Kept, measure: str, arm: str) -> str:

@@ -107,11 +107,12 @@ class Imported(Part):
 
 class Prediction(Part):
     """What the claim says of one run. says: as in `bench verdict --require`, with better, worse or equivalent; of a
-    measure `ARM more|less than ARM`, or than 0 if the measure is itself a difference."""
+    measure `ARM more|less than ARM`, or than 0 if the measure is itself a difference. measure: its name in the
+    finding."""
 
     run: str
     says: str
-    measure: Annotated[str, AfterValidator(_is_measure)] | None = None
+    measure: str | None = None
 
     @property
     def arms(self) -> tuple[str, str, str]:
@@ -137,7 +138,8 @@ class Finding(Part):
 
     source: who makes the claim, and where. runs: by a name that the page uses. predicts: nothing for a claim about
     coverage. about: `coverage` for the claim about every run of every finding, that training sharpens. imported: runs
-    that others made, by a name that the page uses. on_gpu: a run that would need a GPU, which the page names as not
+    that others made, by a name that the page uses. measures: what is shown beside the score, by the name that the page
+    uses. on_gpu: a run that would need a GPU, which the page names as not
     run. paragraph: how to read the answer, written by hand.
     """
 
@@ -150,7 +152,7 @@ class Finding(Part):
     runs: dict[str, Run] = {}
     imported: dict[str, Imported] = {}
     predicts: list[Prediction] = []
-    measures: list[Annotated[str, AfterValidator(_is_measure)]] = []
+    measures: dict[str, Annotated[str, AfterValidator(_is_measure)]] = {}
     published_pp: float | None = Field(None, gt=0, description="the effect that the source reports, if it does")
     on_gpu: Run | None = None
     paragraph: str = ""
@@ -160,6 +162,8 @@ class Finding(Part):
         for prediction in self.predicts:
             if prediction.run not in self.runs:
                 raise UnknownNameError("run", prediction.run, self.runs)
+            if prediction.measure is not None and prediction.measure not in self.measures:
+                raise UnknownNameError("measure", prediction.measure, self.measures)
         if (self.about == "coverage") == bool(self.runs):
             raise ValueError("runs: state them, or set about to coverage, which takes those of all findings")
         return self
@@ -167,12 +171,6 @@ class Finding(Part):
     @property
     def page(self) -> str:
         return f"{self.number:02d}_{self.name}.md"
-
-    @property
-    def measured(self) -> list[str]:
-        """All measures, those of its predictions first."""
-        predicted = [one.measure for one in self.predicts if one.measure is not None]
-        return list(dict.fromkeys([*predicted, *self.measures]))
 
 
 def read_findings(folder: Path = FOLDER) -> list[Finding]:
