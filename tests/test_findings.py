@@ -16,11 +16,13 @@ from scipy import stats
 
 from docs.findings import __main__ as findings_program
 from docs.findings import imported, source
-from docs.findings.answer import Kept, _judged, all_runs, judged, summary
+from docs.findings.answer import Kept, _judged, all_runs, distinct_contrasts, judged, judged_coverage, summary
 from docs.findings.change import before_and_after
 from docs.findings.contents import HEAD_ROWS, README, with_head
 from docs.findings.measures import Measure, difference, measures_table
 from docs.findings.method import ONE_SEED_SDS, _budget, _visible_row
+from docs.findings.page import _registered
+from docs.findings.sharpening import section
 from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
 from harness.errors import RefusedError
 from harness.plan import make_plan
@@ -68,7 +70,7 @@ def test_each_claim_has_its_number_and_its_source() -> None:
 def test_what_is_committed_is_whole() -> None:
     """The pages are those that the records give, every record passes `bench verify`, and none is of no finding."""
     pages = findings_program.pages(FINDINGS)
-    assert {*FOLDER.glob("*.md"), README} == {*pages}
+    assert {*FOLDER.glob("*.md"), *FOLDER.glob("*.svg"), README} == {*pages}
     for path, text in pages.items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make findings`"
     folders = [path for path in RECORDS.glob("*") if path.is_dir()]
@@ -80,6 +82,8 @@ def test_what_is_committed_is_whole() -> None:
 
 
 ARMS = {"base": 0.0, "up": 3.0, "same": 0.0}
+SET = {"base": {}, "up": {"objective.scale": "none"}, "same": {}}
+"""What the sweep file sets in each."""
 MARKED = "# bench\n\n<!-- findings -->\nold\n<!-- /findings -->\n\n## Try it\n"
 
 
@@ -94,6 +98,10 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "README.md").write_text(MARKED, encoding="utf-8")
     monkeypatch.setattr(findings_program, "read_findings", lambda: source.read_findings(tmp_path / "folder"))
     (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(source, "SHIPPED", tmp_path / "sweeps")
+    (tmp_path / "sweeps").mkdir()
+    for sweep in ("mine", "theirs", "ours"):
+        write_json(tmp_path / "sweeps" / f"{sweep}.yaml", {"base": {"algorithm": "grpo"}, "arms": SET})
     return tmp_path
 
 
@@ -145,7 +153,7 @@ def runner(ended: Path, calls: list[list[str]]) -> Callable[[Sequence[str]], int
 
 
 def test_findings_are_made_once(own: Path, ended: Path) -> None:
-    claim(own, paragraph="It helps here.")
+    claim(own, answer="It helps.", paragraph="It helps here.")
     calls: list[list[str]] = []
     assert findings_program.main([], runner(ended, calls)) == 0
     options = ["--profile", "tiny", "--home", str(own / "runs" / "tiny")]
@@ -159,11 +167,16 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     assert {path.name: path.read_text() for path in (own / "folder").glob("*.md")} == first
 
     page = first["01_knob.md"]
-    assert "It helps here." in page and "Not registered before its first cell." in page
+    assert (
+        "**It helps. 7 predictions:" in page
+        and "It helps here." in page
+        and "Not registered before its first cell." in page
+    )
     assert "bench run mine --profile tiny" in page and "before training 35% pass@1" in page
     assert "The knob \\| helps." in first["README.md"], "a bar ends no cell of the table"
+    assert "All arms: `algorithm: grpo`." in page and "- up: `objective.scale: none`\n- same: as it is" in page
     assert "2 contrasts of 1 sweep and on 7 predictions" in first["README.md"]
-    assert "[A knob](docs/findings/01_knob.md) | 7 predictions" in (own / "README.md").read_text()
+    assert "[A knob](docs/findings/01_knob.md) | It helps. 7 predictions" in (own / "README.md").read_text()
 
 
 def test_a_run_that_does_not_end_is_said_and_the_others_are_made(
@@ -207,7 +220,7 @@ def test_what_is_done_is_whole_whenever_it_is_stopped(own: Path, ended: Path) ->
     assert is_kept(own / "records" / "mine-tiny")
     written = {path: path.read_text() for path in (*own.glob("*.md"), *(own / "folder").glob("*.md"))}
     assert len(written) == 4
-    assert "1 prediction: 1 shown. 1 of 2 runs to come." in written[own / "folder" / "README.md"]
+    assert "1 prediction: 1 shown. 1 of 2 runs pending." in written[own / "folder" / "README.md"]
     assert findings_program.pages(source.read_findings(own / "folder")) == written
 
 
@@ -374,6 +387,52 @@ def test_a_difference_of_a_measure_is_paired_by_seed() -> None:
     assert difference(values, "absent", "base") is None
     alone = difference({("arm", 0): 1.0, ("arm", 1): 2.0}, "arm", None)
     assert alone is not None and alone.mean == 1.5 and math.isnan(alone.low)
+
+
+def run_of(name: str, at: str, cells: dict[str, list[str]], words: Sequence[str] = ()) -> Kept:
+    """A run that was registered at a time. cells: of each arm, the baseline first. words: of each, its coverage."""
+    kept = Kept(Path(name))
+    arms = [*cells]
+    hashes = [{"arm": arm, "hash": one} for arm, found in cells.items() for one in found]
+    contrasts = [{"arm": arm, "baseline": arms[0], "differences_pp": [1.0]} for arm in arms[1:]]
+    coverage = [
+        {"arm": arm, "against": None, "task": "sums", "word": word, "k": [1, 16], "low_pp": None}
+        for arm, word in zip(arms, words, strict=False)
+    ]
+    vars(kept)["sweep"] = SimpleNamespace(baseline=arms[0], arms=arms)
+    registered = [{"time": at, "sentence": "Registered before the first cell."}]
+    vars(kept)["report"] = {"registration": registered, "cells": hashes, "contrasts": contrasts, "coverage": coverage}
+    return kept
+
+
+def test_a_page_says_what_was_known_when_a_run_was_registered() -> None:
+    """Two sweeps may train the same cells under other names."""
+    first = run_of("first", "2026-01-01", {"grpo": ["a", "b"], "none": ["c", "d"], "other": ["e", "f"]})
+    alike = run_of("alike", "2026-01-02", {"group": ["a", "b"], "batch": ["c", "d"], "new": ["x", "y"]})
+    third = run_of("third", "2026-01-03", {"weak": ["m", "n"], "batch": ["c", "d"]})
+    runs = [first, alike, third]
+    said = [_registered(one, runs).partition("first cell. ")[2] for one in runs]
+    assert said == [
+        "",
+        "4 of its 6 cells were trained for runs registered earlier. How batch compares was known from first.",
+        "2 of its 4 cells were trained for runs registered earlier.",
+    ]
+    assert [row["arm"] for row in distinct_contrasts(runs)] == ["none", "other", "new", "batch"]
+
+
+def test_an_arm_counts_once_in_the_claim_about_all_runs() -> None:
+    """And the page says where the model before training leaves nothing to discover."""
+    first = run_of("first", "2026-01-01", {"grpo": ["a"], "none": ["b"]}, ["sharpened", "both"])
+    alike = run_of("alike", "2026-01-02", {"group": ["a"], "new": ["x"]}, ["sharpened", "cannot tell"])
+    runs = [first, alike]
+    for one, before in zip(runs, (0.99, 0.5), strict=True):
+        vars(one)["before"] = {"pass@16": before}
+    found = judged_coverage(runs)
+    assert [one.outcome for one in found] == ["shown", "refuted", "cannot be told"]
+    table = [
+        line for line in section(FINDINGS[12], found, runs).splitlines() if line.startswith(("| first", "| alike"))
+    ]
+    assert table == ["| first | 16 | 99% | no | 1 | 1 | 0 |", "| alike | 16 | 50% | yes | 0 | 0 | 1 |"]
 
 
 def test_the_parts_of_the_noise_add_up() -> None:

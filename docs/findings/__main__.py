@@ -19,6 +19,7 @@ from docs.findings.imported import import_runs
 from docs.findings.measures import MEASURES, measures_table
 from docs.findings.method import method_page
 from docs.findings.page import FIGURE, page
+from docs.findings.sharpening import figure, figure_name
 from docs.findings.source import FOLDER, Finding, Run, read_findings
 from harness.config.hashing import NUMERICS_VERSION
 from harness.errors import BenchError, UnknownNameError
@@ -128,6 +129,8 @@ def pages(findings: Sequence[Finding]) -> dict[Path, str]:
     written[README] = with_head(README.read_text(encoding="utf-8"), findings, kept)
     if kept:
         written[FOLDER / "method.md"] = method_page(findings, kept)
+        about_all = [one for one in findings if one.about == "coverage"]
+        written |= {FOLDER / figure_name(one): figure(kept) for one in about_all}
     return written | {FOLDER / one.page: page(one, kept) for one in findings if has_begun(one, kept)}
 
 

@@ -61,11 +61,20 @@ class Kept:
         return declared_rows(self.report)
 
     @property
+    def registered_at(self) -> str | None:
+        """The time, as ISO 8601 in UTC; None if it was not registered."""
+        return next((str(row["time"]) for row in self.report["registration"]), None)
+
+    def hashes(self, arm: str) -> frozenset[str]:
+        """The cells of an arm."""
+        return frozenset(cell["hash"] for cell in self.report["cells"] if cell["arm"] == arm)
+
+    @property
     def task(self) -> str:
         """The task on which arms are compared."""
         return str(self.report["arms"][0]["task"])
 
-    @property
+    @cached_property
     def before(self) -> dict[str, float | None]:
         """The metrics on the compared task of the model that the baseline starts from; empty if they were not
         measured."""
@@ -82,6 +91,33 @@ class Kept:
 def cells_of(kept: Iterable[Kept]) -> list[dict[str, Any]]:
     """The rows of the cells, each once: a cell that was evaluated in two ways was trained only once."""
     return [*{cell["hash"]: cell for one in kept for cell in one.report["cells"]}.values()]
+
+
+def distinct_contrasts(kept: Iterable[Kept]) -> list[dict[str, Any]]:
+    """The contrasts of the runs, each once: two sweeps may compare the same cells under other names."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for one in kept:
+        for row in one.report["contrasts"]:
+            cells = one.hashes(row["arm"]), one.hashes(row["baseline"])
+            found.setdefault((*cells, *row["differences_pp"]), row)
+    return [*found.values()]
+
+
+def registered_before(run: Kept, others: Iterable[Kept]) -> list[Kept]:
+    """The other runs that were registered before it, which may have trained some of its cells."""
+    at = run.registered_at
+    return [one for one in others if at is not None and one.registered_at is not None and one.registered_at < at]
+
+
+def known_before(run: Kept, others: Iterable[Kept]) -> dict[str, str]:
+    """By arm, the name of a run that was registered before and compared cells of the arm with cells of the baseline."""
+    known: dict[str, str] = {}
+    for one in registered_before(run, others):
+        trained = {cell["hash"] for cell in one.report["cells"]}
+        if run.hashes(run.sweep.baseline) & trained:
+            arms = [arm for arm in run.sweep.arms if arm != run.sweep.baseline and run.hashes(arm) & trained]
+            known |= dict.fromkeys(arms, one.folder.name)
+    return known
 
 
 def cost_s(kept: Iterable[Kept]) -> float:
@@ -142,15 +178,16 @@ def _by_measure(prediction: Prediction, values: Values) -> tuple[Outcome, str]:
 
 
 def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
-    """Each arm of each run against the model before training: has training only sharpened?"""
-    return [
-        Judged(
-            f"{row['arm']} sharpens", one.folder.name, _COVERAGE.get(row["word"], "cannot be told"), str(row["word"])
-        )
-        for one in kept
-        for row in one.report["coverage"]
-        if row["against"] is None
-    ]
+    """Each arm of each run against the model before training: has training only sharpened? Of arms with the same cells
+    the first counts."""
+    found: dict[frozenset[str], Judged] = {}
+    for one in kept:
+        for row in one.report["coverage"]:
+            if row["against"] is None:
+                outcome = _COVERAGE.get(row["word"], "cannot be told")
+                judged = Judged(f"{row['arm']} sharpens", one.folder.name, outcome, str(row["word"]))
+                found.setdefault(one.hashes(row["arm"]) | {row["task"]}, judged)
+    return [*found.values()]
 
 
 def summary(found: Sequence[Judged]) -> str:

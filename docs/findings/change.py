@@ -64,7 +64,7 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
         [
             "## What training changed",
             markdown_table(["run", "score", "before", "after", "change, 95% interval", "moved"], rows),
-            "The cells are the baseline's. The interval is over their seeds, with the problems fixed.",
+            "Means over the cells of the baseline. The intervals are over their seeds, for these problems.",
             *(_elsewhere(name, one) for name, one in kept.items() if one.elsewhere),
         ]
     )

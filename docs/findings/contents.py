@@ -6,7 +6,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs.findings.answer import Judged, Kept, cost_s, judged, judged_coverage, kept_runs, summary
+from docs.findings.answer import (
+    Judged,
+    Kept,
+    cost_s,
+    distinct_contrasts,
+    judged,
+    judged_coverage,
+    kept_runs,
+    summary,
+)
 from docs.findings.source import Finding
 from harness.errors import RefusedError
 from reports.formats import count, duration, markdown_table
@@ -40,7 +49,7 @@ def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
         rows.append([number, finding.claim.strip(), finding.source, _answer(finding, found), cost])
     return _CONTENTS.format(
         table=markdown_table(["", "claim", "source", "answer", "cost"], rows),
-        contrasts=count(sum(len(one.contrasts) for one in others), "contrast"),
+        contrasts=count(len(distinct_contrasts(others)), "contrast"),
         sweeps=count(len(others), "sweep"),
         predictions=count(n_predictions, "prediction"),
         method=_METHOD if others else "",
@@ -48,12 +57,12 @@ def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
 
 
 def _answer(finding: Finding, found: Sequence[Judged]) -> str:
-    """The outcomes of the predictions, and how many runs are still to come."""
+    """The answer in words, the outcomes of the predictions, and how many runs are pending."""
     n_kept, n_runs = len(kept_runs(finding)), len(finding.runs)
     if not found and n_kept == 0:
         return "not run"
-    to_come = [] if n_kept == n_runs else [f"{n_runs - n_kept} of {count(n_runs, 'run')} to come."]
-    return " ".join([*([summary(found)] if found else []), *to_come])
+    pending = "" if n_kept == n_runs else f"{n_runs - n_kept} of {count(n_runs, 'run')} pending."
+    return " ".join(filter(None, [finding.answer, summary(found) if found else "", pending]))
 
 
 def with_head(readme: str, findings: Sequence[Finding], others: Sequence[Kept]) -> str:
@@ -69,15 +78,24 @@ _CONTENTS = """# Findings
 
 <!-- Made by `make findings`. -->
 
-Claims from the literature, each tested with a design that can decide it. Each page has the claim, the design, the
-verdicts, the cost, and the command that runs it again. Failed replications and open questions are kept.
+Claims from the literature, tested with paired seeds. Each page has the claim, the design and the effect that it could
+have detected, the verdicts, the cost, and the command that runs it again. Failed replications and open questions are
+kept.
 
 {table}
 
+Each claim was turned into predictions before the first cell was trained. A prediction about the score is shown if the
+interval of the difference lies wholly on the predicted side of 0, or for equivalence within ±1 pp. It is refuted if
+the interval rules out what is predicted: a gain of 1 pp, say. Otherwise it cannot be told.
+[Statistics](../explanation/statistics.md) explains the intervals, and what a look is. Anything else that is measured
+has no margin: it is judged by whether its own 95% interval lies above or below 0.
+
 The table rests on {contrasts} of {sweeps} and on {predictions}. Each sweep corrects for its own contrasts. Nothing is
-corrected across pages: where no arm differs, one sweep in twenty still shows a difference. All runs are of small models
-on a CPU; [Limits](../explanation/limits.md) says what that leaves open.
+corrected across pages or for what is measured beside the score: even if no arm differed, about one sweep in twenty
+would show a difference by chance. All runs are of small models on a CPU; [Limits](../explanation/limits.md) says what
+that leaves open.
 {method}"""
 _METHOD = """
-[What was learned about measuring](method.md) compares their noise, and says what fewer seeds would have shown.
+[What was learned about measuring](method.md) compares the noise of these sweeps, and says what fewer seeds would have
+shown.
 """

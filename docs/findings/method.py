@@ -1,5 +1,5 @@
-"""method.md: where the noise of all these comparisons came from, what pairing saved, and what fewer seeds would have
-seen."""
+"""method.md: what the comparisons cost, where their noise came from, what pairing saved, and what fewer seeds would
+have seen."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from docs.findings.answer import Kept, kept_runs
+from docs.findings.answer import Kept, cells_of, cost_s, distinct_contrasts, kept_runs
 from docs.findings.source import Finding
-from reports.formats import MISSING, count, markdown_table, ratio
+from reports.formats import MISSING, count, duration, markdown_table, percent, ratio
 from reports.statistics import power
 
 FEW_SEEDS = (3, 6)
@@ -24,19 +24,32 @@ _PARTS = {
     "problems": "by the choice of problems",
 }
 
+_OF_ONE_SEED = ("seeds", "seeds_x_problems", "sampling")
+
 Row = dict[str, Any]
+Effect = tuple[float, float]
+"""A difference, and the sd of one seed's difference, in percentage points."""
 
 
 def method_page(findings: Sequence[Finding], kept: Sequence[Kept]) -> str:
     """method.md, over the runs that are kept."""
-    rows = [row for one in kept for row in one.report["contrasts"]]
+    rows = distinct_contrasts(kept)
     found = [row for row in rows if row["verdict"] in ("better", "worse") and (_sd_pp(row) or 0) > 0]
+    effects = _effects(findings, found)
     return _PAGE.format(
         comparisons=count(len(rows), "comparison"),
         sweeps=count(len(kept), "sweep"),
+        cells=count(len(cells_of(kept)), "cell"),
+        took=duration(cost_s(kept)),
+        main_part=_main_part(kept),
+        saving=_saving(kept),
         budget=_budget(kept),
         pairing=_pairing(kept),
-        visible=_visible(findings, found),
+        few=_few(effects["found here"]),
+        visible=markdown_table(
+            ["effects", "number", "1 seed", *(f"{n} seeds" for n in FEW_SEEDS)],
+            [_visible_row(name, rows) for name, rows in effects.items()],
+        ),
     )
 
 
@@ -44,7 +57,14 @@ _PAGE = """# What was learned about measuring
 
 <!-- Made by `make findings`. -->
 
-Over {comparisons} of an arm with its baseline, in {sweeps}.
+This page covers {comparisons} of an arm with its baseline, in {sweeps}. Their {cells} took {took} of training and
+evaluation, one cell at a time.
+
+In short:
+
+- {main_part}
+- {saving}
+- {few}
 
 ## Where the noise comes from
 
@@ -68,7 +88,9 @@ that of the paired mean difference over an unpaired one: at 0.5, pairing saved h
 {visible}
 
 An effect counts as visible if a design with so many seeds finds it with 80% power at the 5% level, without any
-correction. For one seed the sd is taken as known from elsewhere; nobody who has one seed knows it.
+correction. For one seed the sd is taken as known from elsewhere; nobody who has one seed knows it. The sources measured
+their effects on other tasks, with other noise. Those found here are the ones that came out significant, so their sizes
+are overestimated on average.
 """
 
 
@@ -98,16 +120,39 @@ def _part_pp(part: str) -> Callable[[Row], float | None]:
 def _budget(kept: Sequence[Kept]) -> str:
     rows = []
     for one in kept:
-        known = [row for row in one.report["contrasts"] if row["variance"] and not row["variance"]["refused"]]
-        parts = [_root_mean_square(known, part) for part in (_sd_pp, *map(_part_pp, _PARTS))]
-        rows.append([one.folder.name, str(len(one.sweep.seeds)), *parts])
-    return markdown_table(["run", "seeds", "one seed", *_PARTS.values()], rows)
+        parts = [_root_mean_square(one, part) for part in (_sd_pp, *map(_part_pp, _PARTS))]
+        shown = [MISSING if part is None else f"{part:.2f}" for part in parts]
+        rows.append([one.folder.name, str(len(one.sweep.seeds)), *shown])
+    return markdown_table(["run", "seeds", "one seed's difference", *_PARTS.values()], rows)
 
 
-def _root_mean_square(rows: Sequence[Row], value: Callable[[Row], float | None]) -> str:
-    """Over comparisons. Unlike medians, mean variances still add up if they add up in each comparison."""
+def _root_mean_square(kept: Kept, value: Callable[[Row], float | None]) -> float | None:
+    """Over the comparisons of a run. Unlike medians, mean variances still add up if they add up in each comparison."""
+    rows = [row for row in kept.report["contrasts"] if row["variance"] and not row["variance"]["refused"]]
     known = [one for row in rows if (one := value(row)) is not None]
-    return f"{math.sqrt(statistics.fmean(one**2 for one in known)):.2f}" if known else MISSING
+    return math.sqrt(statistics.fmean(one**2 for one in known)) if known else None
+
+
+def _main_part(kept: Sequence[Kept]) -> str:
+    """In how many runs the seeds of training are the largest part of the noise of a seed's difference."""
+    parts = [[_root_mean_square(one, _part_pp(part)) or 0.0 for part in _OF_ONE_SEED] for one in kept]
+    known = [run for run in parts if any(run)]
+    largest = sum(run[0] == max(run) for run in known)
+    return (
+        f"In {largest} of {count(len(known), 'run')} the training seed is the largest source of noise: more seeds pay,"
+        " more samples of each problem hardly do."
+    )
+
+
+def _saving(kept: Sequence[Kept]) -> str:
+    """In how many runs pairing saved how much."""
+    ratios = [_median(one.report["contrasts"], lambda row: row["variance_ratio"]) for one in kept]
+    known = [one for one in ratios if one is not None]
+    half, tenth = sum(one <= 0.5 for one in known), sum(one > 0.9 for one in known)
+    return (
+        f"Pairing saved half of the variance or more in {half} of {count(len(known), 'run')}, and less than a tenth in"
+        f" {tenth}. The median run kept {percent(statistics.median(known))} of it."
+    )
 
 
 def _pairing(kept: Sequence[Kept]) -> str:
@@ -119,25 +164,25 @@ def _pairing(kept: Sequence[Kept]) -> str:
     return markdown_table(["run", "correlation", "variance ratio"], rows)
 
 
-def _visible(findings: Sequence[Finding], found: Sequence[Row]) -> str:
-    """How many effects so many seeds would have shown: those that the sources report, and those found here."""
+def _effects(findings: Sequence[Finding], found: Sequence[Row]) -> dict[str, list[Effect]]:
+    """Those that the sources report, and those found here."""
     published = []
     for finding in findings:
         rows = [row for one in kept_runs(finding).values() for row in one.report["contrasts"]]
         if finding.published_pp is not None and (sd := _median(rows, _sd_pp)):
             published.append((finding.published_pp, sd))
     ours = [(abs(row["difference_pp"]), sd) for row in found if (sd := _sd_pp(row))]
-    return markdown_table(
-        ["effects", "number", "1 seed", *(f"{n} seeds" for n in FEW_SEEDS)],
-        [
-            _visible_row("reported by the sources, with the noise measured here", published),
-            _visible_row("found here", ours),
-        ],
-    )
+    return {"reported by the sources, with the noise measured here": published, "found here": ours}
 
 
-def _visible_row(name: str, effects: Sequence[tuple[float, float]]) -> list[str]:
-    """effects: each with the sd of one seed's difference, in percentage points."""
+def _few(effects: Sequence[Effect]) -> str:
+    """The last row of the table in words."""
+    _, number, one, three, six = _visible_row("", effects)
+    return f"Of {number} effects that were found here, one seed would have shown {one}, three seeds {three}, six {six}."
+
+
+def _visible_row(name: str, effects: Sequence[Effect]) -> list[str]:
+    """How many effects so many seeds would have shown."""
     by_one = sum(effect >= ONE_SEED_SDS * sd for effect, sd in effects)
     by_few = [sum(effect >= power(sd, n=n).effect for effect, sd in effects) for n in FEW_SEEDS]
     return [name, str(len(effects)), str(by_one), *map(str, by_few)]

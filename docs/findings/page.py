@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from docs.findings import change
+from docs.findings import change, sharpening
 from docs.findings import imported as imported_runs
-from docs.findings.answer import OUTCOMES, Judged, Kept, cells_of, cost_s, kept_runs, summary
+from docs.findings.answer import (
+    Judged,
+    Kept,
+    cells_of,
+    cost_s,
+    kept_runs,
+    known_before,
+    registered_before,
+    summary,
+)
 from docs.findings.contents import answers
 from docs.findings.measures import difference
-from docs.findings.source import Finding
+from docs.findings.source import Finding, Run
+from evals.yaml_file import load_yaml
 from reports.formats import count, duration, markdown_table, number, percent, points, tokens
 from reports.page.verdict import statements
 
@@ -18,7 +27,7 @@ FIGURE = "forest.svg"
 NOT_WRITTEN = "Not written yet."
 _ABOUT_MEASURES = """\
 Means over the cells of an arm. In brackets: the difference from the baseline over the seeds, with its 95% interval, not
-corrected. Where the report has them:
+corrected. Where to find them in the report:
 
 {where}"""
 
@@ -33,10 +42,10 @@ def page(finding: Finding, others: Sequence[Kept]) -> str:
         f"# {finding.number}. {finding.title}",
         f"<!-- Made by `make findings`; the words by hand are in {finding.number:02d}_{finding.name}.yaml. -->",
         f"> {finding.claim.strip()}\n>\n> {finding.source}",
-        *([f"**{summary(found)}**"] if found else []),
+        *([f"**{' '.join(filter(None, [finding.answer, summary(found)]))}**"] if found else []),
         *([f"Not run yet: {', '.join(missing)}."] if missing else []),
-        *([_coverage_table(found)] if about_all else [_predictions(found)] if found else []),
-        *(_run(name, one, finding.runs[name].is_another_evaluation) for name, one in kept.items()),
+        *([sharpening.section(finding, found, others)] if about_all else [_predictions(found)] if found else []),
+        *(_run(name, one, finding.runs[name], others) for name, one in kept.items()),
         *([_measures(finding, kept)] if finding.measures and kept else []),
         *([change.section(finding, kept)] if kept else []),
         *(imported_runs.section(name, one) for name, one in imported.items()),
@@ -51,16 +60,7 @@ def _predictions(found: Sequence[Judged]) -> str:
     return markdown_table(["run", "the claim predicts", "", "because"], rows)
 
 
-def _coverage_table(found: Sequence[Judged]) -> str:
-    """By run, how many arms have which word against the model before training."""
-    rows = []
-    for run in dict.fromkeys(one.run for one in found):
-        counts = Counter(one.outcome for one in found if one.run == run)
-        rows.append([run, *(str(counts[outcome]) for outcome in OUTCOMES)])
-    return markdown_table(["run", "arms that sharpened", "arms that discovered", "cannot be told"], rows)
-
-
-def _run(name: str, kept: Kept, is_another_evaluation: bool) -> str:
+def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
     report, sweep = kept.report, kept.sweep
     detectable = [row["detectable_pp"] for row in kept.contrasts if row["detectable_pp"] is not None]
     before = kept.before
@@ -70,14 +70,39 @@ def _run(name: str, kept: Kept, is_another_evaluation: bool) -> str:
         f"before training {percent(before.get('pass@1'))} pass@1, {percent(before.get('truncated_frac'))} truncated",
         f"detectable effect {_range_pp(detectable)}",
     ]
-    registered = [row["sentence"] for row in report["registration"]] or ["Not registered before its first cell."]
-    if is_another_evaluation:
-        registered = ["Another evaluation of the cells of a registered run; it was not registered itself."]
+    headline = report["headline"][0]["sentence"].replace(f"`bench run {run.name} ", f"`{run.command_without_looks} ")
     said = [f"- {one.sentence}" for one in statements(report)]
-    lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", report["headline"][0]["sentence"], "\n".join(said)]
+    lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", _arms(run), headline, "\n".join(said)]
     if (kept.folder / FIGURE).is_file():
         lines.append(f"![Differences with their intervals](records/{kept.folder.name}/{FIGURE})")
-    return "\n\n".join([*lines, *registered])
+    if run.is_another_evaluation:
+        lines.append("Another evaluation of the cells of a registered run; it was not registered itself.")
+    else:
+        lines.append(_registered(kept, others))
+    return "\n\n".join(lines)
+
+
+def _arms(run: Run) -> str:
+    """What the sweep file sets. The arms of a grid have it in their names."""
+    asked = load_yaml(run.sweep_file)
+    base = ", ".join(f"`{knob}: {value}`" for knob, value in asked.get("base", {}).items())
+    arms = [
+        (arm, ", ".join(f"`{knob}: {value}`" for knob, value in knobs.items()))
+        for arm, knobs in asked.get("arms", {}).items()
+    ]
+    return "\n".join([f"All arms: {base}.", "", *(f"- {arm}: {knobs or 'as it is'}" for arm, knobs in arms)])
+
+
+def _registered(kept: Kept, others: Sequence[Kept]) -> str:
+    """When the question was registered, and what was known of it then."""
+    sentences = [row["sentence"] for row in kept.report["registration"]] or ["Not registered before its first cell."]
+    own = {cell["hash"] for cell in kept.report["cells"]}
+    earlier = own & {cell["hash"] for one in registered_before(kept, others) for cell in one.report["cells"]}
+    if earlier:
+        sentences.append(f"{len(earlier)} of its {count(len(own), 'cell')} were trained for runs registered earlier.")
+    for arm, name in known_before(kept, others).items():
+        sentences.append(f"How {arm} compares was known from {name}.")
+    return " ".join(sentences)
 
 
 def _range_pp(values: Sequence[float]) -> str:
@@ -131,7 +156,7 @@ def _again(finding: Finding, kept: dict[str, Kept]) -> str:
 
 _AGAIN = """## Cost, and how to run it again
 
-{cells}, {generated} generated tokens; {took} if one cell runs after another. Numerics {numerics}.
+{cells}, {generated} generated tokens; {took} with one cell at a time. Numerics {numerics}.
 
 ```
 {commands}

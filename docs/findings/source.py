@@ -13,6 +13,7 @@ from docs.findings.measures import Measure
 from evals.yaml_file import load_yaml
 from harness.config.resolve import readable_errors
 from harness.errors import RefusedError, UnknownNameError
+from harness.plan.sweep_file import SHIPPED
 from reports.page.requirements import parse_requirement
 
 FOLDER = Path(__file__).parent
@@ -51,6 +52,11 @@ class Run(Part):
         return Path(self.sweep).stem
 
     @property
+    def sweep_file(self) -> Path:
+        path = Path(self.sweep)
+        return path if path.suffix == ".yaml" else SHIPPED / f"{self.sweep}.yaml"
+
+    @property
     def place(self) -> str:
         """The name of its home: the profile, and what was set of the training. Another evaluation of the same cells
         has the same home, where nothing is trained for it."""
@@ -77,13 +83,22 @@ class Run(Part):
     @property
     def options(self) -> list[str]:
         """Those of `bench freeze` and `bench run`."""
-        options = ["--profile", self.profile, *(word for setting in self.set for word in ("--set", setting))]
-        options += [] if self.most_seeds is None else ["--until", "verdict", "--most-seeds", str(self.most_seeds)]
-        return [*options, "--home", str(HOME / self.place)]
+        looks = [] if self.most_seeds is None else ["--until", "verdict", "--most-seeds", str(self.most_seeds)]
+        return [*self._setting, *looks]
 
     @property
     def command(self) -> str:
         return shlex.join(["bench", "run", self.sweep, *self.options])
+
+    @property
+    def command_without_looks(self) -> str:
+        """What a number of seeds can be added to."""
+        return shlex.join(["bench", "run", self.sweep, *self._setting])
+
+    @property
+    def _setting(self) -> list[str]:
+        settings = [word for setting in self.set for word in ("--set", setting)]
+        return ["--profile", self.profile, *settings, "--home", str(HOME / self.place)]
 
 
 class Imported(Part):
@@ -140,7 +155,7 @@ class Finding(Part):
     coverage. about: `coverage` for the claim about every run of every finding, that training sharpens. imported: runs
     that others made, by a name that the page uses. measures: what is shown beside the score, by the name that the page
     uses. on_gpu: a run that would need a GPU, which the page names as not
-    run. paragraph: how to read the answer, written by hand.
+    run. answer: the answer in a sentence. paragraph: how to read it. Both are written by hand, after the run.
     """
 
     number: int = Field(ge=1)
@@ -155,6 +170,7 @@ class Finding(Part):
     measures: dict[str, Annotated[str, AfterValidator(_is_measure)]] = {}
     published_pp: float | None = Field(None, gt=0, description="the effect that the source reports, if it does")
     on_gpu: Run | None = None
+    answer: str = ""
     paragraph: str = ""
 
     @model_validator(mode="after")

@@ -1,0 +1,93 @@
+"""The claim about all runs: whether training sharpened what the model could do already, or discovered something."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from docs.findings.answer import OUTCOMES, Judged, Kept
+from docs.findings.source import Finding
+from reports.drawing.rendering import Drawing, render_figure
+from reports.drawing.style import GREY, INK, new_figure
+from reports.formats import count, markdown_table, percent
+
+CEILING = 0.98
+"""Where the model before training solves more than this share within k samples, there is no room to discover."""
+_ROW_IN, _AXIS_IN = 0.24, 0.7
+
+Row = dict[str, Any]
+
+
+def figure_name(finding: Finding) -> str:
+    return f"{finding.number:02d}_{finding.name}.svg"
+
+
+def section(finding: Finding, found: Sequence[Judged], others: Sequence[Kept]) -> str:
+    """By run, how many arms have which word; and the change of every arm at one sample and at the most. Arms with the
+    same cells as another run's are counted there."""
+    rows = []
+    for one in others:
+        counts = Counter(judged.outcome for judged in found if judged.run == one.folder.name)
+        if not counts:
+            continue
+        k = max(row["k"][-1] for row in _trained(one))
+        before = one.before.get(f"pass@{k}")
+        room = "no" if before is not None and before > CEILING else "yes"
+        rows.append([one.folder.name, str(k), percent(before), room, *(str(counts[outcome]) for outcome in OUTCOMES)])
+    columns = ["run", "largest k", "pass@k before training, there", "room to discover"]
+    return _SECTION.format(
+        arms=count(len(found), "arm"),
+        table=markdown_table([*columns, "arms that sharpened", "that discovered", "cannot be told"], rows),
+        ceiling=percent(CEILING),
+        figure=figure_name(finding),
+    )
+
+
+_SECTION = """{arms} of all findings, each against the model that it started from.
+
+{table}
+
+An arm sharpened if pass@1 rose and pass@k fell at a large k; it discovered if pass@k rose at a large k. The intervals
+hold at every k at once. There is no room to discover where the model before training solves more than {ceiling} of the
+problems within k samples.
+
+![Change of pass@k at one sample and at the most]({figure})
+"""
+
+
+def figure(others: Sequence[Kept]) -> str:
+    """An SVG: for every run, by how much training changed pass@k in the cells of the baseline, at k = 1 and at the
+    largest k, with its interval."""
+    rows = [*_baselines(others)]
+
+    def draw() -> Drawing:
+        drawn = new_figure(_ROW_IN * len(rows) + _AXIS_IN)
+        for at, (axes, title) in enumerate(zip(drawn.subplots(1, 2, sharey=True), ("k = 1", "largest k"), strict=True)):
+            place = (0, -1)[at]
+            for y, (_, row) in enumerate(rows):
+                middle, low, high = (row[f"{part}_pp"][place] for part in ("difference", "low", "high"))
+                axes.plot([low, high], [y, y], color=INK, linewidth=1.5)
+                axes.plot(middle, y, "o", color=INK, markersize=4)
+            axes.axvline(0, color=GREY, linewidth=0.9)
+            axes.set_title(title)
+            axes.set_xlabel("trained - before (pp)")
+            axes.set_yticks(range(len(rows)), labels=[name for name, _ in rows])
+            axes.set_ylim(len(rows) - 0.5, -0.5)
+        return Drawing(drawn, "", [])
+
+    rendered = render_figure("sharpening", "Change of pass@k at one sample and at the most", draw)
+    assert rendered is not None
+    return rendered.svg
+
+
+def _baselines(others: Sequence[Kept]) -> Iterator[tuple[str, Row]]:
+    for one in others:
+        row = next((row for row in _trained(one) if row["arm"] == one.sweep.baseline), None)
+        if row is not None and row["low_pp"] is not None:
+            yield one.folder.name, row
+
+
+def _trained(kept: Kept) -> list[Row]:
+    """The coverage of its arms against the model before training."""
+    return [row for row in kept.report["coverage"] if row["against"] is None]
