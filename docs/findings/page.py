@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from docs.findings import change, sharpening
 from docs.findings import imported as imported_runs
@@ -85,12 +87,14 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
 def _arms(run: Run) -> str:
     """What the sweep file sets. The arms of a grid have it in their names."""
     asked = load_yaml(run.sweep_file)
-    base = ", ".join(f"`{knob}: {value}`" for knob, value in asked.get("base", {}).items())
-    arms = [
-        (arm, ", ".join(f"`{knob}: {value}`" for knob, value in knobs.items()))
-        for arm, knobs in asked.get("arms", {}).items()
-    ]
-    return "\n".join([f"All arms: {base}.", "", *(f"- {arm}: {knobs or 'as it is'}" for arm, knobs in arms)])
+    arms = [f"- {arm}: {_settings(knobs) or 'as it is'}" for arm, knobs in asked.get("arms", {}).items()]
+    return "\n".join([f"All arms: {_settings(asked.get('base', {}))}.", "", *arms])
+
+
+def _settings(knobs: dict[str, Any]) -> str:
+    return ", ".join(
+        f"`{knob}: {value if isinstance(value, str) else json.dumps(value)}`" for knob, value in knobs.items()
+    )
 
 
 def _registered(kept: Kept, others: Sequence[Kept]) -> str:
@@ -142,7 +146,9 @@ def _measure(kept: Kept, measure: str, arm: str) -> str:
 def _again(finding: Finding, kept: dict[str, Kept]) -> str:
     cells = cells_of(kept.values())
     numerics = sorted({one.numerics for one in kept.values()})
-    on_gpu = "" if finding.on_gpu is None else f"\nNot run on a GPU: `{finding.on_gpu.command}`.\n"
+    on_gpu = (
+        "" if finding.on_gpu is None else _ON_GPU.format(command=finding.on_gpu.command, profile=finding.on_gpu.profile)
+    )
     return _AGAIN.format(
         cells=count(len(cells), "cell"),
         generated=tokens(sum(cell["generated_tokens"] for cell in cells)),
@@ -154,6 +160,13 @@ def _again(finding: Finding, kept: dict[str, Kept]) -> str:
     )
 
 
+_ON_GPU = """
+Not run on a GPU: where one was at hand, the model of the profile {profile} was not.
+
+```
+{command}
+```
+"""
 _AGAIN = """## Cost, and how to run it again
 
 {cells}, {generated} generated tokens; {took} with one cell at a time. Numerics {numerics}.
