@@ -85,10 +85,11 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
 
 
 def _arms(run: Run) -> str:
-    """What the sweep file sets. The arms of a grid have it in their names."""
+    """What the sweep file sets."""
     asked = load_yaml(run.sweep_file)
     arms = [f"- {arm}: {_settings(knobs) or 'as it is'}" for arm, knobs in asked.get("arms", {}).items()]
-    return "\n".join([f"All arms: {_settings(asked.get('base', {}))}.", "", *arms])
+    grid = [f"- grid: {_settings(asked['grid'])}"] if "grid" in asked else []
+    return "\n".join([f"All arms: {_settings(asked.get('base', {}))}.", "", *arms, *grid])
 
 
 def _settings(knobs: dict[str, Any]) -> str:
