@@ -20,7 +20,7 @@ from docs.findings.answer import Kept, _judged, all_runs, distinct_contrasts, ju
 from docs.findings.change import before_and_after
 from docs.findings.contents import HEAD_ROWS, README, with_head
 from docs.findings.measures import Measure, difference, measures_table
-from docs.findings.method import ONE_SEED_SDS, _budget, _visible_row
+from docs.findings.method import ONE_SEED_SDS, _again, _budget, _visible_row
 from docs.findings.page import _registered
 from docs.findings.sharpening import section
 from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
@@ -448,6 +448,20 @@ def test_the_parts_of_the_noise_add_up() -> None:
     last = _budget([kept]).splitlines()[-1]
     assert last == "| mine | 4 | 2.31 | 1.73 | 1.00 | 1.15 | 0.50 |"
     assert math.isclose(np.var(differences, ddof=1), 1.73**2 + 1.00**2 + 1.15**2, rel_tol=0.01)
+
+
+def test_cells_that_were_trained_again_are_compared_with_the_first() -> None:
+    """Only those whose weights differ: the same weights are another evaluation, or the same cell in another sweep."""
+    cells = {"first": [("a", 80.0), ("b", 70.0), ("c", 60.0)], "again": [("A", 81.0), ("B", 73.0), ("c", 0.0)]}
+    cells["other"] = [("A", 81.0), ("B", 73.0), ("C", 65.0)]  # one change only
+    runs = []
+    for day, (name, trained) in enumerate(cells.items()):
+        run = run_of(name, f"2026-01-0{day + 1}", {"arm": []})
+        run.report["cells"] = [
+            {"hash": str(place), "digest": digest, "score_pp": score} for place, (digest, score) in enumerate(trained)
+        ]
+        runs.append(run)
+    assert _again(runs[::-1]).splitlines()[2:] == ["| again | 2 | +2.00 | 1.41 |"]
 
 
 def test_few_seeds_see_large_effects_only() -> None:

@@ -45,6 +45,7 @@ def method_page(findings: Sequence[Finding], kept: Sequence[Kept]) -> str:
         saving=_saving(kept),
         budget=_budget(kept),
         pairing=_pairing(kept),
+        again=_again(kept),
         few=_few(effects["found here"]),
         visible=markdown_table(
             ["effects", "number", "1 seed", *(f"{n} seeds" for n in FEW_SEEDS)],
@@ -82,6 +83,15 @@ the same kind and size. Neither more seeds nor more samples reduce it.
 
 Medians over the comparisons of a run. The correlation is that of the two arms' scores over seeds. The variance ratio is
 that of the paired mean difference over an unpaired one: at 0.5, pairing saved half of the seeds. Above 1 it cost some.
+
+## What training the same cells again changes
+
+{again}
+
+These cells have the settings and the seed of cells of an earlier run, and were trained anew on another machine, to
+weights that are not the same: sums are rounded in another order. With one update for each rollout the score of a cell
+hardly changes. With four, in the run `entropy`, the small differences grow until two trainings of one cell are as far
+apart as two seeds. On one machine a cell trained again is the same to the last bit.
 
 ## What fewer seeds would have seen
 
@@ -162,6 +172,22 @@ def _pairing(kept: Sequence[Kept]) -> str:
         medians = [_median(contrasts, lambda row, key=key: row[key]) for key in ("correlation", "variance_ratio")]  # type: ignore[misc]
         rows.append([one.folder.name, *map(ratio, medians)])
     return markdown_table(["run", "correlation", "variance ratio"], rows)
+
+
+def _again(kept: Sequence[Kept]) -> str:
+    """A row for each run with cells that an earlier run had trained to other weights: how much their scores differ."""
+    rows, trained = [], dict[str, dict[str, float]]()
+    for one in sorted(kept, key=lambda run: run.registered_at or ""):
+        changes = []
+        for cell in one.report["cells"]:
+            scores = trained.setdefault(cell["hash"], {})
+            if scores and cell["digest"] not in scores:
+                changes.append(cell["score_pp"] - next(iter(scores.values())))
+            scores.setdefault(cell["digest"], cell["score_pp"])
+        if len(changes) > 1:
+            mean, sd = statistics.fmean(changes), statistics.stdev(changes)
+            rows.append([one.folder.name, str(len(changes)), f"{mean:+.2f}", f"{sd:.2f}"])
+    return markdown_table(["run", "cells", "mean change (pp)", "sd of a cell's change (pp)"], rows)
 
 
 def _effects(findings: Sequence[Finding], found: Sequence[Row]) -> dict[str, list[Effect]]:
