@@ -51,8 +51,8 @@ test-verl: .venv-verl
 docs: .venv/installed-docs
 	$(BIN)/python -m mkdocs build --strict --quiet
 
-# Tests the claims of the literature and writes docs/findings/. It takes several nights, continues where it stopped, and
-# skips runs that are kept there. `make findings ONLY="1 4" WORKERS=1` runs only these two, one cell at a time.
+# Tests the claims of the literature and writes docs/findings/. It takes about four hours on 2 cores, continues where
+# it stopped, and skips runs that are kept there. `make findings ONLY="1 4" WORKERS=1` runs only these two, one cell at a time.
 findings: .venv/installed
 	$(BIN)/python -m docs.findings $(ONLY) $(if $(WORKERS),--workers $(WORKERS))
 

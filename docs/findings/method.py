@@ -203,8 +203,8 @@ def _effects(findings: Sequence[Finding], found: Sequence[Row]) -> dict[str, lis
 
 def _few(effects: Sequence[Effect]) -> str:
     """The last row of the table in words."""
-    _, number, one, three, six = _visible_row("", effects)
-    return f"Of {number} effects that were found here, one seed would have shown {one}, three seeds {three}, six {six}."
+    _, number, _, three, six = _visible_row("", effects)
+    return f"Of {number} effects that were found here, three seeds would have shown {three}, and six seeds {six}."
 
 
 def _visible_row(name: str, effects: Sequence[Effect]) -> list[str]:
