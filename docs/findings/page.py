@@ -85,11 +85,12 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
 
 
 def _arms(run: Run) -> str:
-    """What the sweep file sets."""
+    """What the sweep file sets, and the run."""
     asked = load_yaml(run.sweep_file)
+    base = asked.get("base", {}) | dict(one.split("=", 1) for one in run.set)
     arms = [f"- {arm}: {_settings(knobs) or 'as it is'}" for arm, knobs in asked.get("arms", {}).items()]
     grid = [f"- grid: {_settings(asked['grid'])}"] if "grid" in asked else []
-    return "\n".join([f"All arms: {_settings(asked.get('base', {}))}.", "", *arms, *grid])
+    return "\n".join([f"All arms: {_settings(base)}.", "", *arms, *grid])
 
 
 def _settings(knobs: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from docs.findings.answer import OUTCOMES, Judged, Kept
 from docs.findings.source import Finding
 from reports.drawing.rendering import Drawing, render_figure
-from reports.drawing.style import GREY, INK, new_figure
+from reports.drawing.style import GREY, INK, new_figure, short_name
 from reports.formats import count, markdown_table, percent
 
 CEILING = 0.98
@@ -72,7 +72,7 @@ def figure(others: Sequence[Kept]) -> str:
             axes.axvline(0, color=GREY, linewidth=0.9)
             axes.set_title(title)
             axes.set_xlabel("trained - before (pp)")
-            axes.set_yticks(range(len(rows)), labels=[name for name, _ in rows])
+            axes.set_yticks(range(len(rows)), labels=[short_name(name) for name, _ in rows])
             axes.set_ylim(len(rows) - 0.5, -0.5)
         return Drawing(drawn, "", [])
 
