@@ -414,8 +414,8 @@ def test_a_page_says_what_was_known_when_a_run_was_registered() -> None:
     said = [_registered(one, runs).partition("first cell. ")[2] for one in runs]
     assert said == [
         "",
-        "4 of its 6 cells share settings and seed with cells of runs registered earlier. How batch compares was known from first.",
-        "2 of its 4 cells share settings and seed with cells of runs registered earlier.",
+        "4 of its 6 cells have the settings of cells registered earlier. How batch compares was known from first.",
+        "2 of its 4 cells have the settings of cells registered earlier.",
     ]
     assert [row["arm"] for row in distinct_contrasts(runs)] == ["none", "other", "new", "batch"]
 

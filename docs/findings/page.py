@@ -106,7 +106,7 @@ def _registered(kept: Kept, others: Sequence[Kept]) -> str:
     earlier = own & {cell["hash"] for one in registered_before(kept, others) for cell in one.report["cells"]}
     if earlier:
         sentences.append(
-            f"{len(earlier)} of its {count(len(own), 'cell')} share settings and seed with cells of runs registered earlier."
+            f"{len(earlier)} of its {count(len(own), 'cell')} have the settings of cells registered earlier."
         )
     for arm, name in known_before(kept, others).items():
         sentences.append(f"How {arm} compares was known from {name}.")
