@@ -6,7 +6,6 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,12 @@ from scipy import stats
 
 from docs.findings import __main__ as findings_program
 from docs.findings import imported, source
-from docs.findings.answer import Kept, _judged, all_runs, distinct_contrasts, judged, judged_coverage, summary
+from docs.findings.answer import Kept, _judged, all_runs, judged, summary
 from docs.findings.change import before_and_after
 from docs.findings.contents import HEAD_ROWS, README, with_head
 from docs.findings.measures import Measure, difference, measures_table
-from docs.findings.method import ONE_SEED_SDS, _again, _budget, _visible_row
-from docs.findings.page import _registered
-from docs.findings.sharpening import section
 from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
+from harness.config.hashing import NUMERICS_VERSION
 from harness.errors import RefusedError
 from harness.plan import make_plan
 from harness.records.files import write_json
@@ -79,6 +76,18 @@ def test_what_is_committed_is_whole() -> None:
         difference = verify_kept(folder).difference
         assert difference is None, f"{folder.name}: {difference.sentence}"
     assert sum(path.stat().st_size for path in RECORDS.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECORDS.glob("*") if path.is_dir()))
+def test_the_command_of_a_page_asks_for_the_cells_that_are_kept(name: str) -> None:
+    """So that a reader who runs it repeats them: no sweep, profile or default has changed since."""
+    kept, run = Kept(RECORDS / name), RUNS[name]
+    if kept.numerics != NUMERICS_VERSION:
+        pytest.skip(f"trained under numerics {kept.numerics}")
+    if "smollm2" in name and not Path(".models").is_dir():
+        pytest.skip("needs the model that `make models` fetches to .models")
+    plan = make_plan(run.sweep, run.profile, run.set, seeds=len(kept.sweep.seeds))
+    assert {cell.hash for cell in plan.cells} == kept.settings()
 
 
 ARMS = {"base": 0.0, "up": 3.0, "same": 0.0}
@@ -174,7 +183,7 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     )
     assert "bench run mine --profile tiny" in page and "before training 35% pass@1" in page
     assert "The knob \\| helps." in first["README.md"], "a bar ends no cell of the table"
-    assert "All arms: `algorithm: grpo`." in page and "- up: `objective.scale: none`\n- same: as it is" in page
+    assert "All arms: `algorithm: grpo`." in page and "- up: `objective.scale: none`\n- same: no changes" in page
     assert "2 contrasts of 1 sweep and on 7 predictions" in first["README.md"]
     assert "[A knob](docs/findings/01_knob.md) | It helps. 7 predictions" in (own / "README.md").read_text()
 
@@ -238,7 +247,8 @@ def test_the_readme_shows_the_head_of_the_table(own: Path, ended: Path) -> None:
 
 def test_what_training_changed_is_against_the_model_before_it(own: Path, ended: Path) -> None:
     """The start solves 35 %, and a cell of the baseline about 40 %."""
-    claim(own, measures={"right answers": "final_scores.pass@1"}, predicts=[])
+    measures = {"right answers": "final_scores.pass@1", "elsewhere": "final_scores.pass@1[task=direct:arithmetic]"}
+    claim(own, measures=measures, predicts=[])
     findings_program.main([], runner(ended, []))
     kept = Kept(own / "records" / "mine-tiny")
     scores = [value for (arm, _), value in kept.measures["final_scores.pass@1"].items() if arm == "base"]
@@ -249,6 +259,7 @@ def test_what_training_changed_is_against_the_model_before_it(own: Path, ended: 
     page = (own / "folder" / "01_knob.md").read_text()
     assert f"| small | pass@1 | {row}" in page
     assert f"| small | right answers | {row}" in page, "a measure of the final scores, under its own name"
+    assert "| small | elsewhere |" not in page, "the score of another task is not this one's"
 
 
 def test_a_cell_is_compared_with_its_start_on_other_tasks(
@@ -387,88 +398,6 @@ def test_a_difference_of_a_measure_is_paired_by_seed() -> None:
     assert difference(values, "absent", "base") is None
     alone = difference({("arm", 0): 1.0, ("arm", 1): 2.0}, "arm", None)
     assert alone is not None and alone.mean == 1.5 and math.isnan(alone.low)
-
-
-def run_of(name: str, at: str, cells: dict[str, list[str]], words: Sequence[str] = ()) -> Kept:
-    """A run that was registered at a time. cells: of each arm, the baseline first. words: of each, its coverage."""
-    kept = Kept(Path(name))
-    arms = [*cells]
-    hashes = [{"arm": arm, "hash": one} for arm, found in cells.items() for one in found]
-    contrasts = [{"arm": arm, "baseline": arms[0], "differences_pp": [1.0]} for arm in arms[1:]]
-    coverage = [
-        {"arm": arm, "against": None, "task": "sums", "word": word, "k": [1, 16], "low_pp": None}
-        for arm, word in zip(arms, words, strict=False)
-    ]
-    vars(kept)["sweep"] = SimpleNamespace(baseline=arms[0], arms=arms)
-    registered = [{"time": at, "sentence": "Registered before the first cell."}]
-    vars(kept)["report"] = {"registration": registered, "cells": hashes, "contrasts": contrasts, "coverage": coverage}
-    return kept
-
-
-def test_a_page_says_what_was_known_when_a_run_was_registered() -> None:
-    """Two sweeps may train the same cells under other names."""
-    first = run_of("first", "2026-01-01", {"grpo": ["a", "b"], "none": ["c", "d"], "other": ["e", "f"]})
-    alike = run_of("alike", "2026-01-02", {"group": ["a", "b"], "batch": ["c", "d"], "new": ["x", "y"]})
-    third = run_of("third", "2026-01-03", {"weak": ["m", "n"], "batch": ["c", "d"]})
-    runs = [first, alike, third]
-    said = [_registered(one, runs).partition("first cell. ")[2] for one in runs]
-    assert said == [
-        "",
-        "4 of its 6 cells have the settings of cells registered earlier. How batch compares was known from first.",
-        "2 of its 4 cells have the settings of cells registered earlier.",
-    ]
-    assert [row["arm"] for row in distinct_contrasts(runs)] == ["none", "other", "new", "batch"]
-
-
-def test_an_arm_counts_once_in_the_claim_about_all_runs() -> None:
-    """And the page says where the model before training leaves nothing to discover."""
-    first = run_of("first", "2026-01-01", {"grpo": ["a"], "none": ["b"]}, ["sharpened", "both"])
-    alike = run_of("alike", "2026-01-02", {"group": ["a"], "new": ["x"]}, ["sharpened", "cannot tell"])
-    runs = [first, alike]
-    for one, before in zip(runs, (0.99, 0.5), strict=True):
-        vars(one)["before"] = {"pass@16": before}
-    found = judged_coverage(runs)
-    assert [one.outcome for one in found] == ["shown", "refuted", "cannot be told"]
-    table = [
-        line for line in section(FINDINGS[12], found, runs).splitlines() if line.startswith(("| first", "| alike"))
-    ]
-    assert table == ["| first | 16 | 99% | no | 1 | 1 | 0 |", "| alike | 16 | 50% | yes | 0 | 0 | 1 |"]
-
-
-def test_the_parts_of_the_noise_add_up() -> None:
-    """A report has the sd that each part adds to the mean over 4 seeds, the page that of one seed."""
-    differences = [0.0, 4.0, 0.0, 4.0]  # their variance is 16 / 3, that of their mean 4 / 3
-    parts = {"seeds": 0.75, "seeds_x_problems": 0.25, "sampling": 1 / 3, "problems": 0.25}
-    found = {part: {"sd_pp": variance**0.5} for part, variance in parts.items()}
-    budget = {"refused": None, "n_seeds": 4, "new_problems": {"parts": found}}
-    refused = {"differences_pp": [0.0, 90.0], "variance": {"refused": "why"}}
-    kept = Kept(Path("mine"))
-    vars(kept)["sweep"] = SimpleNamespace(seeds=range(4))
-    vars(kept)["report"] = {"contrasts": [{"differences_pp": differences, "variance": budget}, refused]}
-    last = _budget([kept]).splitlines()[-1]
-    assert last == "| mine | 4 | 2.31 | 1.73 | 1.00 | 1.15 | 0.50 |"
-    assert math.isclose(np.var(differences, ddof=1), 1.73**2 + 1.00**2 + 1.15**2, rel_tol=0.01)
-
-
-def test_cells_that_were_trained_again_are_compared_with_the_first() -> None:
-    """Only those whose weights differ: the same weights are another evaluation, or the same cell in another sweep."""
-    cells = {"first": [("a", 80.0), ("b", 70.0), ("c", 60.0)], "again": [("A", 81.0), ("B", 73.0), ("c", 0.0)]}
-    cells["other"] = [("A", 81.0), ("B", 73.0), ("C", 65.0)]  # one change only
-    runs = []
-    for day, (name, trained) in enumerate(cells.items()):
-        run = run_of(name, f"2026-01-0{day + 1}", {"arm": []})
-        run.report["cells"] = [
-            {"hash": str(place), "digest": digest, "score_pp": score} for place, (digest, score) in enumerate(trained)
-        ]
-        runs.append(run)
-    assert _again(runs[::-1]).splitlines()[2:] == ["| again | 2 | +2.00 | 1.41 |"]
-
-
-def test_few_seeds_see_large_effects_only() -> None:
-    at_three = power(1.0, n=3).effect
-    assert at_three > ONE_SEED_SDS, "three seeds must find out the sd too"
-    effects = [(0.1, 1.0), (at_three * 1.01, 1.0), (ONE_SEED_SDS * 0.99, 1.0), (at_three * 2, 2.1)]
-    assert _visible_row("", effects)[1:] == ["4", "2", "1", "3"]
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,16 @@ class Kept:
         """The time, as ISO 8601 in UTC; None if it was not registered."""
         return next((str(row["time"]) for row in self.report["registration"]), None)
 
-    def hashes(self, arm: str) -> frozenset[str]:
-        """The cells of an arm."""
-        return frozenset(cell["hash"] for cell in self.report["cells"] if cell["arm"] == arm)
+    def settings(self, arm: str | None = None) -> frozenset[str]:
+        """The hashes of its cells, or of those of an arm: what they were asked to train."""
+        return frozenset(cell["hash"] for cell in self._cells(arm))
+
+    def trained(self, arm: str | None = None) -> frozenset[str]:
+        """Its cells, or those of an arm, told apart by their weights: the same settings may be trained again."""
+        return frozenset(map(weights_of, self._cells(arm)))
+
+    def _cells(self, arm: str | None) -> list[dict[str, Any]]:
+        return [cell for cell in self.report["cells"] if arm is None or cell["arm"] == arm]
 
     @property
     def task(self) -> str:
@@ -88,35 +95,41 @@ class Kept:
         return read_object(path) if path.is_file() else {}
 
 
+def weights_of(cell: dict[str, Any]) -> str:
+    """A cell by its settings and the checksum of its weights."""
+    return f"{cell['hash']} {cell['digest']}"
+
+
 def cells_of(kept: Iterable[Kept]) -> list[dict[str, Any]]:
     """The rows of the cells, each once: a cell that was evaluated in two ways was trained only once."""
-    return [*{cell["hash"]: cell for one in kept for cell in one.report["cells"]}.values()]
+    return [*{weights_of(cell): cell for one in kept for cell in one.report["cells"]}.values()]
 
 
 def distinct_contrasts(kept: Iterable[Kept]) -> list[dict[str, Any]]:
-    """The contrasts of the runs, each once: two sweeps may compare the same cells under other names."""
+    """The declared contrasts of the runs, each once: two sweeps may compare the same cells under other names."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in kept:
-        for row in one.report["contrasts"]:
-            cells = one.hashes(row["arm"]), one.hashes(row["baseline"])
+        for row in one.contrasts:
+            cells = one.trained(row["arm"]), one.trained(row["baseline"])  # none for an effect of a grid
             found.setdefault((*cells, *row["differences_pp"]), row)
     return [*found.values()]
 
 
 def registered_before(run: Kept, others: Iterable[Kept]) -> list[Kept]:
-    """The other runs that were registered before it, which may have trained some of its cells."""
+    """The other runs that were registered before it. One run follows another, so they had ended by then."""
     at = run.registered_at
     return [one for one in others if at is not None and one.registered_at is not None and one.registered_at < at]
 
 
 def known_before(run: Kept, others: Iterable[Kept]) -> dict[str, str]:
-    """By arm, the name of a run that was registered before and compared cells of the arm with cells of the baseline."""
+    """By arm, the name of the first run that was registered before and had trained its settings and the baseline's."""
     known: dict[str, str] = {}
-    for one in registered_before(run, others):
-        trained = {cell["hash"] for cell in one.report["cells"]}
-        if run.hashes(run.sweep.baseline) & trained:
-            arms = [arm for arm in run.sweep.arms if arm != run.sweep.baseline and run.hashes(arm) & trained]
-            known |= dict.fromkeys(arms, one.folder.name)
+    for one in sorted(registered_before(run, others), key=lambda earlier: earlier.registered_at or ""):
+        asked = one.settings()
+        if run.settings(run.sweep.baseline) & asked:
+            for arm in run.sweep.arms:
+                if arm != run.sweep.baseline and run.settings(arm) & asked:
+                    known.setdefault(arm, one.folder.name)
     return known
 
 
@@ -185,8 +198,9 @@ def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
         for row in one.report["coverage"]:
             if row["against"] is None:
                 outcome = _COVERAGE.get(row["word"], "cannot be told")
-                judged = Judged(f"{row['arm']} sharpens", one.folder.name, outcome, str(row["word"]))
-                found.setdefault(one.hashes(row["arm"]) | {row["task"]}, judged)
+                what = f"{row['arm']} sharpens"
+                arm = one.trained(row["arm"]) | {row["task"]}
+                found.setdefault(arm, Judged(what, one.folder.name, outcome, str(row["word"])))
     return [*found.values()]
 
 

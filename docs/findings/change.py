@@ -71,11 +71,13 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
 
 
 def _scores(finding: Finding, kept: Kept) -> dict[str, Measure]:
-    """The compared score, and the finding's measures among the final scores, all on the compared task; by what the page
-    calls them."""
+    """The compared score, and the finding's measures among the final scores, if they are of the compared task; by what
+    the page calls them."""
     compared = kept.sweep.metric.rpartition(".")[2]
     asked = {words: Measure.parse(text) for words, text in finding.measures.items()}
-    columns = {compared: compared} | {words: one.column for words, one in asked.items() if one.table == _SCORES}
+    same = {None, ("task", kept.task)}
+    scores = {words: one for words, one in asked.items() if one.table == _SCORES and one.only in same}
+    columns = {compared: compared} | {words: one.column for words, one in scores.items()}
     return {words: Measure(_SCORES, column, ("task", kept.task), False) for words, column in columns.items()}
 
 

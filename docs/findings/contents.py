@@ -43,7 +43,7 @@ def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
     for finding in findings:
         begun = has_begun(finding, others)
         found, kept = answers(finding, others), kept_runs(finding)
-        n_predictions += len(found)
+        n_predictions += len(found) if finding.about == "predictions" else 0
         number = f"[{finding.number}]({finding.page})" if begun else str(finding.number)
         cost = duration(cost_s(kept.values())) if kept else ""
         rows.append([number, finding.claim.strip(), finding.source, _answer(finding, found), cost])
@@ -86,14 +86,14 @@ kept.
 
 Each claim was turned into predictions before the first cell was trained. A prediction about the score is shown if the
 interval of the difference lies wholly on the predicted side of 0, or for equivalence within ±1 pp. It is refuted if
-the interval rules out what is predicted: a gain of 1 pp, say. Otherwise it cannot be told.
-[Statistics](../explanation/statistics.md) explains the intervals, and what a look is. Anything else that is measured
-has no margin: it is judged by whether its own 95% interval lies above or below 0.
+the interval rules out a gain, or a loss, of 1 pp; equivalence is refuted by any difference that is shown. Otherwise it
+cannot be told. [Statistics](../explanation/statistics.md) explains the intervals, and what a look is. Anything else
+that is measured has no margin: it is judged by whether its own 95% interval lies above or below 0.
 
-The table rests on {contrasts} of {sweeps} and on {predictions}. Each sweep corrects for its own contrasts. Nothing is
-corrected across pages or for what is measured beside the score: even if no arm differed, about one sweep in twenty
-would show a difference by chance. All runs are of small models on a CPU; [Limits](../explanation/limits.md) says what
-that leaves open.
+The table rests on {contrasts} of {sweeps} and on {predictions}, besides the arms that finding 13 counts. Each sweep
+corrects for its own contrasts. Nothing is corrected across pages or for what is measured beside the score: even if no
+arm differed, about one sweep in twenty would show at least one difference by chance. All runs are of small models on a
+CPU; [Limits](../explanation/limits.md) says what that leaves open.
 {method}"""
 _METHOD = """
 [What was learned about measuring](method.md) compares the noise of these sweeps, and says what fewer seeds would have

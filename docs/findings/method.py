@@ -81,26 +81,30 @@ the same kind and size. Neither more seeds nor more samples reduce it.
 
 {pairing}
 
-Medians over the comparisons of a run. The correlation is that of the two arms' scores over seeds. The variance ratio is
-that of the paired mean difference over an unpaired one: at 0.5, pairing saved half of the seeds. Above 1 it cost some.
+Medians over the comparisons of a run. The correlation is that of the two arms' scores over seeds. The variance ratio
+divides the variance of the paired mean difference by that of an unpaired one: at 0.5, pairing saved half of the seeds.
+Above 1 it cost some.
 
-## What training the same cells again changes
-
-{again}
-
-These cells have the settings and the seed of cells of an earlier run, and were trained anew on another machine, to
-weights that are not the same: sums are rounded in another order. With one update for each rollout the score of a cell
-hardly changes. With four, in the run `entropy`, the small differences grow until two trainings of one cell are as far
-apart as two seeds. On one machine a cell trained again is the same to the last bit.
-
-## What fewer seeds would have seen
+{again}## What fewer seeds would have seen
 
 {visible}
 
 An effect counts as visible if a design with so many seeds finds it with 80% power at the 5% level, without any
-correction. For one seed the sd is taken as known from elsewhere; nobody who has one seed knows it. The sources measured
-their effects on other tasks, with other noise. Those found here are the ones that came out significant, so their sizes
-are overestimated on average.
+correction. For one seed the sd is taken as known from elsewhere; nobody who has one seed knows it, and three seeds,
+which have to estimate it, may show fewer effects. The sources measured their effects on other tasks, with other noise.
+Those found here are the ones that came out significant, so their sizes are overestimated on average.
+"""
+
+
+_AGAIN = """## What retraining the same cells changes
+
+{table}
+
+These cells have the settings and the seeds of cells of earlier runs. They were trained again on another machine, which
+gave other weights: on one machine a cell trained again is the same to the last bit. With one update for each rollout
+the score of a cell hardly changes. With four, as in the sweep `entropy`, the small differences grow until two trainings
+of one cell are as far apart as two seeds.
+
 """
 
 
@@ -144,13 +148,18 @@ def _root_mean_square(kept: Kept, value: Callable[[Row], float | None]) -> float
 
 
 def _main_part(kept: Sequence[Kept]) -> str:
-    """In how many runs the seeds of training are the largest part of the noise of a seed's difference."""
-    parts = [[_root_mean_square(one, _part_pp(part)) or 0.0 for part in _OF_ONE_SEED] for one in kept]
-    known = [run for run in parts if any(run)]
-    largest = sum(run[0] == max(run) for run in known)
+    """In how many runs the training seeds are the largest part of the noise of a seed's difference, and how large that
+    of the samples is; over the runs that sample their answers."""
+    parts = [[_root_mean_square(one, _part_pp(part)) for part in _OF_ONE_SEED] for one in kept]
+    variances = [[part**2 for part in run if part is not None] for run in parts if None not in run]
+    sampled = [run for run in variances if sum(run)]
+    if not sampled:
+        return "The sources of noise are unknown."
+    largest = sum(run[0] == max(run) for run in sampled)
+    share = percent(statistics.median(run[-1] / sum(run) for run in sampled))
     return (
-        f"In {largest} of {count(len(known), 'run')} the training seed is the largest source of noise: more seeds pay,"
-        " more samples of each problem hardly do."
+        f"In {largest} of {count(len(sampled), 'run')} with sampled answers the training seed is the largest source of"
+        f" noise. The samples of the evaluation make up {share} of the variance in the median run."
     )
 
 
@@ -158,10 +167,12 @@ def _saving(kept: Sequence[Kept]) -> str:
     """In how many runs pairing saved how much."""
     ratios = [_median(one.report["contrasts"], lambda row: row["variance_ratio"]) for one in kept]
     known = [one for one in ratios if one is not None]
+    if not known:
+        return "What pairing saved is unknown."
     half, tenth = sum(one <= 0.5 for one in known), sum(one > 0.9 for one in known)
     return (
         f"Pairing saved half of the variance or more in {half} of {count(len(known), 'run')}, and less than a tenth in"
-        f" {tenth}. The median run kept {percent(statistics.median(known))} of it."
+        f" {tenth}. In the median run {percent(statistics.median(known))} of it was left."
     )
 
 
@@ -175,7 +186,8 @@ def _pairing(kept: Sequence[Kept]) -> str:
 
 
 def _again(kept: Sequence[Kept]) -> str:
-    """A row for each run with cells that an earlier run had trained to other weights: how much their scores differ."""
+    """A row for each run with cells that an earlier run had trained to other weights: how much their scores differ. ""
+    if there are none."""
     rows, trained = [], dict[str, dict[str, float]]()
     for one in sorted(kept, key=lambda run: run.registered_at or ""):
         changes = []
@@ -187,7 +199,8 @@ def _again(kept: Sequence[Kept]) -> str:
         if len(changes) > 1:
             mean, sd = statistics.fmean(changes), statistics.stdev(changes)
             rows.append([one.folder.name, str(len(changes)), f"{mean:+.2f}", f"{sd:.2f}"])
-    return markdown_table(["run", "cells", "mean change (pp)", "sd of a cell's change (pp)"], rows)
+    columns = ["run", "cells", "mean change (pp)", "sd of a cell's change (pp)"]
+    return _AGAIN.format(table=markdown_table(columns, rows)) if rows else ""
 
 
 def _effects(findings: Sequence[Finding], found: Sequence[Row]) -> dict[str, list[Effect]]:
@@ -202,9 +215,10 @@ def _effects(findings: Sequence[Finding], found: Sequence[Row]) -> dict[str, lis
 
 
 def _few(effects: Sequence[Effect]) -> str:
-    """The last row of the table in words."""
-    _, number, _, three, six = _visible_row("", effects)
-    return f"Of {number} effects that were found here, three seeds would have shown {three}, and six seeds {six}."
+    """The last row of the table in words, without the one seed that nobody can judge by."""
+    _, number, _, *shown = _visible_row("", effects)
+    by_few = ", ".join(f"{found} with {n} seeds" for n, found in zip(FEW_SEEDS, shown, strict=True))
+    return f"Of {number} effects that were found here, a design would probably have shown {by_few}."
 
 
 def _visible_row(name: str, effects: Sequence[Effect]) -> list[str]:

@@ -88,7 +88,7 @@ def _arms(run: Run) -> str:
     """What the sweep file sets, and the run."""
     asked = load_yaml(run.sweep_file)
     base = asked.get("base", {}) | dict(one.split("=", 1) for one in run.set)
-    arms = [f"- {arm}: {_settings(knobs) or 'as it is'}" for arm, knobs in asked.get("arms", {}).items()]
+    arms = [f"- {arm}: {_settings(knobs) or 'no changes'}" for arm, knobs in asked.get("arms", {}).items()]
     grid = [f"- grid: {_settings(asked['grid'])}"] if "grid" in asked else []
     return "\n".join([f"All arms: {_settings(base)}.", "", *arms, *grid])
 
@@ -102,14 +102,16 @@ def _settings(knobs: dict[str, Any]) -> str:
 def _registered(kept: Kept, others: Sequence[Kept]) -> str:
     """When the question was registered, and what was known of it then."""
     sentences = [row["sentence"] for row in kept.report["registration"]] or ["Not registered before its first cell."]
-    own = {cell["hash"] for cell in kept.report["cells"]}
-    earlier = own & {cell["hash"] for one in registered_before(kept, others) for cell in one.report["cells"]}
-    if earlier:
-        sentences.append(
-            f"{len(earlier)} of its {count(len(own), 'cell')} have the settings of cells registered earlier."
-        )
+    earlier = registered_before(kept, others)
+    cells, own = count(len(kept.trained()), "cell"), kept.settings()
+    shared = kept.trained() & frozenset().union(*(one.trained() for one in earlier))
+    asked = own & frozenset().union(*(one.settings() for one in earlier))
+    if shared:
+        sentences.append(f"{len(shared)} of its {cells} were trained for runs registered earlier.")
+    if again := len(asked) - len(shared):
+        sentences.append(f"{again} of its {cells} repeat cells of runs registered earlier.")
     for arm, name in known_before(kept, others).items():
-        sentences.append(f"How {arm} compares was known from {name}.")
+        sentences.append(f"{name} had already compared {arm} with this baseline.")
     return " ".join(sentences)
 
 

@@ -13,7 +13,7 @@ from reports.drawing.style import GREY, INK, new_figure, short_name
 from reports.formats import count, markdown_table, percent
 
 CEILING = 0.98
-"""Where the model before training solves more than this share within k samples, there is no room to discover."""
+"""Where the model before training solves this share or more within k samples, there is no room to discover."""
 _ROW_IN, _AXIS_IN = 0.24, 0.7
 
 Row = dict[str, Any]
@@ -24,18 +24,18 @@ def figure_name(finding: Finding) -> str:
 
 
 def section(finding: Finding, found: Sequence[Judged], others: Sequence[Kept]) -> str:
-    """By run, how many arms have which word; and the change of every arm at one sample and at the most. Arms with the
-    same cells as another run's are counted there."""
+    """By run, how many arms have which word, and whether there was room to discover. An arm with the cells of an arm of
+    another run is counted with the first of them."""
     rows = []
     for one in others:
-        counts = Counter(judged.outcome for judged in found if judged.run == one.folder.name)
+        counts = Counter(arm.outcome for arm in found if arm.run == one.folder.name)
         if not counts:
             continue
         k = max(row["k"][-1] for row in _trained(one))
         before = one.before.get(f"pass@{k}")
-        room = "no" if before is not None and before > CEILING else "yes"
+        room = "unknown" if before is None else "no" if before >= CEILING else "yes"
         rows.append([one.folder.name, str(k), percent(before), room, *(str(counts[outcome]) for outcome in OUTCOMES)])
-    columns = ["run", "largest k", "pass@k before training, there", "room to discover"]
+    columns = ["run", "largest k", "pass@k before training, at that k", "room to discover"]
     return _SECTION.format(
         arms=count(len(found), "arm"),
         table=markdown_table([*columns, "arms that sharpened", "that discovered", "cannot be told"], rows),
@@ -48,11 +48,11 @@ _SECTION = """{arms} of all findings, each against the model that it started fro
 
 {table}
 
-An arm sharpened if pass@1 rose and pass@k fell at a large k; it discovered if pass@k rose at a large k. The intervals
-hold at every k at once. There is no room to discover where the model before training solves more than {ceiling} of the
-problems within k samples.
+An arm sharpened if pass@1 rose and pass@k fell at a large k, which is any from half of the largest on; it discovered if
+pass@k rose at a large k. The intervals hold at every k at once. There is no room to discover where the model that the
+baseline starts from solves {ceiling} of the problems or more within k samples.
 
-![Change of pass@k at one sample and at the most]({figure})
+![Change in the pass@1 of baselines, and in their pass@k at the largest k]({figure})
 """
 
 
@@ -76,7 +76,9 @@ def figure(others: Sequence[Kept]) -> str:
             axes.set_ylim(len(rows) - 0.5, -0.5)
         return Drawing(drawn, "", [])
 
-    rendered = render_figure("sharpening", "Change of pass@k at one sample and at the most", draw)
+    rendered = render_figure(
+        "sharpening", "Change in the pass@1 of baselines, and in their pass@k at the largest k", draw
+    )
     assert rendered is not None
     return rendered.svg
 

@@ -154,8 +154,8 @@ class Finding(Part):
     source: who makes the claim, and where. runs: by a name that the page uses. predicts: nothing for a claim about
     coverage. about: `coverage` for the claim about every run of every finding, that training sharpens. imported: runs
     that others made, by a name that the page uses. measures: what is shown beside the score, by the name that the page
-    uses. on_gpu: a run that would need a GPU, which the page names as not
-    run. answer: the answer in a sentence. paragraph: how to read it. Both are written by hand, after the run.
+    uses. on_gpu: a run that would need a GPU, which the page names as not run. answer: the answer in a sentence.
+    paragraph: how to read it. Both are written by hand, after the run.
     """
 
     number: int = Field(ge=1)
