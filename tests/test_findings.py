@@ -23,6 +23,7 @@ from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
 from harness.config.hashing import NUMERICS_VERSION
 from harness.errors import RefusedError
 from harness.plan import make_plan
+from harness.plan.tuning import arm_searches, digest, with_tuning
 from harness.records.files import write_json
 from reports.measure import analyse
 from reports.measure.interactions import declared_names
@@ -87,6 +88,12 @@ def test_the_command_of_a_page_asks_for_the_cells_that_are_kept(name: str) -> No
     if "smollm2" in name and not Path(".models").is_dir():
         pytest.skip("needs the model that `make models` fetches to .models")
     plan = make_plan(run.sweep, run.profile, run.set, seeds=len(kept.sweep.seeds))
+    if kept.sweep.tuning is not None:  # which cells there are, its searches decided
+        tuned = kept.sweep.tuning.arms
+        assert {arm: digest(search) for arm, search in arm_searches(plan.request).items()} == {
+            arm: one.digest for arm, one in tuned.items()
+        }
+        plan = with_tuning(plan, tuned)
     assert {cell.hash for cell in plan.cells} == kept.settings()
 
 
@@ -137,12 +144,14 @@ def claim(own: Path, number: int = 1, **fields: Any) -> None:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return end(tmp_path_factory.mktemp("ended") / "mine")
+
+
+def end(folder: Path, **fields: Any) -> Path:
     """The folder of a sweep that has ended, with what is kept of its report."""
-    folder = tmp_path_factory.mktemp("ended") / "mine"
     folder.mkdir()
-    analysis = analyse(
-        write_sweep(folder, ARMS, seeds=6, asked={"file": "sweep.yaml", "profile": "tiny", "folder": "."})
-    )
+    asked = {"file": "sweep.yaml", "profile": "tiny", "folder": "."}
+    analysis = analyse(write_sweep(folder, ARMS, seeds=6, asked=asked, **fields))
     (folder / "report").mkdir()
     write_json(folder / "report" / "report.json", {key: [] for key in SECTIONS} | verdict_document(analysis))
     write_data(analysis, folder / "report" / "data")
@@ -186,6 +195,23 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     assert "All arms: `algorithm: grpo`." in page and "- up: `objective.scale: none`\n- same: no changes" in page
     assert "2 contrasts of 1 sweep and on 7 predictions" in first["README.md"]
     assert "[A knob](docs/findings/01_knob.md) | It helps. 7 predictions" in (own / "README.md").read_text()
+
+
+def test_a_page_shows_what_each_arm_was_tuned_to_and_what_that_cost(own: Path, tmp_path: Path) -> None:
+    found = {
+        arm: {
+            "digest": "", "trial": 1, "values": {"train.learning_rate": rate}, "search_pp": 81.0, "default_pp": 70.0,
+            "complete": 7, "generated_tokens": 5000, "at_end": [], "short_pp": 0.4, "short_sd_pp": 0.2,
+        }
+        for arm, rate in zip(ARMS, (1e-4, 2e-4, 3e-4), strict=True)
+    }  # fmt: skip
+    tuning = {"knobs": ["train.learning_rate"], "trials": 8, "seeds": [10**6], "searches": {}, "arms": found}
+    claim(own)
+    findings_program.main([], runner(end(tmp_path / "tuned", tuning=tuning), []))
+    page = (own / "folder" / "01_knob.md").read_text()
+    assert "| up | 0.0002 | 7 of 8 | 70.0 | 81.0 |" in page
+    assert "The searches before them generated 15k tokens more." in page
+    assert verify_kept(own / "records" / "mine-tiny").difference is None, "what the searches left open is kept"
 
 
 def test_a_run_that_does_not_end_is_said_and_the_others_are_made(

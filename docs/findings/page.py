@@ -23,6 +23,7 @@ from docs.findings.measures import difference
 from docs.findings.source import Finding, Run
 from evals.yaml_file import load_yaml
 from reports.formats import count, duration, markdown_table, number, percent, points, tokens
+from reports.page.record_tables import tuning_table
 from reports.page.verdict import statements
 
 FIGURE = "forest.svg"
@@ -75,6 +76,8 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
     headline = report["headline"][0]["sentence"].replace(f"`bench run {run.name} ", f"`{run.command_without_looks} ")
     said = [f"- {one.sentence}" for one in statements(report)]
     lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", _arms(run), headline, "\n".join(said)]
+    if (tuned := tuning_table(report)) is not None:
+        lines += [markdown_table(tuned.columns, tuned.rows), f"{tuned.title}. {tuned.note}"]
     if (kept.folder / FIGURE).is_file():
         lines.append(f"![Differences with their intervals](records/{kept.folder.name}/{FIGURE})")
     if run.is_another_evaluation:
@@ -152,6 +155,7 @@ def _measure(kept: Kept, measure: str, arm: str) -> str:
 def _again(finding: Finding, kept: dict[str, Kept]) -> str:
     cells = cells_of(kept.values())
     numerics = sorted({one.numerics for one in kept.values()})
+    searched = sum(row["generated_tokens"] for one in kept.values() for row in one.report["tuning"])
     on_gpu = (
         "" if finding.on_gpu is None else _ON_GPU.format(command=finding.on_gpu.command, profile=finding.on_gpu.profile)
     )
@@ -159,6 +163,7 @@ def _again(finding: Finding, kept: dict[str, Kept]) -> str:
         cells=count(len(cells), "cell"),
         generated=tokens(sum(cell["generated_tokens"] for cell in cells)),
         took=duration(cost_s(kept.values())),
+        searches=f" The searches before them generated {tokens(searched)} tokens more." if searched else "",
         numerics=", ".join(map(str, numerics)),
         commands="\n".join(run.command for run in finding.runs.values()),
         checks="\n".join(f"bench verify docs/findings/records/{one.folder.name}" for one in kept.values()),
@@ -175,7 +180,7 @@ Not run on a GPU: where one was at hand, the model of the profile {profile} was 
 """
 _AGAIN = """## Cost, and how to run it again
 
-{cells}, {generated} generated tokens; {took} with one cell at a time. Numerics {numerics}.
+{cells}, {generated} generated tokens; {took} with one cell at a time.{searches} Numerics {numerics}.
 
 ```
 {commands}
