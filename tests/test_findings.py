@@ -192,7 +192,8 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     )
     assert "bench run mine --profile tiny" in page and "before training 35% pass@1" in page
     assert "The knob \\| helps." in first["README.md"], "a bar ends no cell of the table"
-    assert "All arms: `algorithm: grpo`." in page and "- up: `objective.scale: none`\n- same: no changes" in page
+    assert "All arms: `algorithm: grpo`." in page
+    assert "| up | `objective.scale: none` | 35.0% |" in page and "| same | no changes | 35.0% |" in page
     assert "2 contrasts of 1 sweep and on 7 predictions" in first["README.md"]
     assert "[A knob](docs/findings/01_knob.md) | It helps. 7 predictions" in (own / "README.md").read_text()
 

@@ -60,6 +60,8 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
             moved = "up" if found.low > 0 else "down" if found.high < 0 else "cannot be told"
             after, change = number(before + found.mean), f"{found.mean:+.3g} {found.ends}"
             rows.append([name, words, number(before), after, change, moved])
+    if not rows:
+        return ""
     return "\n\n".join(
         [
             "## What training changed",

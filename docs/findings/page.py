@@ -55,7 +55,7 @@ def page(finding: Finding, others: Sequence[Kept]) -> str:
         f"## What to make of it\n\n{finding.paragraph.strip() or NOT_WRITTEN}",
         *([_again(finding, kept)] if kept else []),
     ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def _predictions(found: Sequence[Judged]) -> str:
@@ -75,7 +75,7 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
     ]
     headline = report["headline"][0]["sentence"].replace(f"`bench run {run.name} ", f"`{run.command_without_looks} ")
     said = [f"- {one.sentence}" for one in statements(report)]
-    lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", _arms(run), headline, "\n".join(said)]
+    lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", _arms(run, report), headline, "\n".join(said)]
     if (tuned := tuning_table(report)) is not None:
         lines += [markdown_table(tuned.columns, tuned.rows), f"{tuned.title}. {tuned.note}"]
     if (kept.folder / FIGURE).is_file():
@@ -87,13 +87,21 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
     return "\n\n".join(lines)
 
 
-def _arms(run: Run) -> str:
-    """What the sweep file sets, and the run."""
+def _arms(run: Run, report: dict[str, list[dict[str, Any]]]) -> str:
+    """What the sweep file and the run set, and the arms' scores."""
     asked = load_yaml(run.sweep_file)
     base = asked.get("base", {}) | dict(one.split("=", 1) for one in run.set)
-    arms = [f"- {arm}: {_settings(knobs) or 'no changes'}" for arm, knobs in asked.get("arms", {}).items()]
-    grid = [f"- grid: {_settings(asked['grid'])}"] if "grid" in asked else []
-    return "\n".join([f"All arms: {_settings(base)}.", "", *arms, *grid])
+    metric = report["arms"][0]["metric"].rpartition(".")[2]
+    rows = [[row["arm"], *(f"{points(row[key])}%" for key in ("before_pp", "mean_pp"))] for row in report["arms"]]
+    columns = ["arm", f"{metric} before training", "after it"]
+    said = f"All arms: {_settings(base)}."
+    if "grid" in asked:  # the names of its arms say what they set
+        said = f"{said} Grid: {_settings(asked['grid'])}."
+    else:
+        columns.insert(1, "sets")
+        for row in rows:
+            row.insert(1, _settings(asked["arms"][row[0]]) or "no changes")
+    return f"{said}\n\n{markdown_table(columns, rows)}"
 
 
 def _settings(knobs: dict[str, Any]) -> str:
