@@ -198,7 +198,10 @@ def test_findings_are_made_once(own: Path, ended: Path) -> None:
     assert "[A knob](docs/findings/01_knob.md) | It helps. 7 predictions" in (own / "README.md").read_text()
 
 
-def test_a_page_shows_what_each_arm_was_tuned_to_and_what_that_cost(own: Path, tmp_path: Path) -> None:
+LOWER = {("up", 0): {"score": 0.1}}
+
+
+def test_a_page_shows_what_each_arm_was_tuned_to_and_what_that_cost(own: Path, ended: Path, tmp_path: Path) -> None:
     found = {
         arm: {
             "digest": "", "trial": 1, "values": {"train.learning_rate": rate}, "search_pp": 81.0, "default_pp": 70.0,
@@ -207,12 +210,22 @@ def test_a_page_shows_what_each_arm_was_tuned_to_and_what_that_cost(own: Path, t
         for arm, rate in zip(ARMS, (1e-4, 2e-4, 3e-4), strict=True)
     }  # fmt: skip
     tuning = {"knobs": ["train.learning_rate"], "trials": 8, "seeds": [10**6], "searches": {}, "arms": found}
-    claim(own)
-    findings_program.main([], runner(end(tmp_path / "tuned", tuning=tuning), []))
+    claim(own, runs={"small": {"sweep": "mine"}, "tuned": {"sweep": "theirs"}})
+    able, tuned = runner(ended, []), runner(end(tmp_path / "theirs", tuning=tuning, changes=LOWER), [])
+    assert findings_program.main([], lambda words: tuned(words) if words[1] == "theirs" else able(words)) == 0
     page = (own / "folder" / "01_knob.md").read_text()
     assert "| up | 0.0002 | 7 of 8 | 70.0 | 81.0 |" in page
     assert "The searches before them generated 15k tokens more." in page
-    assert verify_kept(own / "records" / "mine-tiny").difference is None, "what the searches left open is kept"
+    assert verify_kept(own / "records" / "theirs-tiny").difference is None, "what the searches left open is kept"
+
+    untuned, own_best = (
+        next(row for row in Kept(own / "records" / name).contrasts if row["arm"] == "up")
+        for name in ("mine-tiny", "theirs-tiny")
+    )
+    row = next(line for line in (own / "folder" / "method.md").read_text().splitlines() if "up against base" in line)
+    assert row.endswith("| up: train.learning_rate=0.0002; base: train.learning_rate=0.0001 |")
+    both = [float(cell.split()[0]) for cell in row.split(" | ")[1:3]]
+    assert both == pytest.approx([untuned["difference_pp"], own_best["difference_pp"]], abs=0.05) and both[0] != both[1]
 
 
 def test_a_run_that_does_not_end_is_said_and_the_others_are_made(

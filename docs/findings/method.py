@@ -10,7 +10,8 @@ from typing import Any
 
 from docs.findings.answer import Kept, cells_of, cost_s, distinct_contrasts, kept_runs
 from docs.findings.source import Finding
-from reports.formats import MISSING, count, duration, markdown_table, percent, ratio
+from harness.plan.tuning import in_words
+from reports.formats import MISSING, count, duration, interval, markdown_table, percent, ratio, signed_pp
 from reports.statistics import power
 
 FEW_SEEDS = (3, 6)
@@ -46,6 +47,7 @@ def method_page(findings: Sequence[Finding], kept: Sequence[Kept]) -> str:
         budget=_budget(kept),
         pairing=_pairing(kept),
         again=_again(kept),
+        tuned=_tuned(findings),
         few=_few(effects["found here"]),
         visible=markdown_table(
             ["effects", "number", "1 seed", *(f"{n} seeds" for n in FEW_SEEDS)],
@@ -85,7 +87,7 @@ Medians over the comparisons of a run. The correlation is that of the two arms' 
 divides the variance of the paired mean difference by that of an unpaired one: at 0.5, pairing saved half of the seeds.
 Above 1 it cost some.
 
-{again}## What fewer seeds would have seen
+{again}{tuned}## What fewer seeds would have seen
 
 {visible}
 
@@ -104,6 +106,15 @@ These cells have the settings and the seeds of cells of earlier runs. They were 
 gave other weights: on one machine a cell trained again is the same to the last bit. With one update for each rollout
 the score of a cell hardly changes. With four, as in the sweep `entropy`, the small differences grow until two trainings
 of one cell are as far apart as two seeds.
+
+"""
+
+_TUNED = """## What each arm's own settings change
+
+{table}
+
+The same comparison twice: with one setting for both arms, and with the best that a search found for each. In brackets:
+the intervals of the pages. The search tunes the settings named in the last column; its scores do not count.
 
 """
 
@@ -201,6 +212,29 @@ def _again(kept: Sequence[Kept]) -> str:
             rows.append([one.folder.name, str(len(changes)), f"{mean:+.2f}", f"{sd:.2f}"])
     columns = ["run", "cells", "mean change (pp)", "sd of a cell's change (pp)"]
     return _AGAIN.format(table=markdown_table(columns, rows)) if rows else ""
+
+
+def _tuned(findings: Sequence[Finding]) -> str:
+    """A row for each comparison that a finding makes with and without tuning; "" if none does."""
+    rows = []
+    for runs in ([*kept_runs(finding).values()] for finding in findings):
+        alike = {
+            (row["arm"], row["baseline"]): row for one in runs if one.sweep.tuning is None for row in one.contrasts
+        }
+        for one in runs:
+            if (tuning := one.sweep.tuning) is None:
+                continue
+            for row in one.contrasts:
+                if (untuned := alike.get((row["arm"], row["baseline"]))) is not None:
+                    found = [f"{arm}: {in_words(tuning.arms[arm].values)}" for arm in (row["arm"], row["baseline"])]
+                    what = f"{row['arm']} against {row['baseline']}"
+                    rows.append([what, *map(_difference, (untuned, row)), "; ".join(found)])
+    columns = ["comparison", "with one setting (pp)", "each at its best (pp)", "best"]
+    return _TUNED.format(table=markdown_table(columns, rows)) if rows else ""
+
+
+def _difference(row: Row) -> str:
+    return f"{signed_pp(row['difference_pp'])} {interval(row['low_pp'], row['high_pp'])}"
 
 
 def _effects(findings: Sequence[Finding], found: Sequence[Row]) -> dict[str, list[Effect]]:
