@@ -394,8 +394,9 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
         ("worse than", -0.9, 0.5, "refuted"),
         ("worse than", -1.1, 0.5, "cannot be told"),
         ("equivalent to", -0.9, 0.9, "shown"),
-        ("equivalent to", 0.1, 1.5, "refuted"),
-        ("equivalent to", -1.5, -0.1, "refuted"),
+        ("equivalent to", 1.1, 1.5, "refuted"),
+        ("equivalent to", -1.5, -1.1, "refuted"),
+        ("equivalent to", 0.1, 1.5, "cannot be told"),
         ("equivalent to", -1.5, 0.5, "cannot be told"),
     ],
 )

@@ -86,9 +86,9 @@ kept.
 
 Each claim was turned into predictions before the first cell was trained. A prediction about the score is shown if the
 interval of the difference lies wholly on the predicted side of 0, or for equivalence within ±1 pp. It is refuted if
-the interval rules out a gain, or a loss, of 1 pp; equivalence is refuted by any difference that is shown. Otherwise it
-cannot be told. [Statistics](../explanation/statistics.md) explains the intervals, and what a look is. Anything else
-that is measured has no margin: it is judged by whether its own 95% interval lies above or below 0.
+the interval rules out a gain, or a loss, of 1 pp, or for equivalence lies beyond ±1 pp. Otherwise it cannot be told.
+[Statistics](../explanation/statistics.md) explains the intervals, and what a look is. Anything else that is measured
+has no margin: it is judged by whether its own 95% interval lies above or below 0.
 
 The table rests on {contrasts} of {sweeps} and on {predictions}, besides the arms that finding 13 counts. Each sweep
 corrects for its own contrasts. Nothing is corrected across pages or for what is measured beside the score: even if no
