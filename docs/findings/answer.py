@@ -15,7 +15,7 @@ from docs.findings.source import NO_DIFFERENCE, Finding, Prediction, Run
 from harness.errors import RefusedError
 from harness.records import SweepRecord
 from harness.records.files import read_object
-from reports.formats import count, interval, number, percent
+from reports.formats import count, number
 from reports.page.headline import declared_rows
 from reports.page.kept import KEPT, is_kept, kept_report
 from reports.page.requirements import Judgement, Requirement, judge
@@ -25,7 +25,7 @@ BEFORE_AND_AFTER = "before_and_after.json"
 Outcome = Literal["shown", "refuted", "cannot be told"]
 OUTCOMES: tuple[Outcome, ...] = ("shown", "refuted", "cannot be told")
 
-_OPPOSITES = {"better": "not better", "worse": "not worse"}
+_OPPOSITES = {"better": "not better", "worse": "not worse", "equivalent": "not equivalent"}
 """By relation, what refutes it: a gain is refuted where one as large as the margin is ruled out."""
 
 _COVERAGE: dict[str, Outcome] = {"sharpened": "shown", "discovered": "refuted", "both": "refuted"}
@@ -174,12 +174,6 @@ def _by_verdict(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
     found = judgement(relation)
     if found.holds:
         return "shown", found.why
-    if relation == "equivalent":
-        low, high, margin = found.low_pp, found.high_pp, found.margin_pp
-        differs = any(judgement(one).holds for one in ("better", "worse"))  # for tuned arms, their bests do
-        if differs and low is not None and high is not None and (low > margin or high < -margin):
-            return "refuted", f"the {percent(found.level)} interval {interval(low, high)} pp lies beyond ±{margin:g} pp"
-        return "cannot be told", found.why
     against = judgement(_OPPOSITES[relation])
     return ("refuted", against.why) if against.holds else ("cannot be told", found.why)
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from docs.findings.answer import Kept, cells_of, cost_s, distinct_contrasts, kept_runs
 from docs.findings.source import Finding
-from harness.plan.tuning import in_words
 from reports.formats import MISSING, count, duration, interval, markdown_table, percent, ratio, signed_pp
 from reports.statistics import power
 
@@ -102,19 +101,22 @@ _AGAIN = """## What retraining the same cells changes
 
 {table}
 
-These cells have the settings and the seeds of cells of earlier runs. They were trained again on another machine, which
-gave other weights: on one machine a cell trained again is the same to the last bit. With one update for each rollout
-the score of a cell hardly changes. With four, as in the sweep `entropy`, the small differences grow until two trainings
-of one cell are as far apart as two seeds.
+These cells repeat the settings and seeds of cells of earlier runs, but were trained on another machine, which gave
+other weights; on one machine a cell trained again is the same to the last bit. Each retraining counts once, in the
+first run that has it. With one update per rollout a score hardly changes. With four, as in the sweep `entropy`, small
+differences grow until two trainings with one seed differ as much as two seeds do.
 
 """
 
-_TUNED = """## What each arm's own settings change
+_TUNED = """## What tuning each arm separately changes
 
 {table}
 
-The same comparison twice: with one setting for both arms, and with the best that a search found for each. In brackets:
-the intervals of the pages. The search tunes the settings named in the last column; its scores do not count.
+The same comparison with one setting for both arms, and with the setting that a search found for each. The last column
+allows for what the searches left open; a verdict has to hold there too. In brackets: the intervals of the pages, whose
+levels depend on the sweep. The search's own scores are not used: both arms were trained again with other seeds. The
+first two columns come from different trainings; with four updates per rollout even an unchanged arm moves by about
+1 pp.
 
 """
 
@@ -215,21 +217,22 @@ def _again(kept: Sequence[Kept]) -> str:
 
 
 def _tuned(findings: Sequence[Finding]) -> str:
-    """A row for each comparison that a finding makes with and without tuning; "" if none does."""
+    """A row for each comparison that a finding makes with and without tuning on one profile; "" if none does."""
     rows = []
-    for runs in ([*kept_runs(finding).values()] for finding in findings):
+    for finding in findings:
+        kept = kept_runs(finding)
+        places = {name: (run.profile, tuple(run.set)) for name, run in finding.runs.items()}
         alike = {
-            (row["arm"], row["baseline"]): row for one in runs if one.sweep.tuning is None for row in one.contrasts
+            (places[name], row["arm"], row["baseline"]): row
+            for name, one in kept.items()
+            for row in one.contrasts
+            if row["bests"] is None
         }
-        for one in runs:
-            if (tuning := one.sweep.tuning) is None:
-                continue
-            for row in one.contrasts:
-                if (untuned := alike.get((row["arm"], row["baseline"]))) is not None:
-                    found = [f"{arm}: {in_words(tuning.arms[arm].values)}" for arm in (row["arm"], row["baseline"])]
-                    what = f"{row['arm']} against {row['baseline']}"
-                    rows.append([what, *map(_difference, (untuned, row)), "; ".join(found)])
-    columns = ["comparison", "with one setting (pp)", "each at its best (pp)", "best"]
+        for name, row in ((name, row) for name, one in kept.items() for row in one.contrasts if row["bests"]):
+            if (untuned := alike.get((places[name], row["arm"], row["baseline"]))) is not None:
+                what = f"{row['arm']} against {row['baseline']}"
+                rows.append([what, *map(_difference, (untuned, row, row["bests"]))])
+    columns = ["comparison", "with one setting (pp)", "as found (pp)", "of the bests (pp)"]
     return _TUNED.format(table=markdown_table(columns, rows)) if rows else ""
 
 

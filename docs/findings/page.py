@@ -22,6 +22,7 @@ from docs.findings.contents import answers
 from docs.findings.measures import difference
 from docs.findings.source import Finding, Run
 from evals.yaml_file import load_yaml
+from harness.plan.tuning import in_words
 from reports.formats import count, duration, markdown_table, number, percent, points, tokens
 from reports.page.record_tables import tuning_table
 from reports.page.verdict import statements
@@ -75,7 +76,7 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
     ]
     headline = report["headline"][0]["sentence"].replace(f"`bench run {run.name} ", f"`{run.command_without_looks} ")
     said = [f"- {one.sentence}" for one in statements(report)]
-    lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", _arms(run, report), headline, "\n".join(said)]
+    lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", _arms(run, kept), headline, "\n".join(said)]
     if (tuned := tuning_table(report)) is not None:
         lines += [markdown_table(tuned.columns, tuned.rows), f"{tuned.title}. {tuned.note}"]
     if (kept.folder / FIGURE).is_file():
@@ -87,21 +88,23 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
     return "\n\n".join(lines)
 
 
-def _arms(run: Run, report: dict[str, list[dict[str, Any]]]) -> str:
-    """What the sweep file and the run set, and the arms' scores."""
-    asked = load_yaml(run.sweep_file)
-    base = asked.get("base", {}) | dict(one.split("=", 1) for one in run.set)
-    metric = report["arms"][0]["metric"].rpartition(".")[2]
-    rows = [[row["arm"], *(f"{points(row[key])}%" for key in ("before_pp", "mean_pp"))] for row in report["arms"]]
+def _arms(run: Run, kept: Kept) -> str:
+    """What the sweep file and the run set, with what a search found, and the arms' scores."""
+    asked, rows = load_yaml(run.sweep_file), kept.report["arms"]
+    said = f"All arms: {_settings(asked.get('base', {}) | dict(one.split('=', 1) for one in run.set))}."
+    metric = rows[0]["metric"].rpartition(".")[2]
     columns = ["arm", f"{metric} before training", "after it"]
-    said = f"All arms: {_settings(base)}."
+    table = [[row["arm"], *(f"{points(row[key])}%" for key in ("before_pp", "mean_pp"))] for row in rows]
     if "grid" in asked:  # the names of its arms say what they set
         said = f"{said} Grid: {_settings(asked['grid'])}."
     else:
         columns.insert(1, "sets")
-        for row in rows:
-            row.insert(1, _settings(asked["arms"][row[0]]) or "no changes")
-    return f"{said}\n\n{markdown_table(columns, rows)}"
+        found = {} if kept.sweep.tuning is None else kept.sweep.tuning.arms
+        for row in table:
+            own = [_settings(asked["arms"][row[0]])]
+            best = [f"found: `{in_words(found[row[0]].values)}`"] if row[0] in found else []
+            row.insert(1, ", ".join(filter(None, [*own, *best])) or "no changes")
+    return f"{said}\n\n{markdown_table(columns, table)}"
 
 
 def _settings(knobs: dict[str, Any]) -> str:

@@ -183,7 +183,7 @@ def verdict(
             "--require",
             metavar="TEXT",
             help="ARM RELATION than|to|against ARM; repeatable. RELATION: better, worse, equivalent, identical, "
-            "inconclusive, not worse, not better.",
+            "inconclusive, not worse, not better, not equivalent.",
         ),
     ] = None,
     home: HomeOption = None,

@@ -30,6 +30,9 @@ RELATIONS = {
     ),
     "not worse": Relation(lambda low, high, margin: low > -margin, "above -{margin} pp"),
     "not better": Relation(lambda low, high, margin: high < margin, "below +{margin} pp"),
+    "not equivalent": Relation(
+        lambda low, high, margin: low > margin or high < -margin, "beyond -{margin} or +{margin} pp"
+    ),
 }
 """What an interval shows. "not worse" is non-inferiority: a loss as large as the margin is ruled out. That no loss was
 shown is not enough: too few seeds never show one."""

@@ -12,7 +12,8 @@ ROW = {"arm": "no_std", "baseline": "group_std", "low_pp": -0.5, "high_pp": 0.8,
 OTHER = ROW | {"arm": "batch_std", "verdict": "inconclusive", "low_pp": -2.0, "high_pp": 0.9}
 SAME = ROW | {"arm": "same", "verdict": "identical", "low_pp": 0.0, "high_pp": 0.0}
 UNKNOWN = ROW | {"arm": "flat", "verdict": "inconclusive", "low_pp": None, "high_pp": None, "note": "no spread"}
-ROWS = [ROW, OTHER, SAME, UNKNOWN]
+FAR = ROW | {"arm": "far", "verdict": "better", "low_pp": 1.1, "high_pp": 2.0}
+ROWS = [ROW, OTHER, SAME, UNKNOWN, FAR]
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,7 @@ ROWS = [ROW, OTHER, SAME, UNKNOWN]
         ("no_std is not worse than group_std", True),
         ("no_std not better than group_std", True),
         ("no_std equivalent to group_std", True),
+        ("no_std not equivalent to group_std", False),
         ("no_std better than group_std", False),
         ("no_std worse than group_std", False),
         ("batch_std not worse than group_std", False),
@@ -35,6 +37,10 @@ ROWS = [ROW, OTHER, SAME, UNKNOWN]
         ("no_std identical to group_std", False),
         ("flat not worse than group_std", False),
         ("flat equivalent to group_std", False),
+        ("flat not equivalent to group_std", False),
+        ("same not equivalent to group_std", False),
+        ("far not equivalent to group_std", True),
+        ("group_std not equivalent to far", True),
     ],
 )
 def test_what_a_verdict_is_required_to_be(text, holds):
@@ -55,6 +61,9 @@ def test_arms_that_were_tuned_must_be_so_related_at_their_bests_too():
     assert judged("no_std better than group_std").why == (
         "the 97.5% interval between the arms' bests [-1.4, +2.0] pp does not lie above 0"
     )
+    far = tuned | {"low_pp": 1.1, "high_pp": 2.9, "verdict": "better", "bests": {"low_pp": 0.1, "high_pp": 3.0}}
+    assert judged("no_std better than group_std", far).holds
+    assert not judged("no_std not equivalent to group_std", far).holds
     settled = tuned | {"verdict": "better", "bests": {"low_pp": 0.1, "high_pp": 0.9}}
     assert judged("no_std better than group_std", settled).holds
     assert judged("group_std worse than no_std", settled).holds
@@ -69,7 +78,14 @@ def test_not_worse_rules_out_a_loss_as_large_as_the_margin_and_turns_into_not_be
         return judge(parse_requirement(text), rows).holds
 
     assert holds("no_std not worse than group_std") == (low > -margin)
-    for relation, opposite in (("not worse", "not better"), ("better", "worse"), ("equivalent", "equivalent")):
+    assert holds("no_std not equivalent to group_std") == (low > margin or low + width < -margin)
+    turned = {
+        "not worse": "not better",
+        "better": "worse",
+        "equivalent": "equivalent",
+        "not equivalent": "not equivalent",
+    }
+    for relation, opposite in turned.items():
         assert holds(f"no_std {relation} than group_std") == holds(f"group_std {opposite} than no_std")
 
 
@@ -97,7 +113,7 @@ def test_nothing_holds_at_an_interim_look():
         ("no_std", "must be ARM RELATION"),
         ("no_std better group_std", "must be ARM RELATION"),
         ("no_std not wrose than group_std", "did you mean not worse"),
-        ("no_std not equivalent to group_std", "unknown relation"),
+        ("no_std not identical to group_std", "unknown relation"),
         ("no_sdt better than group_std", "unknown arm 'no_sdt'; did you mean no_std"),
         ("no_std better than batch_std", "does not compare no_std with batch_std; it compares no_std with group_std"),
     ],
@@ -109,4 +125,4 @@ def test_what_cannot_be_judged_is_refused_with_the_remedy(text, told):
 
 
 def test_every_relation_is_tried_here():
-    assert set(RELATIONS) == {"better", "worse", "equivalent", "not worse", "not better"}
+    assert set(RELATIONS) == {"better", "worse", "equivalent", "not worse", "not better", "not equivalent"}
