@@ -13,9 +13,9 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 
 demo: .venv/installed
 	$(BIN)/bench run sweeps/std_norm.yaml
 
-# What a contributor runs: lint, types, and the tests that catch most breaks, in 6 minutes on 2 cores. Two processes of one
-# thread each: models of this size gain nothing from more threads. Each begins with half of the files, and takes over tests
-# of the other when it is done. The first run keeps the tests as compiled by pytest for the next.
+# What a contributor runs: lint, types, and the tests that catch most breaks, in 12 minutes on 2 cores. Two processes of
+# one thread each: models of this size gain nothing from more threads. Each begins with half of the files, and takes over
+# tests of the other when it is done. The first run keeps the tests as compiled by pytest for the next.
 test: check
 	$(PYTEST) -m "not slow and not long"
 
@@ -51,8 +51,9 @@ test-verl: .venv-verl
 docs: .venv/installed-docs
 	$(BIN)/python -m mkdocs build --strict --quiet
 
-# Tests the claims of the literature and writes docs/findings/. It takes about four hours on 2 cores, continues where
-# it stopped, and skips runs that are kept there. `make findings ONLY="1 4" WORKERS=1` runs only these two, one cell at a time.
+# Tests the claims of the literature and writes docs/findings/. By the cells that are kept it takes about seven hours on
+# 2 cores. It continues where it stopped, and skips runs that are kept there. `make findings ONLY="1 4" WORKERS=1` runs
+# only these two, one cell at a time.
 findings: .venv/installed
 	$(BIN)/python -m docs.findings $(ONLY) $(if $(WORKERS),--workers $(WORKERS))
 
