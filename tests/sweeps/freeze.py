@@ -19,8 +19,8 @@ NEEDS_STEPS = ("positives_only", "ppo")
 """Sweeps that ask about steps of the work, which only the task of the profile `tiny` has."""
 
 NEEDS_TINY = (
-    *("distillation", "scalerl", "sft_prompts_vs_samples", "start_by_algorithm", "thinking_modes", "turns"),
-    *("trainers_dapo", "trainers_dpo", "trainers_dr_grpo", "trainers_grpo"),
+    *("distillation", "scalerl", "sft_prompts_vs_samples", "start_by_algorithm", "start_by_algorithm_tuned"),
+    *("thinking_modes", "turns", "trainers_dapo", "trainers_dpo", "trainers_dr_grpo", "trainers_grpo"),
 )
 """Sweeps that bring a teacher, demonstrations, a prompt or a task along, with the tokens of the model of the profile
 `tiny`, or slices of its completion limit; or another trainer, which has no adapters, and no mini-batches of pairs."""
