@@ -286,13 +286,25 @@ def test_the_readme_shows_the_head_of_the_table(own: Path, ended: Path) -> None:
         with_head("# bench\n", [], [])
 
 
+def test_another_score_can_be_asked_for_where_the_cells_are_gone(own: Path, ended: Path) -> None:
+    claim(own, measures={}, predicts=[])
+    findings_program.main([], runner(ended, []))
+    shutil.rmtree(own / "runs")
+    predicts = [{"run": "small", "says": "up more than base", "measure": "right answers"}]
+    claim(own, measures={"right answers": "final_scores.pass@1"}, predicts=predicts)
+    assert findings_program.main(["--pages"]) == 0
+    page = (own / "folder" / "01_knob.md").read_text()
+    assert "| small | right answers: `up more than base` | shown | the difference is" in page
+    assert not (own / "records" / "mine-tiny" / "measures.csv").exists()
+
+
 def test_what_training_changed_is_against_the_model_before_it(own: Path, ended: Path) -> None:
     """The start solves 35 %, and a cell of the baseline about 40 %."""
     measures = {"right answers": "final_scores.pass@1", "elsewhere": "final_scores.pass@1[task=direct:arithmetic]"}
     claim(own, measures=measures, predicts=[])
     findings_program.main([], runner(ended, []))
     kept = Kept(own / "records" / "mine-tiny")
-    scores = [value for (arm, _), value in kept.measures["final_scores.pass@1"].items() if arm == "base"]
+    scores = [value for (arm, _), value in kept.measured("final_scores.pass@1").items() if arm == "base"]
     change = np.mean(scores) - 0.35
     half = stats.t.ppf(0.975, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5
     moved = "up" if change > half else "down" if change < -half else "cannot be told"
@@ -375,7 +387,7 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     low, high = by_arm["same"]["low_pp"], by_arm["same"]["high_pp"]
     same = "shown" if low > 0 else "refuted" if high < 1.0 else "cannot be told"
     assert [one.outcome for one in found[:3]] == ["shown", same, "refuted"]
-    ends = difference(kept.measures["final_scores.pass@1"], "up", "base")
+    ends = difference(kept.measured("final_scores.pass@1"), "up", "base")
     assert ends is not None and ends.low > 0
     assert [one.outcome for one in found[3:]] == ["shown", "shown", "refuted", "cannot be told"]
     assert f"95% interval [{ends.low:+.3g}, {ends.high:+.3g}]" in found[3].why
@@ -424,6 +436,7 @@ def test_a_measure_is_the_mean_of_a_cells_rows(tmp_path: Path) -> None:
     assert Measure.parse("table.value[part=x]@end").values(tmp_path)["a", 1] == 10.0
     assert Measure.parse("table.other").values(tmp_path) == Measure.parse("none.value").values(tmp_path) == {}
     assert measures_table(tmp_path, ["table.step"]).splitlines()[:2] == ["arm,seed,measure,value", "a,0,table.step,2.8"]
+    assert measures_table(tmp_path, ["table.other"]) == ""
     with pytest.raises(RefusedError, match=r"a measure is TABLE.COLUMN"):
         Measure.parse("value")
 

@@ -93,7 +93,7 @@ def _run(run: Run, workers: int | None, call: Bench) -> bool:
 
 
 def _keep_anew(run: Run, findings: Sequence[Finding]) -> None:
-    """Keep the report again if its cells are on this machine, since a finding may now ask for another measure."""
+    """Keep the report again if its cells are on this machine, since a finding may now ask for a measure of theirs."""
     if _was_asked_last(run):
         measures = [text for one in findings if run in one.runs.values() for text in one.measures.values()]
         _keep(run, run.folder, list(dict.fromkeys(measures)))
@@ -114,7 +114,7 @@ def _was_asked_last(run: Run) -> bool:
 
 def _keep(run: Run, folder: Path, measures: Sequence[str]) -> None:
     report = folder / "report"
-    beside = {MEASURES: measures_table(report, measures)} if measures else {}
+    beside = {MEASURES: table} if (table := measures_table(report, measures)) else {}
     if (figure := report / "figures" / FIGURE).is_file():
         beside[FIGURE] = figure.read_text(encoding="utf-8")
     if run.before_and_after is not None:

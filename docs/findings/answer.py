@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from docs.findings.measures import Values, difference, read_measures
+from docs.findings.measures import Values, difference, kept_values
 from docs.findings.source import NO_DIFFERENCE, Finding, Prediction, Run
 from harness.errors import RefusedError
 from harness.records import SweepRecord
@@ -46,9 +46,9 @@ class Kept:
     def report(self) -> dict[str, list[dict[str, Any]]]:
         return kept_report(self.folder)[1]
 
-    @cached_property
-    def measures(self) -> dict[str, Values]:
-        return read_measures(self.folder)
+    def measured(self, measure: str) -> Values:
+        """What was kept of a measure, e.g. `final_scores.mean_tokens`."""
+        return kept_values(self.folder, measure)
 
     @cached_property
     def numerics(self) -> int:
@@ -157,7 +157,7 @@ def _judged(prediction: Prediction, kept: Kept, measures: Mapping[str, str]) -> 
         if prediction.measure is None:
             outcome, why = _by_verdict(prediction, kept)
         else:
-            outcome, why = _by_measure(prediction, kept.measures.get(measures[prediction.measure], {}))
+            outcome, why = _by_measure(prediction, kept.measured(measures[prediction.measure]))
     except RefusedError as error:
         raise RefusedError(f"{kept.folder.name}, {prediction.says!r}: {error}") from None
     what = f"`{prediction.says}`" if prediction.measure is None else f"{prediction.measure}: `{prediction.says}`"

@@ -4,6 +4,9 @@ A measure is `TABLE.COLUMN`, where TABLE is a table under a report's data/ with 
 or a figure's. Behind it may stand which rows count, `[bin=1]`, and `@end` for the last quarter of training. A cell's
 value is the mean of its rows. `laws.line_minus_law` is by how much R = -a exp(H) + b misses the rest of the training
 reward less than a line in H does, both fitted to its beginning (2505.22617).
+
+The final scores are kept with every report, so a finding may ask for another one at any time. Values from other tables
+are kept in measures.csv when the run ends.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 from harness.errors import RefusedError
 from harness.records.files import read_object
 from reports.formats import csv_text
+from reports.page.document import FINAL_SCORES
 from reports.statistics import MIN_PAIRS, t_interval
 
 MEASURES = "measures.csv"
@@ -48,6 +52,11 @@ class Measure:
             raise RefusedError(f"{text!r}: a measure is TABLE.COLUMN, e.g. final_scores.mean_tokens_incorrect.")
         only = None if found["key"] is None else (found["key"], found["value"])
         return cls(found["table"], found["column"], only, found["end"] is not None)
+
+    @property
+    def is_score(self) -> bool:
+        """Whether it is one of the final scores."""
+        return f"{self.table}.csv" == FINAL_SCORES
 
     def values(self, report: Path) -> Values:
         """The mean of every cell; none where the report did not record it. report: the folder of a written report."""
@@ -96,24 +105,26 @@ def _number(given: object) -> float | None:
 
 
 def measures_table(report: Path, measures: Iterable[str]) -> str:
-    """The measures of a written report as CSV: a row for each cell and measure."""
-    return csv_text(
-        [
-            {"arm": arm, "seed": seed, "measure": text, "value": value}
-            for text in measures
-            for (arm, seed), value in Measure.parse(text).values(report).items()
-        ]
-    )
+    """The measures of a written report as CSV, a row for each cell and measure; "" if all are final scores, which are
+    kept without it."""
+    rows = [
+        {"arm": arm, "seed": seed, "measure": text, "value": value}
+        for text, measure in ((one, Measure.parse(one)) for one in measures)
+        if not measure.is_score
+        for (arm, seed), value in measure.values(report).items()
+    ]
+    return csv_text(rows) if rows else ""
 
 
-def read_measures(record: Path) -> dict[str, Values]:
-    """By measure, the values that were kept with a report."""
-    found: dict[str, Values] = {}
-    if (record / MEASURES).is_file():
-        with (record / MEASURES).open(encoding="utf-8", newline="") as handle:
-            for row in csv.DictReader(handle):
-                found.setdefault(row["measure"], {})[row["arm"], int(row["seed"])] = float(row["value"])
-    return found
+def kept_values(record: Path, measure: str) -> Values:
+    """What was kept of a measure with a report; none where it was not recorded."""
+    if (asked := Measure.parse(measure)).is_score:
+        return asked.values(record)
+    if not (record / MEASURES).is_file():
+        return {}
+    with (record / MEASURES).open(encoding="utf-8", newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if row["measure"] == measure]
+    return {(row["arm"], int(row["seed"])): float(row["value"]) for row in rows}
 
 
 @dataclass(frozen=True)

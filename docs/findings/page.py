@@ -143,7 +143,7 @@ def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
     for name, one in kept.items():
         arms = tuple(one.sweep.arms)
         for words, measure in finding.measures.items():
-            if one.measures.get(measure):
+            if one.measured(measure):
                 row = [name, words, *(_measure(one, measure, arm) for arm in arms)]
                 tables.setdefault(arms, []).append(row)
     written = [markdown_table(["run", "measure", *arms], rows) for arms, rows in tables.items()]
@@ -152,7 +152,7 @@ def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
 
 
 def _measure(kept: Kept, measure: str, arm: str) -> str:
-    values, baseline = kept.measures.get(measure, {}), kept.sweep.baseline
+    values, baseline = kept.measured(measure), kept.sweep.baseline
     own = [value for (one, _), value in values.items() if one == arm]
     if not own:
         return "not recorded"
