@@ -115,8 +115,7 @@ _TUNED = """## What tuning each arm separately changes
 The same comparison with one setting for both arms, and with the setting that a search found for each. The last column
 allows for what the searches left open; a verdict has to hold there too. In brackets: the intervals of the pages, whose
 levels depend on the sweep. The search's own scores are not used: both arms were trained again with other seeds. The
-first two columns come from different trainings; with four updates per rollout even an unchanged arm moves by about
-1 pp.
+first two columns come from different trainings, which alone can move a difference by 1 pp or more.
 
 """
 
@@ -231,8 +230,9 @@ def _tuned(findings: Sequence[Finding]) -> str:
         for name, row in ((name, row) for name, one in kept.items() for row in one.contrasts if row["bests"]):
             if (untuned := alike.get((places[name], row["arm"], row["baseline"]))) is not None:
                 what = f"{row['arm']} against {row['baseline']}"
-                rows.append([what, *map(_difference, (untuned, row, row["bests"]))])
-    columns = ["comparison", "with one setting (pp)", "as found (pp)", "of the bests (pp)"]
+                link = f"[{finding.number}]({finding.page})"
+                rows.append([link, what, *map(_difference, (untuned, row, row["bests"]))])
+    columns = ["finding", "comparison", "with one setting (pp)", "as found (pp)", "of the bests (pp)"]
     return _TUNED.format(table=markdown_table(columns, rows)) if rows else ""
 
 
