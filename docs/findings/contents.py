@@ -84,16 +84,18 @@ kept.
 
 {table}
 
-Each claim was turned into predictions before the first cell was trained. A prediction about the score is shown if the
-interval of the difference lies wholly on the predicted side of 0, or for equivalence within ±1 pp. It is refuted if
-the interval rules out a gain, or a loss, of 1 pp, or for equivalence lies beyond ±1 pp. Otherwise it cannot be told.
+The predictions of a run were written before it started; some runs repeat cells of earlier ones, as their pages say. A
+prediction about the score is shown if the interval of the difference lies wholly on the predicted side of 0, or for
+equivalence within ±1 pp. A predicted gain is refuted if the interval excludes a gain of 1 pp, a predicted loss if it
+excludes a loss of 1 pp, and equivalence if it lies beyond ±1 pp. Otherwise it cannot be told.
 [Statistics](../explanation/statistics.md) explains the intervals, and what a look is. Anything else that is measured
 has no margin: it is judged by whether its own 95% interval lies above or below 0.
 
 The table rests on {contrasts} of {sweeps} and on {predictions}, besides the arms that finding 13 counts. Each sweep
-corrects for its own contrasts. Nothing is corrected across pages or for what is measured beside the score: even if no
-arm differed, about one sweep in twenty would show at least one difference by chance. All runs are of small models on a
-CPU; [Limits](../explanation/limits.md) says what that leaves open.
+corrects for its own contrasts. Nothing is corrected across pages: even if no arm differed, about one sweep in twenty
+would show a difference in the score by chance. What is measured beside the score is not corrected at all: there, each
+comparison errs in one case in twenty. All runs are of small models on a CPU; [Limits](../explanation/limits.md) says
+what that leaves open.
 {method}"""
 _METHOD = """
 [What was learned about measuring](method.md) compares the noise of these sweeps, and says what fewer seeds would have
