@@ -74,9 +74,9 @@ In short:
 
 All numbers are standard deviations in percentage points, as root mean squares over the comparisons of a run. The first
 is that of one seed's difference on these problems; the next three are its parts. Their squares add up to its square,
-unless a part was estimated below zero and set to zero. In the mean over seeds all three shrink with more
-seeds, and only the third with more samples per problem. The last is the noise of the mean difference that comes from the choice of problems, for another set of
-the same kind and size. Neither more seeds nor more samples reduce it.
+unless a part was estimated below zero and set to zero. In the mean over seeds all three shrink with more seeds, and
+only the third with more samples per problem. The last is the noise of the mean difference that comes from the choice of
+problems, for another set of the same kind and size. Neither more seeds nor more samples reduce it.
 
 ## What pairing saved
 
@@ -114,8 +114,9 @@ _TUNED = """## What tuning each arm separately changes
 
 The same comparison with one setting for both arms, and with the setting that a search found for each. The last column
 allows for what the searches left open (`bests` in report.json); a verdict has to hold there too. In brackets: the
-intervals of the verdicts, whose levels depend on the sweep. The search's own scores are not used: both arms were trained again with other seeds. The
-first two columns come from different trainings, which alone can move a difference by 1 pp or more.
+intervals of the verdicts, whose levels depend on the sweep. The search's own scores are not used: both arms were
+trained again with other seeds. The first two columns come from different trainings, which alone can move a difference
+by 1 pp or more.
 
 """
 
@@ -171,7 +172,8 @@ def _main_part(kept: Sequence[Kept]) -> str:
     share = percent(statistics.median(run[-1] / sum(run) for run in sampled))
     return (
         f"In {largest} of {count(len(sampled), 'run')} with sampled answers the training seed is the largest source of"
-        f" noise in one seed's difference. The samples of the evaluation make up {share} of the variance in the median run."
+        f" noise in one seed's difference. The samples of the evaluation make up {share} of the variance in the median"
+        " run."
     )
 
 
