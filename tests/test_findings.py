@@ -222,7 +222,8 @@ def test_a_page_shows_what_each_arm_was_tuned_to_and_what_that_cost(own: Path, e
         next(row for row in Kept(own / "records" / name).contrasts if row["arm"] == "up")
         for name in ("mine-tiny", "theirs-tiny")
     )
-    row = next(line for line in (own / "folder" / "method.md").read_text().splitlines() if "up against base" in line)
+    method = (own / "folder" / "method.md").read_text()
+    row = next(line for line in method.splitlines() if "| [1](01_knob.md) | up against base |" in line)
     shown = [float(cell.split()[0]) for cell in row.strip("| ").split(" | ")[2:]]
     expected = [untuned["difference_pp"], own_best["difference_pp"], own_best["bests"]["difference_pp"]]
     assert shown == pytest.approx(expected, abs=0.05) and shown[0] != shown[1]

@@ -19,7 +19,7 @@ from docs.findings.answer import (
     summary,
 )
 from docs.findings.contents import answers
-from docs.findings.measures import difference
+from docs.findings.measures import Values, difference
 from docs.findings.source import Finding, Run
 from evals.yaml_file import load_yaml
 from harness.plan.tuning import in_words
@@ -143,16 +143,15 @@ def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
     for name, one in kept.items():
         arms = tuple(one.sweep.arms)
         for words, measure in finding.measures.items():
-            if one.measured(measure):
-                row = [name, words, *(_measure(one, measure, arm) for arm in arms)]
+            if values := one.measured(measure):
+                row = [name, words, *(_measure(values, arm, one.sweep.baseline) for arm in arms)]
                 tables.setdefault(arms, []).append(row)
     written = [markdown_table(["run", "measure", *arms], rows) for arms, rows in tables.items()]
     where = "\n".join(f"- {words}: `{measure}`" for words, measure in finding.measures.items())
     return "\n\n".join(["## Beside the score", *written, _ABOUT_MEASURES.format(where=where)])
 
 
-def _measure(kept: Kept, measure: str, arm: str) -> str:
-    values, baseline = kept.measured(measure), kept.sweep.baseline
+def _measure(values: Values, arm: str, baseline: str) -> str:
     own = [value for (one, _), value in values.items() if one == arm]
     if not own:
         return "not recorded"
