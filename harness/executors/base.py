@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,6 +39,10 @@ class Job:
     folders: Sequence[str] = ()
     code: Mapping[str, str] = field(default_factory=dict)
     inputs: Sequence[str] = ()
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Names the job in the lease of its cell, so that whoever started it knows whether another process came after."""
+    epoch: int = 0
+    """That of the cell's lease when the job was made."""
 
     @property
     def model(self) -> str:
@@ -59,6 +64,8 @@ class Job:
             "folders": list(self.folders),
             "code": dict(self.code),
             "inputs": list(self.inputs),
+            "id": self.id,
+            "epoch": self.epoch,
         }
 
     @classmethod

@@ -30,10 +30,9 @@ from harness.config.hashing import NUMERICS_VERSION, user_code
 from harness.errors import BenchError, RefusedError
 from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_place
 from harness.executors.local import STOP_WITHIN_S
-from harness.executors.slot_actor import CHUNK_BYTES, CODE, SlotActor, pack, unpack, unpack_whole
+from harness.executors.slot_actor import CHUNK_BYTES, CODE, SlotActor, pack, unpack_into, unpack_whole
 from harness.executors.slots import Slot
 from harness.records import CellRecord
-from harness.records.files import write_folder
 from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_lease
 
 # Read when ray is imported: send no usage statistics, and give up on an address after a few seconds.
@@ -231,7 +230,8 @@ class RayPool:
             folder = self._home / job.path
             place.held = ExitStack()
             try:
-                place.lease = place.held.enter_context(hold_lease(folder, CellRecord.at(folder).last_epoch))
+                held = hold_lease(folder, CellRecord.at(folder).last_epoch, job.id)
+                place.lease = place.held.enter_context(held)
             except LeaseTakenError as error:
                 return Ended(job, "taken", str(error))
         for path in self._ask(place.actor.missing, sent):
@@ -272,14 +272,9 @@ class RayPool:
                 return None
             try:
                 lease.require()
+                unpack_into(parcel, target)
             except LeaseLostError as error:
                 return Ended(job, "taken", str(error))
-
-            def fill(aside: Path) -> None:
-                unpack(parcel, aside)
-                os.link(lease.path, aside / lease.path.name)
-
-            write_folder(target, fill, replaces=True)
         took_s = time.monotonic() - started_s
         place.keep_after_s = time.monotonic() + max(KEEP_EVERY_S, took_s / KEEP_AT_MOST_FRAC)
         return None

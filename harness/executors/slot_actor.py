@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -20,12 +21,13 @@ from harness.config.hashing import NUMERICS_VERSION
 from harness.executors.base import Job, Progress
 from harness.executors.local import LocalPool
 from harness.executors.slots import VISIBLE, Slot
+from harness.records.fence import aside_of, remove, require_owned
 from harness.records.files import write_atomic, write_folder
 
 CHUNK_BYTES = 32 * 2**20
 CODE = "code-of-the-run"
 """The folder in an actor's private home that receives the user's code."""
-_CHECKPOINTS, _LEASE = "checkpoints", "lease.json"
+_CHECKPOINTS, _LEASE, _STATUS = "checkpoints", "lease.json", "status.json"
 
 
 class SlotActor:
@@ -143,6 +145,45 @@ def unpack(parcel: IO[bytes], place: Path) -> None:
                 shutil.copyfileobj(content, file)
     parcel.seek(0)
     parcel.truncate()
+
+
+def unpack_into(parcel: IO[bytes], folder: Path) -> None:
+    """Bring the folder of a cell, whose lease this process holds, to what a parcel holds.
+
+    Rows come first, then the checkpoints that count them, status.json last: after a kill at any point the cell resumes.
+    """
+    arrived = aside_of(folder / "parcel")
+    try:
+        arrived.mkdir()
+    except FileNotFoundError:
+        require_owned(folder / "parcel")
+        raise
+    unpack(parcel, arrived)
+    units = _units(arrived)
+    for unit in sorted(units, key=lambda unit: (unit.name == _STATUS, unit.parts[0] == _CHECKPOINTS, unit)):
+        target = folder / unit
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (arrived / unit).is_dir():
+            write_folder(target, partial(_move_files, arrived / unit), replaces=True)
+        else:
+            write_atomic(target, (arrived / unit).rename)
+    for gone in _units(folder) - units:
+        remove(folder / gone)
+
+
+def _units(cell: Path) -> set[Path]:
+    """Return what is replaced as a whole in a cell's folder, relative to it: each checkpoint, and any other file."""
+    files = [path.relative_to(cell) for path in cell.rglob("*") if path.is_file()]
+    return {
+        path.parent if path.parts[0] == _CHECKPOINTS and len(path.parts) > 2 else path
+        for path in files
+        if path.name != _LEASE and not any(part.startswith(".") for part in path.parts)
+    }
+
+
+def _move_files(source: Path, target: Path) -> None:
+    for path in [*source.iterdir()]:
+        path.rename(target / path.name)
 
 
 def unpack_whole(parcel: IO[bytes], target: Path) -> None:

@@ -1,8 +1,9 @@
 """The folder of one cell: where each record lies, and how to read it. Layout: docs/reference/records.md.
 
 Each start of a cell has a number, its epoch, and a row in starts.jsonl that says who started it, where and from which
-step. Rows of steps, scores, timing and samples carry the epoch of their writer. One that was taken for dead and wakes
-up late may write on: rows of steps that a later start has begun anew are dropped as they are read.
+step. Rows of steps, scores, timing and samples carry the epoch of their writer. An owner that was taken for dead may
+append one more row as it wakes up (see `harness.records.fence`). Readers drop rows of steps that a later start has
+begun anew, and of the same row by two starts they take that of the later one.
 
 A cell is evaluated once as part of its run. Whoever asks for another evaluation of the trained cell finds it in a
 folder of its own, evaluations/<hash>/, with the same files: spec.json, status.json, starts.jsonl, scores.jsonl,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow.compute
 
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
+_TELLS_ROWS = ("task", "final")
 _START = ("epoch", "from_step", "owner", "time", "registered")
 EVALUATIONS = "evaluations"
 EVALUATION_FILE = "evaluation.json"
@@ -51,6 +53,22 @@ _COUNTED = (STARTS_FILE, "steps.jsonl", "timing.jsonl", "scores.jsonl", PROBLEMS
 
 def cell_directory_name(arm: str, seed: int, training_hash: str) -> str:
     return f"{arm}-s{seed}-{training_hash[:10]}"
+
+
+def write_status(folder: Path, state: CellState, **fields: Any) -> None:
+    """Replace status.json in the folder of a cell or an evaluation, keeping earlier fields that are not given."""
+    path = folder / "status.json"
+    earlier = read_object(path) if path.exists() else {}
+    write_json(path, earlier | {"state": state, "reason": None} | fields)
+
+
+def _read_starts(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of starts.jsonl, without any that an owner wrote after a later start."""
+    rows: list[dict[str, Any]] = []
+    for row in read_jsonl(folder / STARTS_FILE):
+        if not rows or row["epoch"] > rows[-1]["epoch"]:
+            rows.append(row)
+    return rows
 
 
 def is_cell_directory_name(name: str) -> bool:
@@ -179,9 +197,7 @@ class CellRecord:
     def write_status(self, state: CellState, **fields: Any) -> None:
         """Replace status.json, that of the evaluation if it is not the cell's own, keeping earlier fields that are not
         given."""
-        path = self.evaluation_folder / "status.json"
-        earlier = read_object(path) if path.exists() else {}
-        write_json(path, earlier | {"state": state, "reason": None} | fields)
+        write_status(self.evaluation_folder, state, **fields)
 
     @property
     def is_done(self) -> bool:
@@ -250,11 +266,11 @@ class CellRecord:
 
         Raises DamagedRecordError.
         """
-        rows = read_jsonl(self.path / STARTS_FILE)
+        rows = _read_starts(self.path)
         first = self.path / "provenance.json"
         if first.exists():
             rows = [{"epoch": 0, "from_step": 0, **read_object(first)}, *rows]
-        return rows if self.evaluation is None else [*rows, *read_jsonl(self.evaluation_folder / STARTS_FILE)]
+        return rows if self.evaluation is None else [*rows, *_read_starts(self.evaluation_folder)]
 
     @property
     def last_epoch(self) -> int:
@@ -288,9 +304,8 @@ class CellRecord:
         n_steps = self._finished_steps()
         table = read_columns(self.path / "steps.jsonl")
         if "epoch" in table.column_names:
-            superseded = self.superseded()
-            rows = zip(table["epoch"].to_pylist(), table["step"].to_pylist(), strict=True)
-            kept = [not superseded(epoch or 0, step) for epoch, step in rows]
+            steps = zip(table["epoch"].to_pylist(), table["step"].to_pylist(), strict=True)
+            kept = self._counts([(epoch or 0, step) for epoch, step in steps])
             table = table.drop_columns("epoch")
             table = table if all(kept) else table.filter(kept)
         self._require_steps(len(table), n_steps)
@@ -298,12 +313,20 @@ class CellRecord:
 
     def _current(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows that count, without their epochs."""
+        keys = [(row.pop("epoch", 0), row.get("step", 0), *(row.get(name) for name in _TELLS_ROWS)) for row in rows]
+        return [row for row, counts in zip(rows, self._counts(keys), strict=True) if counts]
+
+    def _counts(self, rows: Sequence[tuple[int, int, *tuple[Any, ...]]]) -> list[bool]:
+        """Return which rows count, given as (epoch, step, what tells rows of a step apart)."""
         superseded = self.superseded()
-        return [row for row in rows if not superseded(row.pop("epoch", 0), row.get("step", 0))]
+        latest: dict[tuple[Any, ...], int] = {}
+        for epoch, *what in rows:
+            latest[tuple(what)] = max(epoch, latest.get(tuple(what), 0))
+        return [not superseded(epoch, step) and epoch == latest[step, *rest] for epoch, step, *rest in rows]
 
     def superseded(self) -> Callable[[int, int], bool]:
         """(epoch, step) -> whether a later start has begun that step anew."""
-        begun = [(start["epoch"], start["from_step"]) for start in read_jsonl(self.path / STARTS_FILE)]
+        begun = [(start["epoch"], start["from_step"]) for start in _read_starts(self.path)]
         return lambda epoch, step: any(later > epoch and step > from_step for later, from_step in begun)
 
     def _finished_steps(self) -> int:

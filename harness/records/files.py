@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import cache, cached_property
@@ -23,6 +22,7 @@ from types import UnionType
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from harness.errors import BenchError
+from harness.records.fence import aside_of, displaced_of, is_owned, require_owned, restore
 
 Row = TypeVar("Row")
 _NAME_BYTES = 100
@@ -45,46 +45,52 @@ def make_durable(files: Iterable[Path]) -> None:
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file beside `path`, then rename it into place. OSError (disk full) leaves `path` as it was."""
-    aside = _beside(path)
+    """Let `write` fill another file, then rename it to `path`. OSError (disk full) leaves `path` as it was.
+
+    Raises LeaseLostError if another process has taken over the folder; see `harness.records.fence`.
+    """
+    aside = aside_of(path)
     try:
         write(aside)
         with aside.open("rb") as handle:
             os.fsync(handle.fileno())
         aside.replace(path)
         make_durable([path])
+    except OSError:
+        require_owned(path)
+        raise
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _beside(path: Path) -> Path:
-    """A name that no other process takes: those of several containers have the same numbers."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
-
-
 def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = False) -> None:
-    """Let `write` fill a folder beside `folder`, then rename it into place, so that it is complete or absent.
+    """Let `write` fill another folder, then rename it to `folder`, so that it is complete or absent.
 
     replaces: whether it takes the place of a folder that is there; else one that another process has put there
-    meanwhile stays.
+    meanwhile stays. The earlier folder is deleted once the new one is in place. After a kill before that, the next
+    `write_folder`, `restore` or owner of the folder around it puts the earlier one back.
+
+    Raises LeaseLostError as `write_atomic`.
     """
-    aside = _beside(folder)
-    earlier = aside.with_suffix(".was.tmp")
-    aside.mkdir(parents=True)
+    aside, displaced = aside_of(folder), displaced_of(folder)
+    restore(folder)
     try:
+        aside.mkdir(parents=not is_owned(folder))
         write(aside)
         make_durable(path for path in aside.rglob("*") if path.is_file())
-        if replaces and folder.exists():  # renamed, so that a reader sees the one or the other, never a half
-            folder.rename(earlier)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if replaces and folder.exists():
+            folder.rename(displaced)
         aside.rename(folder)
         make_durable([folder])
     except OSError:
+        require_owned(folder)
         # A folder is never renamed onto one that holds files.
         if replaces or not folder.is_dir():
             raise
     finally:
-        for left in (aside, earlier):
-            shutil.rmtree(left, ignore_errors=True)
+        restore(folder)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None:
@@ -116,6 +122,10 @@ def write_json(path: Path, document: Any) -> None:
     """Atomically write strict JSON: NaN and infinities become null."""
     text = json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomic(path, lambda aside: _write_text(aside, text))
+
+
+def _write_bytes(path: Path, content: bytes | memoryview) -> None:
+    path.write_bytes(content)
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -170,8 +180,19 @@ def read_object(path: Path) -> dict[str, Any]:
 def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Append rows as one write. A kill can tear only the last line, which `read_jsonl` drops."""
     text = "".join(json.dumps(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-    with path.open("a", encoding="utf-8") as handle:
-        handle.write(text)
+    require_owned(path)
+    content = memoryview(text.encode())
+    try:
+        # The owner of a folder creates no file here: a late owner could bring back one that was removed.
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | (0 if is_owned(path) else os.O_CREAT), 0o666)
+    except FileNotFoundError:
+        write_atomic(path, lambda aside: _write_bytes(aside, content))
+        return
+    try:
+        while content:  # one write, so that rows of two processes never mix within a line
+            content = content[os.write(handle, content) :]
+    finally:
+        os.close(handle)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
@@ -261,12 +282,15 @@ def _types_of_fields(kind: type) -> dict[str, tuple[type, ...]]:
 
 
 def keep_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Cut the rows for which `keep` is false, e.g. those written after the checkpoint that a cell resumes from."""
+    """Cut the rows for which `keep` is false, e.g. those written after the checkpoint that a cell resumes from.
+
+    The owner of the folder makes a new file in any case: an earlier owner may hold the old one open.
+    """
     if not path.exists():
         return
     rows = [row for row in read_jsonl(path) if keep(row)]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    if text.encode() != path.read_bytes():
+    if is_owned(path) or text.encode() != path.read_bytes():
         write_atomic(path, lambda aside: _write_text(aside, text))
 
 

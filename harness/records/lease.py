@@ -7,8 +7,8 @@ no part:
 * A lease is created by link(); a dead owner's lease is first renamed away. If several processes try, one succeeds.
 * An owner counts as dead if it has released the lease, if its file lock is gone although the same kernel would show
   it, or if the file has not changed for `STALE_AFTER_S` by the reader's own monotonic clock.
-* Fencing: an owner that was suspended and taken for dead may wake up late. At its next heartbeat, or before its next
-  checkpoint, it finds another id and stops. What it wrote carries an older epoch, and readers drop it.
+* Fencing: an owner that was suspended and taken for dead may wake up late. What it then writes does not arrive, see
+  `harness.records.fence`, and at its next heartbeat it finds another id and stops.
 
 Locks only reveal a death sooner. On a file system without locks, heartbeats suffice.
 """
@@ -19,6 +19,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
 import threading
 import time
@@ -29,6 +30,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
+
+from harness.records.fence import LeaseLostError, directory_of, fenced
 
 HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0
@@ -45,10 +48,6 @@ class LeaseTakenError(Exception):
     """Another live process owns this folder."""
 
 
-class LeaseLostError(Exception):
-    """This process was taken for dead, and another one now owns its folder."""
-
-
 class Clock(Protocol):
     """The functions of the module `time` that leases use."""
 
@@ -58,12 +57,15 @@ class Clock(Protocol):
 
 @dataclass
 class Lease:
-    """A lease that is held. epoch: a number above that of every earlier holder."""
+    """A lease that is held."""
 
     path: Path
     owner: str
     epoch: int
+    """The number of this start, above that of every earlier one."""
     about: dict[str, Any]
+    before: dict[str, Any]
+    """The fields of the lease that it replaced; {} if there was none."""
     beats: int = 0
     is_lost: bool = False
     """Whether another process is known to own it; noticed at the next heartbeat at the latest. See `require`."""
@@ -128,24 +130,52 @@ class Leases:
     sightings: dict[Path, _Sighting] = field(default_factory=dict)
 
     @contextmanager
-    def hold(self, folder: Path, last_epoch: int = 0) -> Iterator[Lease]:
-        """Own a cell's folder during the block. last_epoch: the highest epoch in its records.
+    def hold(
+        self, folder: Path, last_epoch: int = 0, job: str = "", starts: bool = True, dead_job: str = ""
+    ) -> Iterator[Lease]:
+        """Own a cell's folder during the block.
+
+        last_epoch: the highest epoch in its records. job: the id of the job for which this process owns it. starts:
+        False if no row of the cell will be written, so that no epoch is used. dead_job: a job whose process is known
+        to be dead.
 
         Raises LeaseTakenError if another live process owns it. If only time can tell whether the owner lives, this
         waits for its next heartbeat, at most for `STALE_AFTER_S`.
         """
         with ExitStack() as open_files:
-            lease = self._take(folder / _FILE, last_epoch, open_files)
+            lease = self._take(folder / _FILE, last_epoch, open_files, job, starts, dead_job)
             released = threading.Event()
             heart = threading.Thread(target=_beat, args=(lease, released), daemon=True)
             heart.start()
             try:
-                yield lease
+                with fenced(folder, directory_of(folder, lease.owner)):
+                    yield lease
             finally:
                 released.set()
                 heart.join()
                 with suppress(OSError):  # then the lock shows that it is free, or its heartbeat goes stale
                     lease.beat(released=True)
+
+    @contextmanager
+    def hold_after(self, folder: Path, job: str, epoch: int) -> Iterator[bool]:
+        """Own a folder during the block, to record how a job of this process ended. Yield False, without the lease, if
+        another process has owned the folder since the job began: what it recorded counts.
+
+        epoch: that of the folder's lease when the job was made.
+        """
+
+        def is_last(lease: dict[str, Any]) -> bool:
+            return lease.get("job") == job or lease.get("epoch", 0) <= epoch
+
+        with ExitStack() as held:
+            is_ours = is_last(_parse(_read(folder / _FILE) or b""))
+            if is_ours:
+                try:
+                    lease = held.enter_context(self.hold(folder, starts=False, dead_job=job))
+                    is_ours = is_last(lease.before)
+                except LeaseTakenError:
+                    is_ours = False
+            yield is_ours
 
     @contextmanager
     def hold_in_turn(self, folder: Path, on_wait: Callable[[str], None] = lambda owner: None) -> Iterator[Lease]:
@@ -180,32 +210,44 @@ class Leases:
         """Whether a process that is not known to be dead owns the folder."""
         return self.look(folder) != "free"
 
-    def _take(self, path: Path, last_epoch: int, open_files: ExitStack) -> Lease:
-        dead = self._await_free(path)
+    def _take(
+        self,
+        path: Path,
+        last_epoch: int,
+        open_files: ExitStack,
+        job: str = "",
+        starts: bool = True,
+        dead_job: str = "",
+    ) -> Lease:
+        dead = self._await_free(path, dead_job)
         left = [_read(one) or b"" for one in path.parent.glob(f".{_FILE}.*.was")]
-        epoch = 1 + max(last_epoch, *(int(_parse(one).get("epoch", 0)) for one in (dead or b"", *left)))
-        about = {"host": self.host[:64], "pid": os.getpid(), "kernel": self._kernel(path.parent)}
-        lease = Lease(path, uuid.uuid4().hex, epoch, about)
-        aside = path.with_name(f".{_FILE}.{lease.owner}.tmp")
+        last = max(last_epoch, *(int(_parse(one).get("epoch", 0)) for one in (dead or b"", *left)))
+        about = {"host": self.host[:64], "pid": os.getpid(), "kernel": self._kernel(path.parent), "job": job}
+        lease = Lease(path, uuid.uuid4().hex, last + starts, about, _parse(dead or b""))
+        aside, writes = path.with_name(f".{_FILE}.{lease.owner}.tmp"), directory_of(path.parent, lease.owner)
         try:
+            writes.mkdir()  # before the lease is visible, so that whoever takes it over finds this directory
             _write(aside, lease, open_files)
             if dead is not None:
                 _rename_away(path, dead, lease.owner)
             _link(aside, path, lease, open_files)
+            if not lease._is_ours():
+                raise FileExistsError
         except FileExistsError:
+            shutil.rmtree(writes, ignore_errors=True)
             raise _taken(path) from None
         finally:
             aside.unlink(missing_ok=True)
-        if not lease._is_ours():
-            raise _taken(path)
         for one in path.parent.glob(f".{_FILE}.*.was"):
             one.unlink(missing_ok=True)
         return lease
 
-    def _await_free(self, path: Path) -> bytes | None:
+    def _await_free(self, path: Path, dead_job: str = "") -> bytes | None:
         """The content of a dead owner's lease; None if there is no lease. Raises LeaseTakenError."""
         watched: bytes | None = None
         while (found := _read(path)) is not None:
+            if dead_job and _parse(found).get("job") == dead_job:
+                return found
             state = self._state(path, found)
             if state == "alive" or (watched is not None and found != watched):
                 raise _taken(path)
@@ -245,8 +287,13 @@ class Leases:
 
 
 HERE = Leases()
-hold_lease, hold_in_turn = HERE.hold, HERE.hold_in_turn
+hold_lease, hold_after, hold_in_turn = HERE.hold, HERE.hold_after, HERE.hold_in_turn
 look_at_lease, is_leased = HERE.look, HERE.is_held
+
+
+def epoch_of(folder: Path) -> int:
+    """Return the epoch of a folder's lease, whether it is held or not; 0 without one."""
+    return int(_parse(_read(folder / _FILE) or b"").get("epoch", 0))
 
 
 def _beat(lease: Lease, released: threading.Event) -> None:

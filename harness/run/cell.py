@@ -19,6 +19,7 @@ from harness.models.language_model import LanguageModel, weights_digest
 from harness.processes import Interrupted, Processes, Stopping, peak_memory_mb, reset_peak_memory
 from harness.records import CellRecord
 from harness.records.cell import EMBEDDINGS_FILE, STARTS_FILE
+from harness.records.fence import remove, require_owned
 from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
@@ -309,12 +310,12 @@ class CellLog:
                 lambda row: bool(row["step"] <= step) and not superseded(row.get("epoch", 0), row["step"]),
             )
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
-        self.cell.evals.unlink(missing_ok=True)  # made from evals.jsonl again
+        remove(self.cell.evals)  # made from evals.jsonl again
         current = self.cell.rollout_files()
         for path in self.cell.rollouts.glob("*.parquet"):
             stand = stand_of(path)
             if stand is not None and (path not in current or stand[1] > step):
-                path.unlink()
+                remove(path)
 
     def started(self, from_step: int, provenance: Row) -> None:
         """A row of starts.jsonl: who trains the cell from this step on, where and with what. provenance: what is known
@@ -394,5 +395,6 @@ class CellLog:
 
     def note(self, message: str) -> None:
         """A line of log.txt."""
+        require_owned(self.cell.log)
         with self.cell.log.open("a", encoding="utf-8") as handle:
             handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")

@@ -28,7 +28,7 @@ from harness.plan.filing import under_evaluation
 from harness.processes import Interrupted, Processes, Stopping
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, STARTS_FILE
-from harness.records.files import PROBLEMS_FILE, ProblemsFile, append_jsonl, is_disk_full, sweep_temporary, write_json
+from harness.records.files import PROBLEMS_FILE, ProblemsFile, append_jsonl, is_disk_full, write_atomic, write_json
 from harness.records.lease import hold_lease
 from harness.records.registration import registration_found
 from harness.run.cell import CellRun, Progress
@@ -70,11 +70,12 @@ def run_cell(
     tell: Callable[[Row], None],
     require_code: Callable[[], None],
     stopping: Stopping | None = None,
+    job: str = "",
 ) -> None:
     """Do what the cell in a folder lacks, if anything; its state says how it ended. Raises what keeps it from being
     done.
 
-    require_code: as in `CellRun`; asked before the first step too. stopping: as there.
+    require_code: as in `CellRun`; asked before the first step too. stopping: as there. job: `Job.id`.
     """
 
     def report(progress: Progress) -> None:
@@ -85,11 +86,9 @@ def run_cell(
     def remark(sentence: str) -> None:
         tell({"remark": sentence})
 
-    with hold_lease(folder, CellRecord.at(folder).last_epoch) as lease:
+    with hold_lease(folder, CellRecord.at(folder).last_epoch, job) as lease:
         cell = under_evaluation(CellRecord.at(folder), evaluation_hash(spec))
         cell.require_readable()
-        for place in (cell.path, cell.evaluation_folder, cell.rollouts):
-            sweep_temporary(place)
         if cell.is_done:
             return
         require_code()
@@ -171,8 +170,7 @@ def evaluate(
     evaluator = Evaluator(spec.eval, spec.seed, policy)
     evaluated = list(evaluator.run(spec.eval.samples, store, drawn_before, tell))
     finals = [{**about, **scores, "generated_tokens": cell.generated_tokens} for scores, _ in evaluated]
-    cell.scores.unlink(missing_ok=True)
-    append_jsonl(cell.scores, [*curves, *finals])
+    write_atomic(cell.scores, lambda aside: append_jsonl(aside, [*curves, *finals]))
     store.compact([{**about, **row} for _, rows in evaluated for row in rows])  # type: ignore[typeddict-item]
     store.drop()
 

@@ -24,6 +24,7 @@ from harness.plan.filing import HASH_DIGITS, spec_of_earlier
 from harness.processes import peak_memory_mb
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, EVALUATIONS
+from harness.records.fence import move
 from harness.records.files import read_object, write_json
 from harness.records.scores import read_scores
 from harness.sampling.conditions import Conditions
@@ -163,7 +164,7 @@ def begin_own_evaluation(cell: CellRecord, spec: RunSpec) -> None:
         # Its description goes last: after a kill in between, the rest follows.
         for file in (cell.path / SAMPLES_FILE, cell.scores, path):
             if file.exists():
-                file.rename(aside / file.name)
+                move(file, aside / file.name)
     write_json(path, document)
 
 

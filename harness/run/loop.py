@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from harness.errors import BenchError, RefusedError
 from harness.executors.base import Ended, Executor, Job
 from harness.records import CellRecord
+from harness.records.lease import hold_after
+from harness.records.status import CellState
 
 POLL_S = 1.0
 """How long the loop waits before it asks again for a job."""
@@ -156,14 +159,30 @@ def require_made(ended: Ended, home: Path) -> None:
         )
 
 
-def record_end(ended: Ended, cell: CellRecord) -> None:
-    """Record how a cell's job ended where the cell could not say so itself."""
-    if ended.output:
+def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ended:
+    """Record how a cell's job ended where the cell could not say so itself. Return the end, or "taken" if another
+    process has run the cell since: this process may have been suspended for long.
+
+    is_retried: record a failure as still to be done.
+    """
+    job, is_ours = ended.job, True
+    match ended.state:
+        case "refused" | "failed":
+            state, reason = ("pending", None) if is_retried else ("failed", ended.reason_and_place)
+            is_ours = record_state(job, cell, state, reason)
+        case "invalid":
+            is_ours = record_state(job, cell, "invalid", ended.reason)
+        case "damaged" if cell.state not in ("damaged", "done"):  # else the cell itself says so
+            is_ours = record_state(job, cell, "damaged", ended.reason)
+    if ended.output and is_ours:
         with cell.log.open("a", encoding="utf-8") as handle:
             handle.write(ended.output)
-    if ended.state in ("refused", "failed"):
-        cell.write_status("failed", reason=ended.reason_and_place)
-    elif ended.state == "invalid":
-        cell.write_status("invalid", reason=ended.reason)
-    elif ended.state == "damaged" and cell.state not in ("damaged", "done"):  # else the cell itself says so
-        cell.write_status("damaged", reason=ended.reason)
+    return ended if is_ours else replace(ended, state="taken", reason="another process has run it since")
+
+
+def record_state(job: Job, cell: CellRecord, state: CellState, reason: str | None) -> bool:
+    """Write the state of a cell whose job has ended; return False if another process has run the cell since."""
+    with hold_after(cell.path, job.id, job.epoch) as is_ours:
+        if is_ours and not cell.is_done:
+            cell.write_status(state, reason=reason)
+    return is_ours

@@ -11,7 +11,6 @@ After a kill it is started again, with the last checkpoint that is whole. How ex
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -32,6 +31,7 @@ from harness.models.loading import require_shapes, weights_in
 from harness.models.start import StartingPoint
 from harness.processes import Stopping, reset_peak_memory
 from harness.records import CellRecord
+from harness.records.fence import remove
 from harness.records.files import read_last_row, write_atomic, write_folder, write_json
 from harness.records.lease import Lease
 from harness.records.rollouts import stand_of
@@ -282,7 +282,7 @@ class ProgramCell:
         scored = next((step for step in sorted(checkpoints) if self._uses_budget(self._done_at(step))), None)
         for step in sorted(checkpoints)[:-KEPT]:
             if step not in (scored, self._resumed_at) and (not every or step % every):
-                shutil.rmtree(checkpoints.pop(step))
+                remove(checkpoints.pop(step))
 
     def _flush_rollouts(self, after: int, until: int) -> None:
         """Write the completions of steps behind one checkpoint and up to another."""
@@ -380,7 +380,7 @@ class ProgramCell:
         digest, require_lease = weights_digest(model.state_dict()), self._lease.require
         self._log.finish(self._spec, step, spent.generated_tokens, bool(diverged), digest, require_lease, reason)
         for folder in self._written.checkpoints.values():
-            shutil.rmtree(folder)
+            remove(folder)
         self._log.note(f"done at step {step} after {spent.generated_tokens} generated tokens")
 
     def _tell(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,10 @@ from harness.plan.request import SweepRequest
 from harness.plan.sweep_file import KEPT, KEPT_CODE, KEPT_PROFILE, SweepFile
 from harness.plan.tuning import tuning_record
 from harness.records import CellRecord, SweepRecord, read_sweep
-from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_json
-from harness.records.lease import hold_in_turn
+from harness.records.cell import write_status
+from harness.records.fence import remove
+from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_folder, write_json
+from harness.records.lease import LeaseTakenError, hold_in_turn, hold_lease
 from harness.records.looks import Design, Evaluation, first_seeds
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
@@ -93,13 +96,22 @@ def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
             if record.state in ("running", "done", "damaged"):  # another `bench run` may have been quicker
                 continue
             # A folder or file that stands in the place of another is for the cell's own job to name.
-            with suppress(FileExistsError, IsADirectoryError, NotADirectoryError):
-                folder.mkdir(parents=True, exist_ok=True)
-                write_json(folder / "spec.json", cell.spec.model_dump(mode="json"))
-                for module in user_code(cell.spec):
-                    for path, content in module.laid_out():
-                        _keep(folder / "code" / path, content)
-                record.write_status("pending", steps=cell.spec.training_steps)
+            with suppress(LeaseTakenError, FileExistsError, IsADirectoryError, NotADirectoryError):
+                if not folder.exists():
+                    write_folder(folder, partial(_fill_cell, cell.spec))
+                    continue
+                with hold_lease(record.path, starts=False):
+                    if not record.is_done:
+                        _fill_cell(cell.spec, folder)
+
+
+def _fill_cell(spec: RunSpec, folder: Path) -> None:
+    """Write what a cell, or another evaluation of a trained one, has before it starts."""
+    write_json(folder / "spec.json", spec.model_dump(mode="json"))
+    for module in user_code(spec):
+        for path, content in module.laid_out():
+            _keep(folder / "code" / path, content)
+    write_status(folder, "pending", steps=spec.training_steps)
 
 
 def write_question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord] | None = None) -> SweepRecord:
@@ -141,7 +153,7 @@ def _keep_files(request: SweepRequest, specs: Collection[RunSpec], folder: Path)
     for path, content in wanted.items():
         _keep(folder / path, content)
     for path in [path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder) not in wanted]:
-        path.unlink()
+        remove(path)
 
 
 def _sweep_file(request: SweepRequest) -> bytes:

@@ -116,12 +116,12 @@ class _SharedCells(SweepCells):
         self._look_around()
         return super().progress(job, event)
 
-    def ended(self, ended: Ended) -> None:
+    def _go_on_after(self, ended: Ended) -> None:
         if ended.state == "taken":  # another process was faster: wait until it has ended the cell
             self.waiting.append(self.started[ended.job.path])
         else:
             self.run.ran[cell_name(ended.job)] = "failed" if ended.state == "refused" else ended.state
-            super().ended(ended)
+            super()._go_on_after(ended)
 
     def _look_around(self) -> None:
         """Check now and then which cells other processes run or have ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
 from harness.records.files import DamagedRecordError, sweep_temporary
+from harness.records.lease import epoch_of
 from harness.records.registration import REGISTERED
 from harness.run.data_checks import contamination, contamination_sentence, record_sources, require_models_and_data
 from harness.run.loop import Observer, StageJobs, StoppedError, closing, record_end, run_jobs
@@ -219,14 +220,18 @@ class SweepCells:
         return False
 
     def ended(self, ended: Ended) -> None:
-        path = self.run.home / ended.job.path
-        record = under_evaluation(CellRecord.at(path), evaluation_hash(ended.job.spec))
-        record_end(ended, record)
+        record = under_evaluation(CellRecord.at(self.run.home / ended.job.path), evaluation_hash(ended.job.spec))
+        self._go_on_after(record_end(ended, record, self._is_retried(ended)))
+
+    def _is_retried(self, ended: Ended) -> bool:
+        has_failed = ended.state in ("refused", "failed")
+        return has_failed and self.run.retry_failed and ended.job.path not in self.retried
+
+    def _go_on_after(self, ended: Ended) -> None:
         state = {"refused": "failed", "away": "interrupted"}.get(ended.state, ended.state)
         name = cell_name(ended.job)
-        if state == "failed" and self.run.retry_failed and ended.job.path not in self.retried:
+        if self._is_retried(ended):
             self.retried.add(ended.job.path)
-            record.write_status("pending")
             self.waiting.append(self.started[ended.job.path])
             self.observer.remark(f"{name} failed and is started once more: {ended.reason}")
             return
@@ -303,9 +308,8 @@ def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: 
 
 
 def cell_job(record: CellRecord, spec: RunSpec, home: Path) -> Job:
-    return _job(
-        CELL, record.path, home, spec, [*inputs_of_cell(spec, home).values(), record.path.parents[1] / REGISTERED]
-    )
+    inputs = [*inputs_of_cell(spec, home).values(), record.path.parents[1] / REGISTERED]
+    return replace(_job(CELL, record.path, home, spec, inputs), epoch=epoch_of(record.path))
 
 
 def _job(kind: str, path: Path, home: Path, spec: RunSpec, inputs: Iterable[Path] = ()) -> Job:

@@ -91,7 +91,7 @@ def _run_job(
         if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
             serve_cell(job.spec, home, start, stopping)
         elif job.kind == CELL:
-            run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping)
+            run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping, job.id)
         else:
             require_code(job)
             stage = find_stage(job.kind)

@@ -21,6 +21,7 @@ from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.errors import RefusedError
 from harness.records.cell import STARTS_FILE
+from harness.records.fence import remove
 from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
@@ -119,6 +120,8 @@ class SampleStore:
         mine = [row for row in mine if all(row.get(name) == value for name, value in self.mark.items())]
         mine = [row for row in mine if "epoch" not in row or not self.superseded(row["epoch"], row["step"])]
         # A kill between compacting and removing leaves samples in both files.
+        # A row that an earlier start wrote late follows those of the later one.
+        mine.sort(key=lambda row: row.get("epoch", 0))
         once = {tuple(row.get(name) for name in _IDENTITY): row for row in mine}
         left_out = {*self.mark, "epoch"}
         return [
@@ -213,7 +216,7 @@ class SampleStore:
 
     def drop(self) -> None:
         """Remove the .jsonl file: it was compacted, or is needed no more."""
-        self.path.unlink(missing_ok=True)
+        remove(self.path)
 
     def graded(self, conditions: Conditions, again: bool = False) -> list[SampleRow]:
         """All rows, compacted, with verdicts of the grader as it is today. again: grade even if they are that."""

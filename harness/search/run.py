@@ -18,7 +18,16 @@ from harness.plan.search_plan import SearchPlan
 from harness.records import CellRecord
 from harness.records.lease import STALE_AFTER_S, hold_lease
 from harness.run.data_checks import record_sources, require_models_and_data
-from harness.run.loop import DISK_FULL, Observer, StoppedError, closing, record_end, require_made, run_jobs
+from harness.run.loop import (
+    DISK_FULL,
+    Observer,
+    StoppedError,
+    closing,
+    record_end,
+    record_state,
+    require_made,
+    run_jobs,
+)
 from harness.run.question import make_cells, write_question
 from harness.run.stages import CELL, stages_of_cell
 from harness.run.sweep import cell_job, do_stages, missing_stage_jobs
@@ -308,12 +317,14 @@ class _Trials:
         if ended.state == "done":
             self._seed_done(active)
         elif active.pruning.reason is not None:
-            self._prune(active, record)
+            self._prune(active, record, ended.job)
         elif ended.state in ("interrupted", "away"):
             raise StoppedError(f"{active.name}-s{record.seed}: {ended.reason}.")
         else:  # it could not be measured: the trial fails with its reason, and the search goes on
-            record_end(ended, record)
-            self._tell(active, "FAIL", reason=f"{record.path.name}: {ended.reason}")
+            if record_end(ended, record).state == "taken":
+                active.rests_until_s = time.monotonic() + WAIT_S
+            else:
+                self._tell(active, "FAIL", reason=f"{record.path.name}: {ended.reason}")
 
     def _seed_done(self, active: _ActiveTrial) -> None:
         """A seed's cell is done: the trial is pruned, continues with its next seed, or is complete."""
@@ -324,7 +335,7 @@ class _Trials:
         if pruning.reason is None:
             pruning.seed_ended(record, is_last)
         if pruning.reason is not None:
-            self._prune(active, record)
+            self._prune(active)
         elif is_last:
             scores = final_values([self._record(cell) for cell in active.cells], self.run.plan.objectives)
             if isinstance(scores, str):
@@ -332,11 +343,12 @@ class _Trials:
             else:
                 self._tell(active, "COMPLETE", values=scores)
 
-    def _prune(self, active: _ActiveTrial, record: CellRecord) -> None:
+    def _prune(self, active: _ActiveTrial, record: CellRecord | None = None, stopped: Job | None = None) -> None:
+        """End a trial that is not worth going on with. record, stopped: its cell and its job, if one was running."""
         assert active.pruning is not None
-        if record.state == "interrupted" and not active.pruning.is_taken:
+        if record is not None and stopped is not None and record.state == "interrupted" and not active.pruning.is_taken:
             remedy = f"`bench tune --finish {active.trial.number}` trains it to the end"
-            record.write_status("interrupted", reason=f"{active.pruning.reason}; {remedy}")
+            record_state(stopped, record, "interrupted", f"{active.pruning.reason}; {remedy}")
         self._tell(active, "PRUNED", reason=active.pruning.reason)
 
     def _tell(
@@ -347,12 +359,16 @@ class _Trials:
 
         trial, study = active.trial, self.run.study
         self._active.remove(active)
-        try:
-            if reason is not None:
-                trial.set_user_attr("reason", reason)
-            note_spent(trial, self.run.folder)
-            study.study.tell(trial.number, values if state == "COMPLETE" else None, TrialState[state])
-        except UpdateFinishedTrialError:  # somebody who took us for dead was quicker: the trial is theirs
+        is_ours = False
+        # Somebody who took us for dead may have the trial, or have ended it.
+        with study.turn(), suppress(UpdateFinishedTrialError):
+            if study.is_claimed_by(self.owner, trial.number):
+                if reason is not None:
+                    trial.set_user_attr("reason", reason)
+                note_spent(trial, self.run.folder)
+                study.study.tell(trial.number, values if state == "COMPLETE" else None, TrialState[state])
+                is_ours = True
+        if not is_ours:
             self.observer.ended(active.name, "taken", "another worker, which took this one for dead, has it")
             return
         self.run.write()

@@ -142,6 +142,10 @@ class SearchStudy:
         time.sleep(SETTLED_AFTER_S)
         return any(t.number == trial.number and t.user_attrs["owner"]["worker"] == owner for t in self._running())
 
+    def is_claimed_by(self, owner: str, number: int) -> bool:
+        """Return whether this worker is the last one to have claimed a trial. Call in a `turn`."""
+        return bool(self.study.get_trials(deepcopy=False)[number].user_attrs["owner"]["worker"] == owner)
+
     def running(self) -> list[int]:
         """Numbers of the trials that a worker is training which is not known to be dead."""
         with self.turn():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +21,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from harness.records.counted import Counted
-from harness.records.files import (
-    DamagedRecordError,
-    read_object,
-    sweep_temporary,
-    write_folder,
-    write_json,
-)
+from harness.records.fence import remove
+from harness.records.files import DamagedRecordError, read_object, write_folder, write_json
 from harness.training.optimizer import PACKED_ALIGNMENT_BYTES, with_tensors
 from harness.training.split import parts_of
 
@@ -109,7 +103,6 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """
     final = checkpoint_path(folder, checkpoint.step)
     folder.mkdir(parents=True, exist_ok=True)
-    sweep_temporary(folder, older_than_s=0.0)
 
     def write(aside: Path) -> None:
         checksums = {}
@@ -134,11 +127,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         write_json(aside / "checkpoint.json", meta | {"digest": _digest(meta)})
 
     write_folder(final, write, replaces=True)
-    # Whoever was taken for dead and wakes up late drops none of those that a later start has written.
-    earlier = [path for path in checkpoint_folders(folder) if _epoch_of(path) <= (checkpoint.epoch or 0)]
-    beyond = [path for path in earlier if step_of(path) > checkpoint.step]
-    for old in [*beyond, *[path for path in earlier if path not in beyond][:-KEPT]]:
-        shutil.rmtree(old)
+    found = checkpoint_folders(folder)
+    beyond = [path for path in found if step_of(path) > checkpoint.step]
+    for old in [*beyond, *[path for path in found if path not in beyond][:-KEPT]]:
+        remove(old)
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
@@ -153,14 +145,6 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def step_of(path: Path) -> int:
     return int(path.name.removeprefix(_PREFIX))
-
-
-def _epoch_of(path: Path) -> int:
-    """0 in those of earlier versions, and where it cannot be read."""
-    try:
-        return int(read_object(path / "checkpoint.json").get("epoch") or 0)
-    except (OSError, ValueError, TypeError):
-        return 0
 
 
 def load_latest(

@@ -4,7 +4,6 @@ beside the checkpoints, which hold its checksum alone."""
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,8 @@ from safetensors.torch import load
 from transformers import PreTrainedModel
 
 from harness.processes import Processes, by_all
-from harness.records.files import DamagedRecordError, sweep_temporary, write_atomic
+from harness.records.fence import remove
+from harness.records.files import DamagedRecordError, write_atomic
 from harness.training.checkpoint import (
     checkpoint_folders,
     load_trained_weights,
@@ -67,14 +67,13 @@ class PastWeights:
         content = weights_as_bytes(on_host(trained_weights(model)))
         path = self._path(step)
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep_temporary(path.parent, older_than_s=0.0)
         write_atomic(path, partial(_fill, content))
         self._checksums[step] = hashlib.blake2b(content).hexdigest()
         resumable = [step_of(folder) for folder in checkpoint_folders(path.parents[1]) if step_of(folder) <= step]
         needed = {one for after in (*resumable, step) for one in self._needed_after(after)}
         for old in path.parent.glob("*.safetensors"):
             if old.stem.isdecimal() and int(old.stem) not in needed:
-                old.unlink()
+                remove(old)
         self._checksums = {one: self._checksums[one] for one in self._needed_after(step)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -104,7 +103,7 @@ def missing_past_weights(checkpoints: Path, progress: Mapping[str, Any]) -> str 
 
 def drop_past_weights(checkpoints: Path) -> None:
     """Remove what a cell that is done needs no more."""
-    shutil.rmtree(checkpoints / _FOLDER, ignore_errors=True)
+    remove(checkpoints / _FOLDER)
 
 
 def _fill(content: bytes, path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from harness.records import lease as lease_module
+from harness.records.fence import directory_of
 from harness.records.lease import (
     HEARTBEAT_S,
     STALE_AFTER_S,
@@ -247,7 +248,7 @@ def test_a_sign_of_life_in_the_last_moment_keeps_the_lease(tmp_path: Path, monke
         owner.require()
         owner.beat()
         assert not owner.is_lost
-        assert [path.name for path in tmp_path.iterdir()] == ["lease.json"]
+        assert {path.name for path in tmp_path.iterdir()} == {"lease.json", directory_of(tmp_path, owner.owner).name}
 
 
 def test_of_many_that_take_over_at_once_one_does(tmp_path: Path) -> None:
@@ -263,7 +264,7 @@ def test_of_many_that_take_over_at_once_one_does(tmp_path: Path) -> None:
         with pytest.MonkeyPatch.context():
             leases = Leases(kernel="this", clock=FakeClock())
             dead = leases._await_free(tmp_path / "lease.json")
-            leases._await_free = lambda path: dead  # type: ignore[method-assign]
+            leases._await_free = lambda *_: dead  # type: ignore[method-assign]
             ready.wait()
             try:
                 with ExitStack() as files:

@@ -219,7 +219,7 @@ def test_rows_are_on_the_disk_before_the_checkpoint_that_counts_them(
         real_fsync(handle)
 
     def rename(self: Path, target: Path) -> Path:
-        if target.parent.name == "checkpoints":
+        if target.parent.name == "checkpoints" and target.name.startswith("step-"):
             meta = read_object(self / "checkpoint.json")
             cell = target.parents[1]
             for name, there in meta["records"].items():

@@ -64,7 +64,7 @@ class Done:
         state: JobState = "done"
         if job.kind == "cell":
             cell = CellRecord.at(self.home / job.path)
-            with hold_lease(cell.path):
+            with hold_lease(cell.path, job=job.id):
                 state = (self.ends.get(f"{cell.arm}-s{cell.seed}") or ["done"]).pop(0)
             if state == "done":
                 write_as_done(cell, job.spec)
