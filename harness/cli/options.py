@@ -245,6 +245,9 @@ def run_folder(given: str, home: Path) -> Path:
         from evals.yaml_file import load_yaml
 
         name = str(load_yaml(Path(given)).get("name"))  # alone: to read records, the file need not be valid any more
+    from harness.records.fence import restore
+
+    restore(home / name)
     folder = next((place for place in (home / name, Path(given)) if (place / "sweep.json").is_file()), None)
     if folder is None:
         ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))

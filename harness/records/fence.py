@@ -80,7 +80,7 @@ def displaced_of(path: Path) -> Path:
     """Return where `path` is kept until its successor has taken its place."""
     found = _directory_over(path)
     if found is None:
-        return path.with_name(f".{path.name}{_DISPLACED}")
+        return path.parent / f".{path.name}{_DISPLACED}"
     folder, directory = found
     return directory / f"{quote(str(path.absolute().relative_to(folder)), safe='')}{_DISPLACED}"
 

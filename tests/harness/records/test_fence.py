@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from harness.cli.options import run_folder
 from harness.records.fence import LeaseLostError, directory_of, fenced, move, remove, restore
 from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, write_folder, write_json
 
@@ -158,3 +159,9 @@ def test_a_folder_that_cannot_be_replaced_stays(folder: Path, monkeypatch: pytes
     with pytest.raises(OSError, match="no room"):
         write_folder(folder / "kept", fill, replaces=True)
     assert contents(folder) == before
+
+
+def test_results_whose_replacement_was_killed_are_found(folder: Path) -> None:
+    write_json(folder / "sweep.json", {})
+    folder.rename(folder.parent / ".cell.was")
+    assert run_folder("cell", folder.parent) == folder
