@@ -33,7 +33,8 @@ from harness.executors.local import STOP_WITHIN_S
 from harness.executors.slot_actor import CHUNK_BYTES, CODE, SlotActor, pack, unpack_into, unpack_whole
 from harness.executors.slots import Slot
 from harness.records import CellRecord
-from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_lease
+from harness.records.fence import LeaseLostError
+from harness.records.lease import Lease, LeaseTakenError, hold_lease
 
 # Read when ray is imported: send no usage statistics, and give up on an address after a few seconds.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "5"}

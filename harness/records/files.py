@@ -44,7 +44,7 @@ def make_durable(files: Iterable[Path]) -> None:
             os.close(handle)
 
 
-def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill another file, then rename it to `path`. OSError (disk full) leaves `path` as it was.
 
     Raises LeaseLostError if another process has taken over the folder; see `harness.records.fence`.
@@ -63,7 +63,7 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         aside.unlink(missing_ok=True)
 
 
-def write_folder(folder: Path, write: Callable[[Path], None], replaces: bool = False) -> None:
+def write_folder(folder: Path, write: Callable[[Path], object], replaces: bool = False) -> None:
     """Let `write` fill another folder, then rename it to `folder`, so that it is complete or absent.
 
     replaces: whether it takes the place of a folder that is there; else one that another process has put there

@@ -168,8 +168,10 @@ def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ende
     job, is_ours = ended.job, True
     match ended.state:
         case "refused" | "failed":
-            state, reason = ("pending", None) if is_retried else ("failed", ended.reason_and_place)
-            is_ours = record_state(job, cell, state, reason)
+            if is_retried:
+                is_ours = record_state(job, cell, "pending", None)
+            else:
+                is_ours = record_state(job, cell, "failed", ended.reason_and_place)
         case "invalid":
             is_ours = record_state(job, cell, "invalid", ended.reason)
         case "damaged" if cell.state not in ("damaged", "done"):  # else the cell itself says so

@@ -40,8 +40,9 @@ from harness.executors.local import STOP_WITHIN_S, LocalPool
 from harness.executors.slots import slots_of_processes
 from harness.processes import Interrupted, Stopping
 from harness.records import CellRecord
+from harness.records.fence import LeaseLostError
 from harness.records.files import DamagedRecordError, is_disk_full
-from harness.records.lease import Lease, LeaseLostError, LeaseTakenError, hold_in_turn
+from harness.records.lease import Lease, LeaseTakenError, hold_in_turn
 from harness.run.loop import DISK_FULL, INTERRUPTED, POLL_S, CodeChangedError
 from harness.run.stages import CELL
 

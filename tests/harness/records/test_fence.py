@@ -98,7 +98,7 @@ def test_what_a_late_owner_writes_does_not_arrive(folder: Path, write: str) -> N
             break
         with owned(folder, f"second{at}"):
             write_json(folder / "file.json", f"second{at}")
-            write_folder(folder / "kept", lambda aside: (aside / "c").write_text("second") and None, replaces=True)
+            write_folder(folder / "kept", lambda aside: (aside / "c").write_text("second"), replaces=True)
             before, rows = contents(folder), read_jsonl(folder / "rows.jsonl")
             os.kill(process, signal.SIGCONT)
             ended.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
@@ -123,7 +123,7 @@ def test_a_folder_that_is_replaced_survives_a_kill_at_any_point(folder: Path, is
     seen = []
     for at in range(60):
         remove(folder / "kept")
-        write_folder(folder / "kept", lambda aside: [(aside / name).write_bytes(old[name]) for name in old] and None)
+        write_folder(folder / "kept", lambda aside: [(aside / name).write_bytes(old[name]) for name in old])
 
         def act() -> None:
             if is_owned:

@@ -17,12 +17,11 @@ from pathlib import Path
 import pytest
 
 from harness.records import lease as lease_module
-from harness.records.fence import directory_of
+from harness.records.fence import LeaseLostError, directory_of
 from harness.records.lease import (
     HEARTBEAT_S,
     STALE_AFTER_S,
     Lease,
-    LeaseLostError,
     Leases,
     LeaseTakenError,
     hold_lease,

@@ -155,7 +155,7 @@ def begin(case: str, home: Path) -> RunSpec:
 
 def main(case: str, every: int) -> None:
     lease._lock = lambda handle: False
-    lease._lock_of = lambda path: "unknown"  # type: ignore[assignment]
+    lease._lock_of = lambda path: "unknown"
     lease.STALE_AFTER_S, lease._LOOK_EVERY_S, lease.HEARTBEAT_S = 0.4, 0.02, 0.1
     with tempfile.TemporaryDirectory() as folder:
         start = Path(folder) / "start"
