@@ -248,10 +248,11 @@ class TestCell:
         folder = cell.checkpoints / "step-000002"
         folder.mkdir(parents=True)
         (folder / "checkpoint.json").write_text('{"model": "mine"}')
-        state, reason = run_job(job("cell", cell.path.name), tmp_path, StartingPoint(), ignore)
+        asked = job("cell", cell.path.name)
+        state, reason = run_job(asked, tmp_path, StartingPoint(), ignore)
         assert state == "damaged" and reason is not None
         assert f"{folder}: is damaged" in reason and "the next run then trains the cell from the start" in reason
-        record_end(Ended(job("cell", cell.path.name), state, reason), cell)
+        record_end(Ended(asked, state, reason), cell)
         assert (cell.state, cell.reason) == ("damaged", reason)
 
     def test_that_another_one_took_over_is_left_to_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
