@@ -28,7 +28,15 @@ from harness.plan.filing import under_evaluation
 from harness.processes import Interrupted, Processes, Stopping
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, STARTS_FILE
-from harness.records.files import PROBLEMS_FILE, ProblemsFile, append_jsonl, is_disk_full, write_atomic, write_json
+from harness.records.files import (
+    PROBLEMS_FILE,
+    DamagedRecordError,
+    ProblemsFile,
+    append_jsonl,
+    is_disk_full,
+    write_atomic,
+    write_json,
+)
 from harness.records.lease import hold_lease
 from harness.records.registration import registration_found
 from harness.run.cell import CellRun, Progress
@@ -127,7 +135,11 @@ def run_cell(
         except ServerAwayError as error:
             cell.write_status("interrupted", reason=str(error))
             raise
+        except DamagedRecordError:
+            lease.require()  # whoever has taken the cell over removes files that this process still reads
+            raise
         except OSError as error:
+            lease.require()
             if is_disk_full(error):
                 # The torn file is gone by now, which may have made room enough for a few bytes.
                 with suppress(OSError):
