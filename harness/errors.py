@@ -8,11 +8,16 @@ from collections.abc import Collection, Iterable
 from types import TracebackType
 from urllib.parse import unquote
 
+from harness.secrets import redact
+
 
 class BenchError(Exception):
     """The base of all errors that users see. `exit_code`: see docs/reference."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return redact(super().__str__())
 
 
 class RefusedError(BenchError):

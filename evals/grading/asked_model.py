@@ -20,6 +20,7 @@ from evals.errors import EvalError
 from evals.grading import Reply
 from evals.prompts import Message
 from evals.yaml_file import Declared
+from harness.secrets import keep_variable
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
@@ -53,6 +54,10 @@ class ModelFile(Declared):
     concurrency: int = Field(8, ge=1, le=1024, description="questions asked at once")
     timeout_s: float = Field(120.0, gt=0, description="time limit for one reply")
     patience_s: float = Field(600.0, ge=0, description="how long a server may be away before the cell is interrupted")
+
+    def model_post_init(self, context: Any) -> None:
+        if self.api_key_env is not None:
+            keep_variable(self.api_key_env)
 
     @classmethod
     def _hole(cls) -> re.Pattern[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from harness import OUR_PACKAGES
+from harness.secrets import guard
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -28,6 +29,8 @@ def main() -> None:
     # descriptor, so that what a library or a subprocess writes there would end in a record.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        guard(stream)
     # A notebook's kernel sets this for its child processes, to a matplotlib backend that our Python may lack.
     os.environ.pop("MPLBACKEND", None)
     _refuse_namesakes()

@@ -45,6 +45,7 @@ from harness.records.files import DamagedRecordError, is_disk_full
 from harness.records.lease import Lease, LeaseTakenError, hold_in_turn
 from harness.run.loop import DISK_FULL, INTERRUPTED, POLL_S, CodeChangedError
 from harness.run.stages import CELL
+from harness.secrets import guard, redact
 
 if TYPE_CHECKING:
     from harness.models.start import StartingPoint
@@ -163,7 +164,7 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
         _Now.is_watched_elsewhere = False
     if ended.output:
         with CellRecord.at(home / job.path).log.open("a", encoding="utf-8") as log:
-            log.write(ended.output)
+            log.write(redact(ended.output))
     return ended.state, ended.reason if ended.job is first else ended.reason_and_place
 
 
@@ -233,6 +234,8 @@ def main() -> None:
     home = Path(sys.argv[1])
     events, lock = os.dup(sys.stdout.fileno()), threading.Lock()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        guard(stream)
     # Ctrl-C in a terminal reaches the whole process group; the parent decides what happens to the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A scheduler may send SIGTERM to all processes of a cell; only rank 0 acts on it, and the others follow it.
@@ -240,7 +243,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, _cancel)
 
     def tell(event: dict[str, Any]) -> None:
-        line = memoryview((json.dumps(event) + "\n").encode())
+        line = memoryview((redact(json.dumps(event)) + "\n").encode())
         with lock, suppress(BrokenPipeError):  # stdin tells when the parent is gone
             while line:
                 line = line[os.write(events, line) :]

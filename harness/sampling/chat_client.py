@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from evals.prompts import Message
 from harness.errors import BenchError, RefusedError, shown
+from harness.secrets import keep_variable, redact
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -108,21 +110,32 @@ class ChatClient:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self.key_variable is None:
             return headers
-        key = os.environ.get(self.key_variable, "")
-        if not key.strip():
-            raise RefusedError(missing_key(self.key_variable, self.address))
-        return headers | {"Authorization": f"Bearer {key.strip()}"}
+        return headers | {"Authorization": f"Bearer {read_key(self.key_variable, self.address)}"}
 
     def count_request(self) -> None:
         with self._lock:
             self.requests += 1
 
 
-def missing_key(variable: str, address: str) -> str:
-    return (
-        f"the environment variable {variable}, which holds the key for {address}, is not set. Set it where bench runs, "
-        "or leave api_key_env out of the judge's file if no key is needed."
-    )
+def read_key(variable: str, address: str) -> str:
+    """Return the key that an environment variable holds for an address, without white space around it.
+
+    Raises RefusedError for a key that is missing or cannot be sent in a header; the message does not show it.
+    """
+    keep_variable(variable)
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise RefusedError(
+            f"the environment variable {variable}, which holds the key for {address}, is not set. Set it where bench "
+            "runs, or leave api_key_env out of the judge's file if no key is needed."
+        )
+    if (fault := re.search(r"[^!-~]", key)) is not None:
+        what = "white space" if fault[0].isspace() else "a character that is not printable ASCII"
+        raise RefusedError(
+            f"the environment variable {variable}, which holds the key for {address}, contains {what} at character "
+            f"{fault.start() + 1} of {len(key)}. A key is one word of printable ASCII characters: set it again."
+        )
+    return key
 
 
 class _NotNowError(Exception):
@@ -218,16 +231,11 @@ class _Asking:
         if status in _WORTH_ANOTHER_TRY or status >= 500:
             raise _NotNowError(f"HTTP {status}", _seconds(response.headers.get("Retry-After")))
         client = self._client
-        said = self._without_key(received[:2000].decode(errors="replace").strip())
+        said = redact(received[:2000].decode(errors="replace").strip())  # servers quote the key that they reject
         raise RefusedError(
             f"the judge {client.model} at {client.address} refuses a question with HTTP {status}: {shown(said, 400)}. "
             "Correct address, model, key or text in the judge's file, or start the server with a longer context."
         )
-
-    def _without_key(self, text: str) -> str:
-        """The text with the key masked, because servers quote the key that they reject."""
-        key = self._headers.get("Authorization", "").removeprefix("Bearer ")
-        return text.replace(key, "***") if key else text
 
 
 def _in_words(error: Exception) -> str:
@@ -257,4 +265,4 @@ def _read(received: bytes) -> ChatReply:
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         raise _NotNowError("the response is no chat completion") from None
     # Servers that separate thoughts return no content if the reply was truncated before the answer.
-    return ChatReply(text if isinstance(text, str) else "", *tokens)
+    return ChatReply(redact(text) if isinstance(text, str) else "", *tokens)

@@ -7,7 +7,6 @@ same verdicts, even from a server whose replies vary.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from evals.grading.asked_model import Asking, Question, lent
 from harness.config.hashing import digest
 from harness.config.references import model_fingerprint
 from harness.errors import RefusedError
-from harness.sampling.chat_client import ChatClient, ChatReply, OnWaiting, missing_key
+from harness.sampling.chat_client import ChatClient, ChatReply, OnWaiting, read_key
 from harness.sampling.remembered import Remembered, Row
 
 if TYPE_CHECKING:
@@ -100,10 +99,10 @@ def judges_in(home: Path, on_waiting: OnWaiting = lambda sentence, is_away: None
 
 
 def require_askable(judge: Asking) -> None:
-    """Raise RefusedError if the judge's key or local model is missing."""
+    """Raise RefusedError if the judge's key is missing or malformed, or its local model is missing."""
     file = judge.file
-    if file.address is not None and file.api_key_env is not None and not os.environ.get(file.api_key_env, "").strip():
-        raise RefusedError(missing_key(file.api_key_env, file.address))
+    if file.address is not None and file.api_key_env is not None:
+        read_key(file.api_key_env, file.address)
     if file.source is not None:
         model_fingerprint(file.source)
 

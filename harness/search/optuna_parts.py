@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from harness.config.search import Pruner, Sampler
 from harness.errors import BenchError, RefusedError, few, nearest, without_password
+from harness.secrets import keep_passwords_of
 
 if TYPE_CHECKING:
     import optuna
@@ -119,6 +120,7 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
             raise RefusedError(f"{path}: is not a journal of a study ({error}). Restore it, or move it away.") from None
     from sqlalchemy.exc import SQLAlchemyError
 
+    keep_passwords_of(url)
     try:
         return _open_database(url)
     except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from harness.errors import BenchError, without_password
+from harness.secrets import keep_passwords_of
 from harness.tracking.database import opening, own_database, tagged
 
 ARTIFACTS = "mlartifacts"
@@ -53,6 +54,7 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    keep_passwords_of(uri)
     try:
         _require_server(uri)
     except (OSError, ValueError) as error:

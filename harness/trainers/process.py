@@ -18,6 +18,7 @@ from typing import Any
 
 from harness.config.trainer import OutsideTrainer
 from harness.errors import RefusedError
+from harness.secrets import redact
 
 GUARD = Path(__file__).with_name("_guard.py")
 GRACE_S = 6.0
@@ -90,6 +91,9 @@ class Process:
         with suppress(BrokenPipeError):
             self._guard.stdin.close()
         self._guard.wait(GRACE_S + _KILLED_WITHIN_S)
+        said = self._log.read_bytes().decode(errors="surrogateescape")
+        if (kept := redact(said)) != said:
+            self._log.write_bytes(kept.encode(errors="surrogateescape"))
 
 
 class Watch:
