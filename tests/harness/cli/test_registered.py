@@ -74,7 +74,7 @@ def test_arms_that_cannot_be_compared_are_not_registered(bench: Bench, tmp_path:
 def test_a_program_requires_a_verdict(bench: Bench, tmp_path: Path) -> None:
     judged(tmp_path)
     plain = bench("verdict", "mine")
-    assert plain.code == 0 and plain.out.count("\n") == 2 and "up is better than base" in plain.out
+    assert plain.code == 0 and plain.out.count("\n") == 3 and "up is better than base" in plain.out
     good = bench("verdict", "mine", "--require", "up better than base", "--require", "same not worse than base")
     assert (good.code, good.err) == (0, "")
     assert [line.partition(":")[0] for line in good.out.splitlines()] == ["holds", "holds"]
