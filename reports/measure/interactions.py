@@ -320,15 +320,15 @@ def _within(
     if len(effect.factors) > 1:
         return []
     ((factor,), (level,)) = effect.factors, effect.levels
-    sides = [scores.take(one, factor + 1) for one in (level, factorial.reference[factor])]
+    sides = [np.take(scores, one, axis=factor + 1) for one in (level, factorial.reference[factor])]
     others = [(knob, values) for i, (knob, values) in enumerate(factorial.levels.items()) if i != factor]
     rows = []
     for axis, (knob, values) in enumerate(others, start=1):
         averaged_over = tuple(i for i in range(1, sides[0].ndim) if i != axis)
         means = [side.mean(axis=averaged_over) for side in sides]
-        quantum = quantum_pp * len(values) / sides[0][0].size
+        quantum = quantum_pp * len(scores) * len(values) / sides[0].size
         for place, value in enumerate(values):
-            found = compare_paired(*(mean[:, place] for mean in means), alpha=alpha, quantum=quantum)
+            found = compare_paired(means[0][:, place], means[1][:, place], alpha=alpha, quantum=quantum)
             size = {"difference_pp": found.difference, "low_pp": found.low, "high_pp": found.high}
             rows.append({"knob": knob, "value": value, **size})
     return rows

@@ -165,7 +165,7 @@ def test_tuned_arms_are_undecided_by_the_interval_between_their_bests():
 def effect(verdict: str, knobs: str, *ends: float, within: Sequence[tuple[Any, ...]] = ()) -> dict[str, Any]:
     """An effect of a grid of the knobs a and b, each 0 or 1, whose reference is 0."""
     kind = "main" if len(knobs) == 1 else "interaction"
-    at = {"kind": kind, "knobs": [*knobs], "values": [1] * len(knobs), "reference": [0] * len(knobs)}
+    at: dict[str, Any] = {"kind": kind, "knobs": [*knobs], "values": [1] * len(knobs), "reference": [0] * len(knobs)}
     sizes = [
         {"knob": knob, "value": value, "difference_pp": size, "low_pp": low, "high_pp": high}
         for knob, value, size, low, high in within
