@@ -98,6 +98,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     from harness.plan.gate import ABSENT
     from reports.measure.measurements import Metric, MetricError
     from reports.page.comparison import Group, compare_groups
+    from reports.page.headline import answer
     from reports.page.verdict import verdict_details, verdict_sentence
 
     use_recorded_plugins(side.sweep.path for side in sides)
@@ -143,6 +144,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     decided = [knob for knob, pair in differs.items() if ABSENT not in pair]
     if len(decided) > 1:
         note(f"warning: {len(decided)} knobs differ, so the difference cannot be put down to one of them")
+    print_text(answer([row]))
     print_judgement(row["verdict"], verdict_sentence(row))
     for group in groups:
         for m in group.scored:

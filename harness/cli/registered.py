@@ -189,7 +189,7 @@ def verdict(
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Print a sweep's verdicts and next steps. With --require it exits 1 unless every requirement holds.
+    """Print a sweep's answer, verdicts and next steps. With --require it exits 1 unless every requirement holds.
 
     "Not worse" rules out a loss as large as the margin, "not better" a gain as large.
 
@@ -218,7 +218,9 @@ def verdict(
                     "next_steps": {row["arm"]: row.get("next_step") for row in open_rows},
                     "requirements": [one.as_json() for one in judged]})  # fmt: skip
     else:
-        for line in [*registered, *([interim] if interim else []), *(one.sentence for one in judged)]:
+        answers = [] if judged else [row["sentence"] for row in document["headline"]]
+        unsaid = [one for one in answers if one not in sentences]
+        for line in [*unsaid, *registered, *([interim] if interim else []), *(one.sentence for one in judged)]:
             print_text(line)
         for statement in [] if judged else statements(document):
             print_judgement(statement.verdict, statement.sentence)

@@ -121,7 +121,7 @@ class FactorEffect:
     """A main effect of one knob, or the interaction of two, against the values that the baseline has.
 
     contrast: over the seeds that have a score in every arm. within: for a main effect, its size at each value of each
-    other knob, in percentage points.
+    other knob with its interval, in percentage points.
     """
 
     kind: Literal["main", "interaction"]
@@ -182,14 +182,14 @@ def factor_effects(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measu
     complete = complete_seeds(sweep, measurements)
     alpha = alpha_of_each(sweep, len(factorial.effects))
     contrasts = with_holm([_contrast(sweep, factorial, effect, complete, alpha) for effect in factorial.effects])
-    means = [factorial.table(_scores(runs)) for runs in complete.values()]
+    scores = np.array([factorial.table(_scores(runs)) for runs in complete.values()])
     return [
         FactorEffect(
             kind="main" if len(effect.factors) == 1 else "interaction",
             values=factorial.values(effect),
             reference=factorial.reference_values(effect),
             contrast=contrast,
-            within=_within(factorial, effect, np.mean(means, axis=0)) if means else [],
+            within=_within(factorial, effect, scores, alpha, _quantum_pp(complete)) if complete else [],
         )
         for effect, contrast in zip(factorial.effects, contrasts, strict=True)
     ]
@@ -211,6 +211,10 @@ def _scores(runs: Mapping[str, Measurement]) -> dict[str, float]:
     return {arm: m.score_pp for arm, m in runs.items() if m.score_pp is not None}
 
 
+def _quantum_pp(complete: Mapping[int, Mapping[str, Measurement]]) -> float:
+    return max((m.quantum_pp for runs in complete.values() for m in runs.values()), default=0.0)
+
+
 def _contrast(
     sweep: SweepRecord, factorial: Factorial, effect: Effect, complete: dict[int, dict[str, Measurement]], alpha: float
 ) -> Contrast:
@@ -219,7 +223,7 @@ def _contrast(
     flagged = [seed for seed, runs in complete.items() if any(runs[arm].cell.flags for arm in weights)]
     ratios = _token_ratios(factorial, effect, complete)
     scores = {seed: factorial.table(_scores(runs)) for seed, runs in complete.items()}
-    quantum_pp = max((m.quantum_pp for runs in complete.values() for m in runs.values()), default=0.0)
+    quantum_pp = _quantum_pp(complete)
     (lowest, highest), total = SCORE_LIMITS_PP, float(np.maximum(effect.weights, 0).sum())
 
     def compare(seeds: Sequence[int]) -> PairedComparison | None:
@@ -306,15 +310,25 @@ def _evaluation_noise_pp(
     return NORMAL_95 * math.sqrt(variance) / len(complete) if variance > 0 else math.nan
 
 
-def _within(factorial: Factorial, effect: Effect, means: FloatArray) -> list[dict[str, Any]]:
-    """A main effect at each value of each other knob. means: of all seeds, for each arm."""
+def _within(
+    factorial: Factorial, effect: Effect, scores: FloatArray, alpha: float, quantum_pp: float
+) -> list[dict[str, Any]]:
+    """Compute a main effect at each value of each other knob, with its interval at the level of the effects.
+
+    scores [seeds, levels of the first knob, levels of the second, ...].
+    """
     if len(effect.factors) > 1:
         return []
     ((factor,), (level,)) = effect.factors, effect.levels
-    difference = means.take(level, factor) - means.take(factorial.reference[factor], factor)
+    sides = [np.take(scores, one, axis=factor + 1) for one in (level, factorial.reference[factor])]
     others = [(knob, values) for i, (knob, values) in enumerate(factorial.levels.items()) if i != factor]
     rows = []
-    for axis, (knob, values) in enumerate(others):
-        averaged = difference.mean(axis=tuple(i for i in range(difference.ndim) if i != axis))
-        rows += [{"knob": knob, "value": v, "difference_pp": float(d)} for v, d in zip(values, averaged, strict=True)]
+    for axis, (knob, values) in enumerate(others, start=1):
+        averaged_over = tuple(i for i in range(1, sides[0].ndim) if i != axis)
+        means = [side.mean(axis=averaged_over) for side in sides]
+        quantum = quantum_pp * len(scores) * len(values) / sides[0].size
+        for place, value in enumerate(values):
+            found = compare_paired(means[0][:, place], means[1][:, place], alpha=alpha, quantum=quantum)
+            size = {"difference_pp": found.difference, "low_pp": found.low, "high_pp": found.high}
+            rows.append({"knob": knob, "value": value, **size})
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from reports.formats import Table, interval, p_value, percent, points, signed_pp
@@ -42,8 +43,7 @@ def effect_clause(row: Row) -> str:
             "identical": f"{setting} is identical to {reference}",
             "inconclusive": f"{setting} against {reference} is inconclusive",
         }
-        over = ", ".join(dict.fromkeys(_last_part(one["knob"]) for one in row["within"]))
-        return f"{clauses[row['verdict']]}, averaged over {over}"
+        return f"{clauses[row['verdict']]}{averaged_over(row)}"
     both = " and ".join(_settings(row))
     clauses = {
         "better": f"{both} together give more than the sum of their effects",
@@ -53,6 +53,48 @@ def effect_clause(row: Row) -> str:
         "inconclusive": f"Whether {both} add up is inconclusive",
     }
     return clauses[row["verdict"]]
+
+
+def averaged_over(row: Row) -> str:
+    """Return what a main effect is an average over; "" for an interaction."""
+    knobs = dict.fromkeys(_last_part(one["knob"]) for one in row["within"])
+    return f", averaged over {', '.join(knobs)}" if knobs else ""
+
+
+def turns(row: Row, rows: Sequence[Row]) -> str:
+    """Say with which knobs a main effect turns round; "" if with none.
+
+    It does where it is shown to be a gain at one value of the knob and a loss at another. It may where it has one sign
+    at the knob's reference and the other at the value of an interaction whose interval excludes 0. rows: all effects.
+    """
+    by_knob: dict[str, list[Row]] = {}
+    for one in row["within"]:
+        by_knob.setdefault(one["knob"], []).append(one)
+    found = []
+    for knob, sizes in by_knob.items():
+        gains = [one for one in sizes if one["low_pp"] is not None and one["low_pp"] > 0]
+        losses = [one for one in sizes if one["high_pp"] is not None and one["high_pp"] < 0]
+        word = "turns" if gains and losses else "may turn"
+        ends = [*gains, *losses] if gains and losses else _of_opposite_signs(row, knob, sizes, rows)
+        if ends:
+            most, least = (end(ends, key=itemgetter("difference_pp")) for end in (max, min))
+            values = ", ".join(f"{size_pp(one)} at {one['value']}" for one in (most, least))
+            found.append(f"{effect_name(row)} {word} round with {_last_part(knob)}: {values}")
+    return "; ".join(found)
+
+
+def _of_opposite_signs(row: Row, knob: str, sizes: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+    """Return the sizes of a main effect at the two values of a knob that a shown interaction compares, if their signs
+    differ."""
+    own = dict(zip(row["knobs"], row["values"], strict=True))
+    for other in rows:
+        ends = {name: pair for name, *pair in zip(other["knobs"], other["values"], other["reference"], strict=True)}
+        is_own = {*ends} == {knob, *own} and all(ends[name][0] == value for name, value in own.items())
+        if is_own and other["verdict"] in ("better", "worse"):
+            at_both = [one for one in sizes if one["value"] in ends[knob]]
+            if min(one["difference_pp"] for one in at_both) < 0 < max(one["difference_pp"] for one in at_both):
+                return at_both
+    return []
 
 
 INTERACTION_WORDS = {
@@ -74,9 +116,7 @@ def within_sentences(row: Row) -> list[str]:
     """How large a main effect is at each value of each other knob: its average hides an interaction."""
     by_knob: dict[str, list[str]] = {}
     for one in row["within"]:
-        by_knob.setdefault(_last_part(one["knob"]), []).append(
-            f"{signed_pp(one['difference_pp'])} pp at {one['value']}"
-        )
+        by_knob.setdefault(_last_part(one["knob"]), []).append(f"{size_pp(one)} at {one['value']}")
     return [f"By {knob}: {', '.join(sizes)}." for knob, sizes in by_knob.items()]
 
 
@@ -110,6 +150,14 @@ def secondary_note(effects: Sequence[Row], contrasts: Sequence[Row]) -> str | No
         return None
     level = next((row["level"] for row in contrasts if row["level"] is not None), None)
     return SECONDARY_NOTE.format(baseline=contrasts[0]["baseline"], m=len(effects), level=percent(level))
+
+
+def size_pp(row: Row) -> str:
+    """+3.0 pp [+2.2, +3.8]; about +3.0 pp where no interval is known."""
+    difference = f"{signed_pp(row['difference_pp'])} pp"
+    if row["low_pp"] is None:
+        return f"about {difference}"
+    return f"{difference} {interval(row['low_pp'], row['high_pp'])}"
 
 
 def difference_pp(row: Row) -> str:

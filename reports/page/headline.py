@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from reports.formats import count, interval, percent, signed_pp
-from reports.page.effects import effect_clause, effect_name, is_effect
+from reports.formats import count, percent
+from reports.measure.next_step import OPEN_VERDICTS
+from reports.page.effects import averaged_over, effect_clause, effect_name, is_effect, size_pp, turns
 from reports.statistics import MIN_PAIRS
 
 Row = dict[str, Any]
@@ -41,13 +42,13 @@ def headline(report: Rows) -> str:
     ended = sum(cell["state"] in ENDED for cell in report["cells"])
     so_far = "" if ended == len(report["cells"]) else f"Interim look, {ended} of {len(report['cells'])} cells: "
     if report["screening"]:
-        answer = _of_screening(report["screening"][0])
+        said = _of_screening(report["screening"][0])
     elif not report["contrasts"]:
-        answer = f"One arm, {report['arms'][0]['arm']}: nothing to compare."
+        said = f"One arm, {report['arms'][0]['arm']}: nothing to compare."
     else:
         rows = declared_rows(report)
-        answer = f"{_of_contrasts(rows)}{_next_step(rows)}"
-    return f"{so_far}{answer}"
+        said = f"{answer(rows)}{_next_step(rows)}"
+    return f"{so_far}{said}"
 
 
 def headline_rows(report: Rows) -> list[Row]:
@@ -56,77 +57,116 @@ def headline_rows(report: Rows) -> list[Row]:
 
 def _of_screening(found: Row) -> str:
     if found["contrasts"]:
-        return f"With {count(found['seeds'], 'fresh seed')}: {_of_contrasts(found['contrasts'])}"
+        return f"With {count(found['seeds'], 'fresh seed')}: {answer(found['contrasts'])}"
     best = ", ".join(found["best"])
     confirm = "" if found["confirmed_in"] else f" `{found['command']}` confirms them on {found['seeds']} fresh seeds."
     return f"A screening ranks and does not judge. Highest means beside {found['baseline']}: {best}.{confirm}"
 
 
-def _of_contrasts(rows: Sequence[Row]) -> str:
-    """Which arms, or effects, have which verdict: differences first."""
+def answer(rows: Sequence[Row]) -> str:
+    """Return the sentence that says which contrasts are undecided, and what is shown of the others."""
     over = " over new problems of this kind" if rows[0].get("unit") == "problem" else ""
     tuned = next((row["bests"] for row in rows if row.get("bests")), None)
     at = f"Each at its best of {count(tuned['trials'], 'trial')}: " if tuned else ""
-    if len(rows) == 1:
-        return f"{at}{_of_one(rows[0])}{over}."
-    return f"{at}{_of_effects(rows) if is_effect(rows[0]) else _of_arms(rows)}{over}."
+    said = _of_one(rows[0]) if len(rows) == 1 else "; ".join(_clause(code, some, rows) for code, some in parts(rows))
+    return f"{at}{said}{over}."
+
+
+def parts(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return what the headline says, in its order: a code, and the contrasts that it is about.
+
+    `turns`: effects that turn round with another knob, before any average. `undecided`: the largest difference first.
+    `untested`: no seed has both scores. `none_better`, of arms only: a gain of the margin is excluded for each. The
+    other codes are verdicts. Decided effects come one by one, interactions first, for they qualify the rest.
+    """
+    undecided = [row for row in rows if row["verdict"] in OPEN_VERDICTS]
+    decided = [row for row in rows if row["verdict"] not in OPEN_VERDICTS]
+    tested = [row for row in undecided if row["difference_pp"] is not None]
+    found = [
+        ("turns", [row for row in rows if is_effect(row) and turns(row, rows)]),
+        ("undecided", sorted(tested, key=lambda row: -abs(_judged(row)["difference_pp"]))),
+        ("untested", [row for row in undecided if row["difference_pp"] is None]),
+    ]
+    if is_effect(rows[0]):
+        decided.sort(key=lambda row: row["kind"] == "main")
+        found += [(row["verdict"], [row]) for row in decided]
+    else:
+        shown = {code: [row for row in decided if row["verdict"] == code] for code in _SHOWN}
+        if all(map(_excludes_gain, rows)):
+            shown["none_better"] = [*rows]
+        found += shown.items()
+    return [(code, some) for code, some in found if some]
+
+
+_SHOWN = ("better", "none_better", "worse", "equivalent", "identical")
+
+
+def _judged(row: Row) -> Row:
+    """Return the numbers that decide: those between the arms' bests where only they leave the verdict open."""
+    bests = row.get("bests")
+    return row if bests is None or bests["settles"] or bests["low_pp"] is None else bests
+
+
+def _excludes_gain(row: Row) -> bool:
+    """Return whether a gain as large as the margin is excluded; of tuned arms, between their bests too."""
+    if row["verdict"] not in OPEN_VERDICTS:
+        return bool(row["verdict"] != "better")
+    ends = [one["high_pp"] for one in (row, row.get("bests")) if one is not None]
+    return all(high is not None and high < row["margin_pp"] for high in ends)
 
 
 def _of_one(row: Row) -> str:
-    """The verdict with its size."""
-    size = "" if row["low_pp"] is None else f" by {signed_pp(row['difference_pp'])} pp {_interval(row)}"
-    measured = "" if row["low_pp"] is None else f": {signed_pp(row['difference_pp'])} pp {_interval(row)}"
-    if is_effect(row):
-        return f"{_of_effect(row)}{measured}"
-    arm, baseline = row["arm"], row["baseline"]
+    """Word the only contrast, with its size."""
+    if row["verdict"] in OPEN_VERDICTS:
+        return _clause("untested" if row["difference_pp"] is None else "undecided", [row], [row])
+    arm, baseline, size = row["arm"], row["baseline"], size_pp(row)
     return {
-        "better": f"{arm} beats {baseline}{size}",
-        "worse": f"{arm} is worse than {baseline}{size}",
-        "equivalent": f"{arm} is equivalent to {baseline} within ±{row['margin_pp']:g} pp{measured}",
+        "better": f"{arm} beats {baseline} by {size}",
+        "worse": f"{arm} is worse than {baseline} by {size}",
+        "equivalent": f"{arm} is equivalent to {baseline} within ±{row['margin_pp']:g} pp: {size}",
         "identical": f"{arm} and {baseline} are identical",
-        "inconclusive": f"Whether {arm} differs from {baseline} is undecided at ±{row['margin_pp']:g} pp{measured}",
-        "no_test": f"{arm} against {baseline} has too few runs for a test (below {MIN_PAIRS} pairs)",
     }[row["verdict"]]
 
 
-def _of_arms(rows: Sequence[Row]) -> str:
-    baseline, margin = rows[0]["baseline"], f"±{rows[0]['margin_pp']:g} pp"
-    arms = {row["verdict"]: [one for one in rows if one["verdict"] == row["verdict"]] for row in rows}
-    better = arms.get("better", [])
-    if better:
-        first = f"{_names(better)} beat{'' if len(better) > 1 else 's'} {baseline}"
-    elif {*arms} == {"no_test"}:
-        return f"No arm has enough runs for a test against {baseline} (below {MIN_PAIRS} pairs)"
-    else:
-        first = f"No arm beats {baseline}"
-    rest = [
-        (verdict, words)
-        for verdict, words in {
-            "worse": "worse",
-            "equivalent": f"equivalent within {margin}",
-            "identical": "identical",
-            "inconclusive": f"undecided at {margin}",
-            "no_test": "without a test",
-        }.items()
-        if verdict in arms
-    ]
-    parts = [f"{_are(arms[verdict])} {words}{_listed(arms[verdict])}" for verdict, words in rest]
-    return "; ".join([first, *parts])
+def _clause(code: str, rows: Sequence[Row], of: Sequence[Row]) -> str:
+    """Word what the headline says of these rows, out of all."""
+    first = rows[0]
+    baseline, margin = first["baseline"], f"{first['margin_pp']:g} pp"
+    if code == "turns":
+        return "; ".join(turns(row, of) for row in rows)
+    if code == "undecided":
+        return _undecided(rows)
+    if code == "untested":
+        where = "every arm" if is_effect(first) else "both arms"
+        return f"{_names(rows)} could not be tested: no seed has a score in {where}"
+    if is_effect(first):
+        return effect_clause(first)
+    if code == "better":
+        return f"{_names(rows)} beat{'' if len(rows) > 1 else 's'} {baseline}"
+    if code == "none_better":
+        is_open = any(row["verdict"] in OPEN_VERDICTS for row in of)
+        return f"no arm beats {baseline} by {margin}" if is_open else f"No arm beats {baseline}"
+    words = {"worse": "worse", "equivalent": f"equivalent within ±{margin}", "identical": "identical"}[code]
+    if len(rows) == 1:
+        return f"{first['arm']} is {words}"
+    return f"{len(rows)} are {words}{_listed(rows)}"
 
 
-def _of_effects(rows: Sequence[Row]) -> str:
-    """Every decided effect in words, interactions first, for they qualify the rest."""
-    decided = [row for row in rows if row["verdict"] in {"better", "worse", "equivalent", "identical"}]
-    decided.sort(key=lambda row: row["kind"] == "main")
-    undecided = [row for row in rows if row not in decided]
-    parts = [_of_effect(row) for row in decided] or ["No effect is shown"]
-    if undecided:
-        parts.append(f"undecided at ±{rows[0]['margin_pp']:g} pp: {', '.join(map(effect_name, undecided))}")
-    return "; ".join(parts)
-
-
-def _of_effect(row: Row) -> str:
-    return f"{effect_name(row)} has too few runs for a test" if row["verdict"] == "no_test" else effect_clause(row)
+def _undecided(rows: Sequence[Row]) -> str:
+    """Name the largest undecided difference with its interval, and count the others."""
+    first, *others = rows
+    n = first["n_pairs"]
+    # Rows of `bench compare` may be unpaired.
+    seen = (
+        f"{first['n_treatment']} and {first['n_baseline']} runs" if n is None else count(n, first.get("unit", "seed"))
+    )
+    too_few = f", too few for a test (below {MIN_PAIRS})" if first["verdict"] == "no_test" else ""
+    judged = _judged(first)
+    between = "" if judged is first else " between their bests"
+    against = averaged_over(first) if is_effect(first) else f" against {first['baseline']}"
+    noun = "other effect" if is_effect(first) else "other arm"
+    rest = f", and {count(len(others), noun)}{_listed(others)}" if others else ""
+    return f"Undecided after {seen}{too_few}: {_name(first)} {size_pp(judged)}{between}{against}{rest}"
 
 
 def _next_step(rows: Sequence[Row]) -> str:
@@ -139,31 +179,28 @@ def _next_step(rows: Sequence[Row]) -> str:
     if not settling:
         return ""
     most = min(settling, key=lambda way: math.inf if way["seconds"] is None else way["seconds"])
-    n_open = sum(row["verdict"] in {"inconclusive", "no_test"} for row in rows)
-    them = "it" if n_open == 1 else "each" if n_open == len(steps) else f"{len(steps)} of them"
+    still = [row for row in rows if row["verdict"] in OPEN_VERDICTS]
+    every = "both" if len(still) == 2 else f"all {len(still)}"
+    which = every if len(still) == len(steps) else f"{len(steps)} of the {len(still)}"
+    them = _name(still[0]) if len(still) == 1 else f"{which} undecided"
     command = "" if most["command"] is None else f": `{most['command']}`"
     more = most["needed"] - most["now"]
     what, power = MORE[most["of"]][more > 1], percent(steps[0]["power"])
     return f" A further look with {more} more {what} would settle {them} with {power} power{command}."
 
 
-def _are(rows: Sequence[Row]) -> str:
-    if len(rows) == 1:
-        return f"{rows[0]['arm']} is"
-    return f"{len(rows)} are"
+def _name(row: Row) -> str:
+    return effect_name(row) if is_effect(row) else str(row["arm"])
 
 
 def _listed(rows: Sequence[Row]) -> str:
-    """The names of a few arms, between brackets; one was named already."""
-    return f" ({', '.join(row['arm'] for row in rows)})" if 1 < len(rows) <= MOST_NAMES else ""
+    """Return the names of a few contrasts, in brackets."""
+    return f" ({', '.join(map(_name, rows))})" if len(rows) <= MOST_NAMES else ""
 
 
 def _names(rows: Sequence[Row]) -> str:
-    if len(rows) > MOST_NAMES:
-        return f"{len(rows)} arms ({', '.join(row['arm'] for row in rows)})"
-    *first, last = [str(row["arm"]) for row in rows]
+    names = [*map(_name, rows)]
+    if len(names) > MOST_NAMES:
+        return f"{len(names)} {'effects' if is_effect(rows[0]) else 'arms'} ({', '.join(names)})"
+    *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def _interval(row: Row) -> str:
-    return interval(row["low_pp"], row["high_pp"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import get_args
 
 from harness.records.study import ConfirmationRecord, StudyRecord, TrialRecord, TrialState
-from reports.formats import count, points, signed_pp
+from reports.formats import count, points
+from reports.page.headline import answer
 from reports.page.verdict import Statement, verdict_sentence
 from reports.search.values import Objective, complete_trials, objectives_of, options_text, short_knobs, value_text
 
@@ -28,14 +29,9 @@ def search_sentence(study: StudyRecord) -> str:
     confirmed = current_confirmation(study)
     if confirmed is not None:
         fresh = f"with {count(len(confirmed.seeds), 'fresh seed')}"
-        difference = f"{signed_pp(confirmed.contrast.get('difference_pp'))} pp against the default"
-        verdict = str(confirmed.contrast["verdict"]).replace("_", " ")
-        parts.append(
-            f"{fresh} no score"
-            if confirmed.confirmed_pp is None
-            else f"{fresh} {points(confirmed.confirmed_pp)}%, {difference} ({verdict})"
-        )
-    elif _is_picked_among_several(study):
+        score = "no score" if confirmed.confirmed_pp is None else f"{points(confirmed.confirmed_pp)}%"
+        return f"{'; '.join([*parts, f'{fresh} {score}'])}. {answer([confirmed.contrast])}"
+    if _is_picked_among_several(study):
         parts.append(f"not confirmed: {confirm_command(study)}")
     return "; ".join(parts) + "."
 

@@ -216,6 +216,7 @@ def test_unpaired_without_spread_says_so_where_the_interval_stands(bench: Bench,
     shown = bench("compare", "other/arm", "one/arm").out
     assert "is inconclusive: +10.0 pp pass@1; all differences are equal, so their spread is unknown;" in shown
     assert shown.count("spread") == 1
+    assert "Undecided after 3 and 3 runs: other/arm about +10.0 pp against one/arm." in shown
 
 
 def test_where_all_of_a_side_are_flagged_none_is_left(bench: Bench, home: Path) -> None:

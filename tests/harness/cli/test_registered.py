@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import html
 import json
+import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +16,8 @@ from harness.records import SweepRecord, read_sweep
 from harness.records.files import append_jsonl
 from harness.records.registration import REGISTERED
 from harness.run.cell import CellLog
+from harness.tracking.question import sync_report
+from reports.home import read_home
 from tests.harness.cli.conftest import Bench
 from tests.harness.plan.files import write_sweep_file
 from tests.reports.page.test_kept import kept
@@ -74,7 +79,7 @@ def test_arms_that_cannot_be_compared_are_not_registered(bench: Bench, tmp_path:
 def test_a_program_requires_a_verdict(bench: Bench, tmp_path: Path) -> None:
     judged(tmp_path)
     plain = bench("verdict", "mine")
-    assert plain.code == 0 and plain.out.count("\n") == 2 and "up is better than base" in plain.out
+    assert plain.code == 0 and plain.out.count("\n") == 3 and "up is better than base" in plain.out
     good = bench("verdict", "mine", "--require", "up better than base", "--require", "same not worse than base")
     assert (good.code, good.err) == (0, "")
     assert [line.partition(":")[0] for line in good.out.splitlines()] == ["holds", "holds"]
@@ -94,6 +99,25 @@ def test_an_open_verdict_ends_with_what_would_settle_it_as_power_says(bench: Ben
     assert line.replace(" inconclusive.", "") in bench("verdict", "mine").out.splitlines()
     steps = bench("verdict", "mine", "--json").document["next_steps"]
     assert [*steps] == ["up"] and steps["up"]["cheapest"] == "seeds"
+
+
+def test_one_headline_stands_everywhere(bench: Bench, tmp_path: Path) -> None:
+    scores = {("up", seed): {"score": score} for seed, score in enumerate((0.53, 0.50, 0.57, 0.52))}
+    judged(tmp_path, changes={**CHANGES, **scores})
+    (sentence,) = (row["sentence"] for row in bench("report", "mine", "--json").document["headline"])
+    assert sentence.startswith("Undecided after 4 seeds: up +1.0 pp [")
+    page = tmp_path / "runs" / "mine" / "report"
+    mirrored = Mock(tags={})
+    sync_report(mirrored, page)
+    description = mirrored.set_tags.call_args[0][0]["mlflow.note.content"]
+    (shown,) = re.findall(r'<p class="headline">(.*?)</p>', (page / "index.html").read_text())
+    assert {
+        "page": html.unescape(re.sub(r"<abbr[^>]*>|</?\w+>", "", shown)),
+        "MLflow": re.search(r"\*\*(.*)\*\*", description)[1],  # type: ignore[index]
+        "home": read_home(tmp_path / "runs").sweeps[0].answer,
+        "verdict": bench("verdict", "mine").out.splitlines()[0],
+        "report": bench("report", "mine").out.splitlines()[-2],
+    } == {"page": sentence.replace("`", ""), **dict.fromkeys(("MLflow", "home", "verdict", "report"), sentence)}
 
 
 @pytest.mark.parametrize("verb", ["verdict", "power"])

@@ -95,10 +95,25 @@ def test_effects_lead_and_arms_come_second(tmp_path):
     assert first.startswith("clip_high 0.28 is better than 0.2, averaged over beta: +6.0 pp pass@1, 98.3% interval [+")
     assert last.startswith("clip_high 0.28 and beta 0.1 together give more than the sum of their effects: +8.0 pp")
     assert "n = 6 seeds" in first and " after Holm" in first
-    assert "By beta: +2.0 pp at 0.001, +10.0 pp at 0.1." in statements(document)[0].details
+    assert "By beta: about +2.0 pp at 0.001, +10.0 pp [+9.5, +10.5] at 0.1." in statements(document)[0].details
     assert [one.sentence.partition(" ")[0] for one in secondary_statements(document)] == ["kl", "clip", "both"]
     note = secondary_note(document["interactions"], document["contrasts"])
     assert note is not None and "corrected among themselves" in note
+
+
+def test_an_effect_that_turns_round_leads_with_its_size_at_each_value(tmp_path):
+    """On average it is a gain of 2 pp. `clip` mirrors the noise of `both`: without noise there is no interval."""
+    turned = changes(6, scores={"low": 0.50, "kl": 0.50, "clip": 0.54, "both": 0.456})
+    turned |= {("clip", seed): {"score": 1.04 - turned["both", seed]["score"] + 0.2 * (seed % 2)} for seed in range(6)}
+    document = report(tmp_path, changes=turned, seeds=6)
+    (at_low, at_high) = document["interactions"][0]["within"]
+    for one, arm, reference in ((at_low, "clip", "low"), (at_high, "both", "kl")):
+        scores = [[100 * turned[name, seed]["score"] for seed in range(6)] for name in (arm, reference)]
+        alone = compare_paired(scores[0], scores[1], alpha=0.05 / 3)
+        assert (one["low_pp"], one["high_pp"]) == pytest.approx((alone.low, alone.high))
+    (row,) = document["headline"]
+    size = f"{at_low['difference_pp']:+.1f} pp [{at_low['low_pp']:+.1f}, {at_low['high_pp']:+.1f}] at 0.001"
+    assert row["sentence"].startswith(f"clip_high 0.28 against 0.2 turns round with beta: {size}, -4.4 pp [")
 
 
 def test_effects_without_any_spread_are_inconclusive_as_contrasts_are(tmp_path):

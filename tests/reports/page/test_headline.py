@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reports.measure import analyse
 from reports.page import write_report
 from reports.page.glossary import with_terms
-from reports.page.headline import headline
+from reports.page.headline import MOST_NAMES, headline, parts
 from reports.page.setup import setup_of
+from reports.statistics.comparison import _verdict
 from tests.reports.synthetic import write_sweep
 
 
 def contrast(arm: str, verdict: str, **fields: Any) -> dict[str, Any]:
     numbers = {"difference_pp": 0.5, "low_pp": -0.5, "high_pp": 1.5, "margin_pp": 1.0}
-    return {"arm": arm, "baseline": "grpo", "verdict": verdict, "next_step": None, **numbers, **fields}
+    row = {"arm": arm, "baseline": "grpo", "verdict": verdict, "next_step": None, "n_pairs": 5, **numbers}
+    return row | fields
 
 
 def step(needed: int | None, seconds: float | None = None, *others: dict[str, Any]) -> dict[str, Any]:
@@ -43,37 +48,184 @@ def report(*contrasts: dict[str, Any], states: str = "done", **sections: Any) ->
     } | (sections)
 
 
+B, W, E, SAME, U, N = "better", "worse", "equivalent", "identical", "inconclusive", "no_test"
+
+
+def judged(arm: str, verdict: str, low_pp: float | None, high_pp: float | None, **fields: Any) -> dict[str, Any]:
+    middle = None if low_pp is None or high_pp is None else (low_pp + high_pp) / 2
+    return contrast(arm, verdict, low_pp=low_pp, high_pp=high_pp, **{"difference_pp": middle} | fields)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([("a", U, -0.8, 10.8), ("b", U, -6, 0.4)], [("undecided", "ab")]),
+        ([("a", U, -0.8, 2), ("b", U, -9, 0.4)], [("undecided", "ba")]),
+        ([("a", W, -9, -7), ("b", U, -1, 2), ("c", B, 3, 5)], [("undecided", "b"), ("better", "c"), ("worse", "a")]),
+        ([("a", E, -0.5, 0.5), ("b", W, -3, -1)], [("none_better", "ab"), ("worse", "b"), ("equivalent", "a")]),
+        ([("a", E, -0.5, 1.0), ("b", SAME, 0, 0)], [("none_better", "ab"), ("equivalent", "a"), ("identical", "b")]),
+        ([("a", U, -3, 0.9), ("b", E, -0.5, 0.5)], [("undecided", "a"), ("none_better", "ab"), ("equivalent", "b")]),
+        ([("a", U, -3, 1.0), ("b", E, -0.5, 0.5)], [("undecided", "a"), ("equivalent", "b")]),
+        ([("a", B, 0.1, 0.6), ("b", E, -0.5, 0.5)], [("better", "a"), ("equivalent", "b")]),
+        ([("a", N, None, None), ("b", U, -3, 0.5)], [("undecided", "b"), ("untested", "a")]),
+        ([("a", N, None, None), ("b", W, -3, -1)], [("untested", "a"), ("worse", "b")]),
+    ],
+)
+def test_what_is_undecided_comes_first_and_none_is_better_only_where_a_gain_is_excluded(rows, expected):
+    """With a margin of 1 pp."""
+    assert [
+        (code, "".join(row["arm"] for row in some)) for code, some in parts([judged(*row) for row in rows])
+    ] == expected
+
+
+ENDS = st.tuples(st.floats(-20, 20), st.floats(-20, 20)).map(sorted)
+
+
+@st.composite
+def contrasts(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Arms as a sweep may judge them: some without a pair, a test or an interval."""
+    margin, rows = draw(st.sampled_from([0.0, 1.0, 5.0])), []
+    for place in range(draw(st.integers(1, 8))):
+        low, high = draw(ENDS)
+        verdict = _verdict(draw(st.integers(2, 5)), low, high, margin, draw(st.booleans()) and low == high == 0)
+        known = verdict != N and draw(st.booleans() if verdict == U else st.just(True))
+        row = judged(f"arm{place}", verdict, low, high, margin_pp=margin)
+        row |= {} if known else {"low_pp": None, "high_pp": None}
+        rows.append(row | ({"difference_pp": None} if verdict == N and draw(st.booleans()) else {}))
+    return rows
+
+
+@given(contrasts())
+def test_undecided_never_reads_as_no(rows: list[dict[str, Any]]) -> None:
+    sentence = headline(report(*rows))
+    still = [row for row in rows if row["verdict"] in (U, N)]
+    tested = [row for row in still if row["difference_pp"] is not None]
+    if tested:
+        largest = max(tested, key=lambda row: abs(row["difference_pp"]))
+        about = "about " if largest["low_pp"] is None else ""
+        assert sentence.startswith("Undecided after 5 seeds")
+        assert f": {largest['arm']} {about}{largest['difference_pp']:+z.1f} pp" in sentence
+    elif still:
+        assert " could not be tested" in sentence.partition(";")[0]
+    excluded = [
+        row["verdict"] in (W, E, SAME) or (row["high_pp"] is not None and row["high_pp"] < row["margin_pp"])
+        for row in rows
+    ]
+    is_none_better = len(rows) > 1 and all(excluded) and not any(row["verdict"] == B for row in rows)
+    assert ("no arm beats" in sentence.lower()) == is_none_better
+    assert all(row["arm"] in sentence for row in still) or len(still) > MOST_NAMES
+
+
 @pytest.mark.parametrize(
     ("contrasts", "sentence"),
     [
-        ([("a", "better")], "a beats grpo by +0.5 pp [-0.5, +1.5]."),
-        ([("a", "equivalent")], "a is equivalent to grpo within ±1 pp: +0.5 pp [-0.5, +1.5]."),
-        ([("a", "no_test")], "a against grpo has too few runs for a test (below 3 pairs)."),
-        ([("a", "worse"), ("b", "worse")], "No arm beats grpo; 2 are worse (a, b)."),
-        ([("a", "better"), ("b", "better"), ("c", "worse")], "a and b beat grpo; c is worse."),
-        ([("a", "no_test"), ("b", "no_test")], "No arm has enough runs for a test against grpo (below 3 pairs)."),
+        ([("a", B)], "a beats grpo by +0.5 pp [-0.5, +1.5]."),
+        ([("a", E)], "a is equivalent to grpo within ±1 pp: +0.5 pp [-0.5, +1.5]."),
+        ([("a", U)], "Undecided after 5 seeds: a +0.5 pp [-0.5, +1.5] against grpo."),
+        ([("a", W), ("b", W)], "No arm beats grpo; 2 are worse (a, b)."),
+        ([("a", B), ("b", B), ("c", W)], "a and b beat grpo; c is worse."),
         (
-            [("a", "better"), ("b", "identical"), ("c", "equivalent"), ("d", "inconclusive")],
-            "a beats grpo; c is equivalent within ±1 pp; b is identical; d is undecided at ±1 pp.",
+            [("a", B), ("b", SAME), ("c", E), ("d", U)],
+            "Undecided after 5 seeds: d +0.5 pp [-0.5, +1.5] against grpo; a beats grpo; c is equivalent within ±1 pp; "
+            "b is identical.",
         ),
-        ([(name, "inconclusive") for name in "abcde"], "No arm beats grpo; 5 are undecided at ±1 pp."),
+        (
+            [(name, U) for name in "abcdef"],
+            "Undecided after 5 seeds: a +0.5 pp [-0.5, +1.5] against grpo, and 5 other arms.",
+        ),
     ],
 )
 def test_one_sentence_says_which_arms_have_which_verdict(contrasts, sentence):
     assert headline(report(*(contrast(*one) for one in contrasts))) == sentence
 
 
+def test_a_difference_without_an_interval_is_about():
+    few = [judged(arm, N, None, None, difference_pp=size, n_pairs=2) for arm, size in (("a", 1.0), ("b", -5.0))]
+    assert headline(report(*few)) == (
+        "Undecided after 2 seeds, too few for a test (below 3): b about -5.0 pp against grpo, and 1 other arm (a)."
+    )
+    gone = judged("broken", N, None, None, n_pairs=0)
+    untested = "broken could not be tested: no seed has a score in both arms"
+    assert headline(report(gone)) == f"{untested}."
+    assert headline(report(judged("c", W, -3.0, -1.0), gone)) == f"{untested}; c is worse."
+    fine = judged("c", U, None, None, difference_pp=2.0)
+    assert headline(report(fine)) == "Undecided after 5 seeds: c about +2.0 pp against grpo."
+
+
+def test_tuned_arms_are_undecided_by_the_interval_between_their_bests():
+    bests = {"trials": 12, "difference_pp": 1.0, "low_pp": -4.0, "high_pp": 6.0, "settles": False}
+    tuned = [judged(arm, U, -5.0, -2.0, bests=bests) for arm in "ab"]
+    assert [code for code, _ in parts(tuned)] == ["undecided"], "a gain of the margin is not excluded between bests"
+    assert headline(report(*tuned)) == (
+        "Each at its best of 12 trials: Undecided after 5 seeds: a +1.0 pp [-4.0, +6.0] between their bests against "
+        "grpo, and 1 other arm (b)."
+    )
+
+
+def effect(verdict: str, knobs: str, *ends: float, within: Sequence[tuple[Any, ...]] = ()) -> dict[str, Any]:
+    """An effect of a grid of the knobs a and b, each 0 or 1, whose reference is 0."""
+    kind = "main" if len(knobs) == 1 else "interaction"
+    at: dict[str, Any] = {"kind": kind, "knobs": [*knobs], "values": [1] * len(knobs), "reference": [0] * len(knobs)}
+    sizes = [
+        {"knob": knob, "value": value, "difference_pp": size, "low_pp": low, "high_pp": high}
+        for knob, value, size, low, high in within
+    ]
+    return judged(knobs, verdict, *ends, within=sizes, **at)
+
+
+TURNED = [("b", 0, 4.0, 3.0, 5.0), ("b", 1, -4.0, -5.0, -3.0)]
+SEEN = [("b", 0, 1.0, -0.5, 2.5), ("b", 1, -5.0, -6.0, -4.0)]
+FLAT = [("a", 0, 0.0, -0.5, 0.5), ("a", 1, 0.0, -0.5, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "codes", "says"),
+    [
+        (
+            [effect(E, "a", -0.5, 0.5, within=TURNED), effect(E, "b", -0.5, 0.5, within=FLAT), effect(W, "ab", -9, -7)],
+            ["turns", W, E, E],
+            "a 1 against 0 turns round with b: +4.0 pp [+3.0, +5.0] at 0, -4.0 pp [-5.0, -3.0] at 1; a 1 and b 1 to",
+        ),
+        (
+            [effect(U, "a", -5, 5, within=TURNED), effect(U, "ab", -9, 7)],
+            ["turns", "undecided"],
+            "a 1 against 0 turns round with b: +4.0 pp [+3.0, +5.0] at 0, -4.0 pp [-5.0, -3.0] at 1; Undecided after",
+        ),
+        (
+            [effect(W, "a", -3, -1, within=SEEN), effect(W, "ab", -9, -3)],
+            ["turns", W, W],
+            "a 1 against 0 may turn round with b: +1.0 pp [-0.5, +2.5] at 0, -5.0 pp [-6.0, -4.0] at 1; ",
+        ),
+        (
+            [effect(W, "a", -3, -1, within=SEEN), effect(U, "ab", -9, 3)],
+            ["undecided", W],
+            "Undecided after 5 seeds: a 1 × b 1 -3.0 pp [-9.0, +3.0]; a 1 is worse than 0, averaged over b.",
+        ),
+        (
+            [effect(U, "a", -1, 3, within=[("b", 0, 1, 0.5, 1.5), ("b", 1, 5, 4, 6)]), effect(B, "ab", 3, 5)],
+            ["undecided", B],
+            "Undecided after 5 seeds: a 1 against 0 +1.0 pp [-1.0, +3.0], averaged over b; a 1 and b 1 together",
+        ),
+    ],
+)
+def test_a_grid_whose_effect_turns_round_says_so_before_any_average(rows, codes, says):
+    assert [code for code, _ in parts(rows)] == codes
+    assert headline(report(interactions=rows, contrasts=rows)).startswith(says)
+
+
 def test_what_would_settle_all_that_is_open_follows():
     few, many = (contrast(arm, "inconclusive", next_step=step(n)) for arm, n in (("a", 9), ("b", 14)))
-    says = "A further look with 9 more seeds would settle each with 80% power: `bench run loss --seeds 14`."
+    says = "A further look with 9 more seeds would settle both undecided with 80% power: `bench run loss --seeds 14`."
     assert headline(report(few, many)).endswith(says)
     assert headline(report(few)).endswith(
-        "with 4 more seeds would settle it with 80% power: `bench run loss --seeds 9`."
+        "with 4 more seeds would settle a with 80% power: `bench run loss --seeds 9`."
     )
     unknown = contrast("d", "inconclusive")
-    assert "would settle 2 of them with 80% power" in headline(report(few, many, unknown))
+    assert "would settle 2 of the 3 undecided with 80% power" in headline(report(few, many, unknown))
+    three = (contrast(arm, "inconclusive", next_step=step(9)) for arm in "abc")
+    assert "would settle all 3 undecided with 80% power" in headline(report(*three))
     none = contrast("c", "inconclusive", next_step=step(None))
-    assert headline(report(few, none)) == "No arm beats grpo; 2 are undecided at ±1 pp (a, c)."
+    assert "further look" not in headline(report(few, none))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +246,7 @@ def test_what_would_settle_all_that_is_open_follows():
 )
 def test_the_next_step_is_the_cheapest_that_settles_all(first, second, says):
     sentence = headline(report(*(contrast("a", "inconclusive", next_step=one) for one in (first, second))))
-    assert (f"A further look {says} would settle each" in sentence) if says else ("further look" not in sentence)
+    assert (f"A further look {says} would settle both" in sentence) if says else ("further look" not in sentence)
     assert says is None or ("--eval-samples" in sentence) == ("sample" in says)
 
 

@@ -106,7 +106,7 @@ def test_confirmed(tmp_path):
         "As a control, the default, which nobody picked, scored 70.0% in the search and 69.5% with the same fresh"
         " seeds: it shrank by 0.5 pp.",
     ]
-    assert search_sentence(study).endswith("; with 6 fresh seeds 74.3%, +4.8 pp against the default (better).")
+    assert search_sentence(study).endswith("; with 6 fresh seeds 74.3%. best beats default by +4.8 pp [+2.1, +7.5].")
 
 
 def test_confirmed_without_a_control_and_without_shrinking(tmp_path):
@@ -130,7 +130,7 @@ def test_confirmed_without_a_score(tmp_path):
         "78.1% in the search; with 6 fresh seeds and fresh samples no score was measured."
     )
     assert "no test, no seed has a score in both arms" in statement.sentence
-    assert search_sentence(study).endswith("; with 6 fresh seeds no score.")
+    assert "; with 6 fresh seeds no score. best could not be tested: no seed" in search_sentence(study)
 
 
 def test_a_default_that_won_makes_no_claim(tmp_path):
