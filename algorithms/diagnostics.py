@@ -16,7 +16,7 @@ from torch import Tensor
 
 from algorithms.critic import value_metrics
 from algorithms.objective import Objective
-from algorithms.rules import bounded_exp, kl_means
+from algorithms.rules import bounded_exp, checked, kl_means
 from algorithms.sampler_correction import SamplerWeights
 from algorithms.selection import ClipCov, TopEntropy
 
@@ -127,7 +127,11 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
 
 def treatment(trace: TokenTrace) -> Treatment:
     """How the objective of a trace treated its tokens, in the optimiser step that the trace is of."""
-    clipped, masked = trace.objective.rule.treatment(trace.ratio, trace.advantages)
+    rule = trace.objective.rule
+    clipped, masked = (
+        checked(rule, "treatment", tokens, trace.ratio, holds_bools=True)
+        for tokens in rule.treatment(trace.ratio, trace.advantages)
+    )
     match trace.objective.select:
         case ClipCov():
             masked = masked | _selected(trace)
@@ -141,8 +145,12 @@ def treatment(trace: TokenTrace) -> Treatment:
 def _clip_metrics(objective: Objective, tokens: _Tokens) -> dict[str, Tensor]:
     ratio = tokens.of(lambda trace: trace.ratio)
     advantages = tokens.of(lambda trace: trace.advantages)
-    found = objective.rule.clip_metrics(ratio, advantages)
-    return {f"clip/{name}": _fraction(beyond) for name, beyond in found.items()}
+    rule = objective.rule
+    found = rule.clip_metrics(ratio, advantages)
+    return {
+        f"clip/{name}": _fraction(checked(rule, "clip_metrics", beyond, ratio, holds_bools=True))
+        for name, beyond in found.items()
+    }
 
 
 def _selected(trace: TokenTrace) -> Tensor:

@@ -17,7 +17,7 @@ from algorithms.critic import value_losses
 from algorithms.diagnostics import TokenTrace, ValueTrace, update_metrics
 from algorithms.kl import KlInLoss, kl_estimate
 from algorithms.objective import Aggregation, Objective
-from algorithms.rules import importance_ratio
+from algorithms.rules import checked, importance_ratio, token_losses
 from algorithms.sampler_correction import NoCorrection, SamplerWeights, corrected
 from algorithms.selection import select_tokens, selected_losses
 
@@ -169,7 +169,9 @@ def combine_metrics(losses: Sequence[Loss], steps: int = 1) -> dict[str, float]:
     return update_metrics([loss.trace for loss in losses], steps)
 
 
-def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficients | None = None) -> Loss:
+def policy_loss(
+    objective: Objective, batch: TokenBatch, coefficients: Coefficients | None = None, is_first: bool = False
+) -> Loss:
     """The objective's loss over the batch's tokens, to be minimised; formulas and sources at `Objective`'s knobs.
 
         aggregate(w policy + beta KL + distill.coef D + sequence penalty) - c mean(entropy)
@@ -180,9 +182,9 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
     the values and gradients of micro-batches sum to the step's, however its rows are split.
 
     `coefficients` are c and beta; None: entropy.bonus and kl.beta. Without `batch.values` there is no value term.
-    Log-probs of half precision count as float32.
+    Log-probs of half precision count as float32. `is_first`: this is the run's first optimiser step.
 
-    Raises ValueError if the batch lacks what a term needs, naming the field.
+    Raises ValueError if the batch lacks what a term needs, naming the field, and RefusedError as `token_losses`.
     """
     if coefficients is None:
         coefficients = Coefficients(objective.entropy.bonus, 0.0 if objective.kl.where == "none" else objective.kl.beta)
@@ -193,9 +195,10 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
     old_logp = masked(mask, batch.old_logp.detach())
     weights, behind_logp = _corrected(objective, batch, old_logp)
     log_ratio = logp - behind_logp
-    ratio = importance_ratio(objective.ratio, rule.clip_log_ratios(log_ratio, advantages), mask)
+    clipped = checked(rule, "clip_log_ratios", rule.clip_log_ratios(log_ratio, advantages), log_ratio)
+    ratio = importance_ratio(objective.ratio, clipped, mask)
 
-    losses = rule.loss(logp, ratio, advantages)
+    losses = token_losses(rule, logp, ratio, advantages, mask, is_first)
     selected = _selected(objective, batch)
     if selected is not None:
         losses = selected_losses(objective.select, losses, selected, log_ratio)
@@ -227,7 +230,7 @@ def policy_loss(objective: Objective, batch: TokenBatch, coefficients: Coefficie
             objective=objective,
             mask=mask,
             log_ratio=log_ratio.detach(),
-            ratio=rule.bounded_ratio(ratio.detach(), log_ratio.detach()),
+            ratio=checked(rule, "bounded_ratio", rule.bounded_ratio(ratio.detach(), log_ratio.detach()), log_ratio),
             advantages=advantages,
             ref_log_ratio=None if batch.ref_logp is None else logp.detach() - batch.ref_logp.detach(),
             selected=selected,
@@ -247,10 +250,7 @@ def update_metric_names(objective: Objective) -> tuple[str, ...]:
     one_token = torch.zeros(1, 1)
     has_reference = objective.kl.where != "none" and objective.kl.reference != "iteration_start"
     batch = TokenBatch(
-        logp=one_token,
-        old_logp=one_token,
-        mask=torch.ones(1, 1),
-        advantages=one_token,
+        *(one_token, one_token, torch.ones(1, 1), one_token),
         ref_logp=one_token if has_reference else None,
         sampler_logp=one_token,
         entropy=one_token,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from algorithms.rules import importance_ratio
+from algorithms.rules import checked, importance_ratio
 from algorithms.space import Knobs
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def select_tokens(
             covariances = _covariances(logp, per_token, mask)
             between = mask & (covariances > select.cov_low) & (covariances < select.cov_high)
             ratio = importance_ratio(objective.ratio, torch.where(mask, logp - old_logp, 0), mask)
-            candidates = between & ~objective.rule.beyond_bounds(ratio, per_token)
+            rule = objective.rule
+            beyond = checked(rule, "beyond_bounds", rule.beyond_bounds(ratio, per_token), ratio, holds_bools=True)
+            candidates = between & ~beyond
             # Drawn on the CPU for all places, so that a place's number depends on nothing but the key.
             generator = torch.Generator().manual_seed(key)
             lots = torch.rand(mask.shape, generator=generator, dtype=torch.float64).to(mask.device)

@@ -9,12 +9,14 @@ The file is also read by commands that only list or describe rules. It must not 
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from algorithms.space import Knobs
+from harness.errors import RefusedError
 from harness.plugins import Kind
 
 if TYPE_CHECKING:
@@ -130,6 +132,62 @@ RULES: Kind[type[Rule]] = Kind(
     _name_of,
     summary_of=lambda rule: (rule.__doc__ or "").partition("\n")[0],
 )
+
+
+def token_losses(
+    rule: Rule, logp: Tensor, ratio: Tensor, advantages: Tensor, mask: Tensor, is_first: bool = False
+) -> Tensor:
+    """Return the rule's loss of each token [B, T]. `mask` (bool) says which tokens count.
+
+    is_first: check also that the loss and its gradient to `logp` are finite. The host then waits for the device.
+
+    Raise RefusedError if the loss is no float for each token, or does not depend on `logp` or `ratio`; and in the first
+    step if it or its gradient is not finite although all arguments of the rule are.
+    """
+    import torch
+
+    losses = checked(rule, "loss", rule.loss(logp, ratio, advantages), logp)
+    if not logp.requires_grad:
+        return losses
+    detached = "loss does not depend on logp or ratio, so nothing would be trained. Do not detach them"
+    if not losses.requires_grad:
+        raise _fault(rule, detached)
+    if is_first:
+        total = losses.where(mask, 0).sum()
+        (gradient,) = torch.autograd.grad(total, logp, retain_graph=True, allow_unused=True)
+        if gradient is None:
+            raise _fault(rule, detached)
+        # If an argument is not finite, the weights or the data are at fault, and the optimiser says that they diverged.
+        values = torch.stack([logp, ratio, advantages, losses, gradient]).detach()
+        *arguments, loss, slope = (values.isfinite() | ~mask).all(2).all(1).tolist()
+        if all(arguments) and not (loss and slope):
+            what = "the gradient of loss" if loss else "loss"
+            raise _fault(rule, f"{what} is not finite where logp, ratio and advantages are. Bound what it computes")
+    return losses
+
+
+def checked(rule: Rule, method: str, given: object, like: Tensor, holds_bools: bool = False) -> Tensor:
+    """Return what a method of the rule gave: floats, or bools, in the shape of `like`. Raise RefusedError for anything
+    else: torch would broadcast a smaller tensor, and the rule would train or measure something else in silence."""
+    import torch
+
+    came = type(given).__name__
+    if isinstance(given, torch.Tensor):
+        fits = given.dtype == torch.bool if holds_bools else given.is_floating_point()
+        if fits and given.shape == like.shape:
+            return given
+        came = f"{given.dtype} of shape {list(given.shape)}"
+    kind = "bools" if holds_bools else "floats"
+    axes = "completions, tokens" if like.ndim == 2 else "tokens"
+    raise _fault(
+        rule,
+        f"{method} gave {came} where bench needs {kind} of shape {list(like.shape)} ({axes}). Give one for each "
+        "token; bench averages them",
+    )
+
+
+def _fault(rule: Rule, fault: str) -> RefusedError:
+    return RefusedError(f"the rule {rule.type!r} ({inspect.getfile(type(rule))}): {fault}.")
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:

@@ -157,7 +157,8 @@ class PolicyUpdate:
         A batch that holds no row, because all were dropped, takes no optimiser step.
 
         Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
-        optimiser step before it.
+        optimiser step before it. Raises RefusedError for a rule that gives something else than a number for each token,
+        or that is not finite in the first step.
         """
         spec, objective = self.spec, self._objective
         waits = policy_waits(objective, step)
@@ -209,7 +210,8 @@ class PolicyUpdate:
         for steps, pass_advantage in passes:
             for rows in steps:
                 selected = self._selected(batch, rows, pass_advantage, step, update=len(taken))
-                parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed)
+                is_first = step == 1 and not taken
+                parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed, is_first)
                 taken.append(self.optimizer.step(summed([part.loss.value for part in parts])))
                 done.append(StepLosses(rows, everyones(parts)))
         report.update_s = time.perf_counter() - started_s
@@ -276,8 +278,12 @@ class PolicyUpdate:
         selected: Tensor | None,
         coefficients: Coefficients,
         passed: GradientPasses,
+        is_first: bool,
     ) -> list[MicroLoss]:
-        """The gradient of one optimiser step over the rows, in micro-batches; the weights stay."""
+        """The gradient of one optimiser step over the rows, in micro-batches; the weights stay.
+
+        is_first: no optimiser step was taken yet. Raises RefusedError as `policy_loss`.
+        """
         spec = self.spec
         acting = Share.of(rows[self._acting(batch, advantage)[rows]], batch.sequences.lengths)
         shared = shares_prompts(self.model.get_decoder())
@@ -320,7 +326,7 @@ class PolicyUpdate:
                 step=size._replace(micro_batches=micro_batches),
                 **of_rows,
             )
-            loss = policy_loss(self._objective, tokens, coefficients)
+            loss = policy_loss(self._objective, tokens, coefficients, is_first)
             passed.backward(acting.counted(loss.value, micro), batch.sequences.pass_tokens(micro, shared))
             if batch.answers is not None:
                 divisors = row_divisors(self._objective.aggregation, tokens).cpu()

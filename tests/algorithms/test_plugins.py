@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Iterator
@@ -34,7 +35,11 @@ from harness.config.hashing import semantic_hash
 from harness.config.knobs import active, descriptions, governor
 from harness.errors import RefusedError
 from harness.plan.gate import check_gate, find_noops
+from harness.training.optimizer import DivergedError
+from harness.training.policy_update import PolicyUpdate
 from tests.harness.config.cases import spec
+from tests.harness.training import rollouts
+from tests.harness.training.test_policy_update import spec as update_spec
 from tests.harness.training.test_policy_update import update
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "extending"
@@ -178,6 +183,80 @@ def test_a_rule_trains_a_model(use: Any) -> None:
     steps = [{"objective.rule.type": "spo", "train.epochs": 2, "objective.rule.epsilon": eps} for eps in (0.01, 0.5)]
     once, again, other = (update(settings)[1].metrics["grad_norm"] for settings in (steps[0], *steps))
     assert once == again != other
+
+
+LOSS = "return -advantages * ratio + advantages.abs() * (ratio - 1) ** 2 / (2 * self.epsilon)"
+FAULTY_LOSSES = {
+    "scalar": ("(-advantages * ratio).mean()", "torch.float32 of shape []"),
+    "of completions": ("(-advantages * ratio).mean(1)", "torch.float32 of shape [12]"),
+    "column": ("(-advantages * ratio).mean(1, keepdim=True)", "torch.float32 of shape [12, 1]"),
+    "transposed": ("(-advantages * ratio).T", "torch.float32 of shape [9, 12]"),
+    "integers": ("(-advantages * ratio).long()", "torch.int64 of shape [12, 9]"),
+    "no tensor": ("0.0", "gave float where"),
+    "detached": ("-advantages * ratio.detach()", "does not depend on logp or ratio"),
+    "gradient elsewhere": ("-advantages * ratio.detach().requires_grad_()", "does not depend on logp or ratio"),
+    "not finite": ("-advantages * ratio / (ratio - ratio)", "loss is not finite where logp, ratio and advantages are"),
+    "gradient not finite": ("advantages * (ratio - 1).abs().sqrt()", "the gradient of loss is not finite where"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY_LOSSES)
+def test_a_rule_that_gives_no_loss_of_tokens_is_refused_before_a_step(use: Any, fault: str) -> None:
+    loss, came = FAULTY_LOSSES[fault]
+    source = use("rule", **{LOSS: f"return {loss}"})
+    policy = rollouts.model()
+    before = copy.deepcopy(policy.state_dict())
+    training = PolicyUpdate(policy, update_spec({"objective.rule.type": "spo"}), rollouts.PAD)
+    with pytest.raises(RefusedError) as error:
+        training.run(rollouts.rollout(policy), step=1)
+    assert f"the rule 'spo' ({source.path}): " in str(error.value)
+    assert came in str(error.value)
+    if "shape" in came:
+        assert "floats of shape [12, 9] (completions, tokens)" in str(error.value)
+    assert all(torch.equal(before[name], weight) for name, weight in policy.state_dict().items())
+
+
+def test_a_rule_without_any_gradient_at_these_rewards_is_none_of_the_faults(use: Any) -> None:
+    use("rule", acts_without_advantage="unknown")
+    assert update({"objective.rule.type": "spo"}, [1.0] * len(rollouts.REWARDS))[1].metrics["grad_norm"] == 0
+
+
+def test_what_is_not_finite_later_or_for_another_reason_has_diverged(use: Any) -> None:
+    """That is a result of the run: the cell is scored and flagged."""
+    use("rule")
+    policy = rollouts.model()
+    batch = rollouts.rollout(policy)
+    next(policy.parameters()).data.fill_(torch.nan)
+    with pytest.raises(DivergedError):
+        PolicyUpdate(policy, update_spec({"objective.rule.type": "spo"}), rollouts.PAD).run(batch, step=1)
+    use("rule", **{LOSS: "return -advantages * ratio / (ratio - ratio)"})
+    policy = rollouts.model()
+    training = PolicyUpdate(policy, update_spec({"objective.rule.type": "spo"}), rollouts.PAD)
+    with pytest.raises(DivergedError):
+        training.run(rollouts.rollout(policy), step=2)
+
+
+FAULTY_METHODS = {
+    "clip_log_ratios": ("(self, log_ratio, advantages): return log_ratio.sum(1, keepdim=True)", "[2, 1]"),
+    "bounded_ratio": ("(self, ratio, log_ratio): return ratio.mean()", "[]"),
+    "beyond_bounds": ("(self, ratio, advantages): return (ratio > 1).any(1, keepdim=True)", "[2, 1]"),
+    "clip_metrics": ("(self, ratio, advantages): return {'mine': (ratio > 1).any()}", "[]"),
+    "treatment": ("(self, ratio, advantages): return ratio > 1, (ratio > 1).any()", "[]"),
+}
+
+
+@pytest.mark.parametrize("method", FAULTY_METHODS)
+def test_what_else_a_rule_gives_is_of_tokens_too(use: Any, method: str) -> None:
+    code, shape = FAULTY_METHODS[method]
+    bounds = "return 1 - self.epsilon, 1 + self.epsilon"
+    source = use("rule", **{bounds: f"{bounds}\n\n    def {method}{code}"})
+    select = {"select.type": "clip_cov", "select.cov_low": -9.0} if method == "beyond_bounds" else {}
+    batch = TokenBatch(RATIOS.log(), torch.zeros_like(RATIOS), torch.ones_like(RATIOS), ADVANTAGES)
+    with pytest.raises(RefusedError) as error:
+        loss = policy_loss(spo(**select), batch)
+        loss.metrics, treatment(loss.trace)
+    assert f"({source.path}): {method} gave " in str(error.value)
+    assert f"of shape {shape} where" in str(error.value)
 
 
 def test_diagnostics_and_records_of_tokens_ask_the_rule(use: Any) -> None:
