@@ -314,6 +314,8 @@ _NESTING = 8
 _TEX_SPACE_AT_END = re.compile(
     r"(?:~|\\(?:[,;:!> \\]?|q?quad|en(?:space|skip)|(?:thin|med|thick)space|hfill|hspace\*?\s*\{[^{}]*\}))$"
 )
+# Full stops behind decimals say that these go on: `2.66...` is not 2.66.
+_ELLIPSIS_AT_END = re.compile(r"\.[0-9]+ ?\.{3,}$")
 # Mark-up around a whole answer: mathematics delimiters, bold, code, and text macros.
 _WRAPPERS = (
     re.compile(r"\$\$?((?:[^$\\]|\\.)*)\$\$?", re.DOTALL),
@@ -336,7 +338,9 @@ def bare(answer: str) -> str:
     """A normalised answer without mark-up, full stop and spaces of TeX around it, and with single spaces."""
     answer = " ".join(answer.split())
     for _ in range(_NESTING):
-        inner = _TEX_SPACE_AT_END.sub("", answer.strip().removeprefix(":")).rstrip(".,;: ")
+        inner = _TEX_SPACE_AT_END.sub("", answer.strip().removeprefix(":"))
+        if not (inner.endswith("...") and _ELLIPSIS_AT_END.search(inner)):
+            inner = inner.rstrip(".,;: ")
         for wrapper in _WRAPPERS:
             if whole := wrapper.fullmatch(inner):
                 inner = whole[1]

@@ -16,15 +16,22 @@ _NAMED = r"(?:(?i:the|correct|option|choice|answer|letter|is)\b(?:\s*[:=])?\s*)*
 _CANDIDATE = re.compile(
     rf"{_NAMED}(?:[(\[]\s*([A-Ja-j])\s*[)\]]|([A-Ja-j])(?=[).:\]]|$))[).:\]]?(?P<rest>\s.*)?", re.DOTALL
 )
-_ANOTHER = re.compile(r"\([A-J]\)|\b(?:and|or)\s+[A-J]\b")
+_AND = r"\s*(?:[,;/|&+]|(?:,\s*)?\b(?:and|or)\b)\s*(?i:(?:option|choice)\s+)?"
+_ANOTHER = re.compile(rf"\([A-J]\)|\b(?:and|or)\s+[A-J]\b|^{_AND}(?:[(\[]\s*[A-Ja-j]\s*[)\]]|[A-J]\b)")
 
 # `A` and `I` before a word in small letters are words themselves, unless that word goes on with the sentence.
 _LETTER = r"([B-HJ]|[AI](?!\s+(?!(?:is|because|since|as|which|for|and|or)\b)[a-z]))"
 _STATED = re.compile(
-    rf"\b(?i:answer|option|choice)\s*(?i:is\b|:|=)?\s*:?\s*(?i:(?:the\s+)?(?:option|choice)\s+)?"
-    rf"(?:\(\s*([A-Ja-j])\s*\)|{_LETTER}(?![\w'’]))"
+    rf"\b(?i:answers?|options?|choices?)\s*(?i:(?:is|are)\b|:|=)?\s*:?\s*(?i:(?:both|either)\s+)?"
+    rf"(?i:(?:the\s+)?(?:options?|choices?)\s+)?(?:\(\s*([A-Ja-j])\s*\)|{_LETTER}(?![\w'’]))"
 )
 _BRACKETED = re.compile(r"\(([A-J])\)")
+_BETWEEN = re.compile(rf"{_AND}|\s*")
+# Another letter of the same answer, not the subject of the next clause: "B, C is wrong".
+_ONE_MORE = re.compile(
+    rf"(?:{_AND}|\s*(?=\())(?:\(\s*[A-Ja-j]\s*\)|{_LETTER}(?![\w'’]))"
+    r"(?!\s+(?:is|are|was|were|has|would|can|cannot|does|gives)\b)"
+)
 
 
 def choice_letter(reference: str) -> str | None:
@@ -53,13 +60,23 @@ def parse_choice(text: str) -> str | None:
 
 def last_stated_choice(text: str) -> str | None:
     """The letter that a text names last: after "answer", "option" or "choice", else in brackets, else as the whole
-    text.
+    text. None where it names several together: "A or B", "(B), (C)".
 
     In running text small letters count only in brackets: "a" is a word.
     """
     plain = " ".join(_MARK_UP.sub(" ", text).split())
-    stated = [first or second for first, second in _STATED.findall(plain)] or _BRACKETED.findall(plain)
-    return stated[-1].upper() if stated else parse_choice(text)
+    *earlier, last = list(_STATED.finditer(plain)) or list(_BRACKETED.finditer(plain)) or [None]
+    if last is None:
+        return parse_choice(text)
+    letter = _named(last)
+    if _ONE_MORE.match(plain, last.end()):
+        return None
+    together = bool(earlier) and _BETWEEN.fullmatch(plain, earlier[-1].end(), last.start()) is not None
+    return None if together and _named(earlier[-1]) != letter else letter
+
+
+def _named(stated: re.Match[str]) -> str:
+    return stated[stated.lastindex or 0].upper()
 
 
 def compare_choice(candidate: str, answer: str) -> Reason:
@@ -79,4 +96,4 @@ def _fault(answer: str) -> str | None:
     )
 
 
-choice = Grader("choice", version=2, meaning="the same letter in multiple choice", compare=compare_choice, fault=_fault)
+choice = Grader("choice", version=3, meaning="the same letter in multiple choice", compare=compare_choice, fault=_fault)

@@ -5,28 +5,35 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
+from fractions import Fraction
 
 from evals.errors import EvalError
 from evals.grading import bare, normalise
 from evals.grading.choice import last_stated_choice
 from evals.grading.lm_eval_filters import LM_EVAL_FILTERS
-from evals.grading.numeric import parse_number
+from evals.grading.numeric import AMOUNT, ELLIPSIS, REPEATING, is_amount, is_percentage, parse_number
 from evals.grading.unit_tests import extract_code
 from harness.errors import few, nearest
 
 # Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
-EXTRACTION_VERSION = 5
+EXTRACTION_VERSION = 6
 
 # The end of a line before a brace is no brace that is shown.
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?=[{}])|\\[{}]|[{}]")
+_BOX_AT_END = re.compile(r"\\(?:boxed|fbox)\s*$")
 _HASHES = re.compile(r"####([^\n]*)")
 _WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")
-# Between the boxes of one answer: "$\boxed{2}$ and $\boxed{3}$".
+# Between the boxes of one answer: "$x_1=\boxed{2}$ and $x_2=\boxed{3}$". There a list goes on: by marks, "and", "or",
+# the name of the next value. Any other word ("so", "in total", "correction") or an equals sign between two boxes
+# derives or corrects: then the last box is the answer.
+_LABEL = r"(?:\\[a-zA-Z]+|[a-zA-Z])(?:_\{?\w+)?(?:\([^()]{0,20}\))?"
+_MARK_UP = re.compile(r"\\text\w*\s*\{|[}$*~]|\\[()\[\],;:! ]|\\q?quad|\\\\")
 _BETWEEN_BOXES = re.compile(
-    r"[$\s]*(?:\\[)\]]\s*)?(?:,|;|,?\s*(?:\\text\s*\{\s*)?(?:and|or)(?:\s*\})?)\s*(?:\\[(\[])?[$\s]*"
-    r"(?:[a-zA-Z]\s*=\s*)?"
+    r"\s*(?:(?!so\b|then\b|thus\b|hence\b)[^\W\d_]+\s*(?=[,;/&]|and\b|or\b))?"  # a unit: "\boxed{3} cm, \boxed{4} cm"
+    r"(?:[-+,;:/&·×x^()\s]|\\(?:times|cdot|pm|div)|\b(?:and|or|also|respectively)\b)*"
+    rf"(?:\(?(?:[a-z]|[0-9]|i{{1,3}})[.)])?\s*(?:the\s+(?:other|second|third)(?:\s+is)?|{_LABEL}\s*(?:=|:|\bis\b))?\s*"
 )
-_MAX_BETWEEN_BOXES = 40
+_MAX_BETWEEN_BOXES = 80
 _INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 # A minus sign between two terms is a subtraction, not a sign.
 _SIGN = r"(?:(?<![\w)\]}])-)?"
@@ -35,8 +42,26 @@ _LAST_NUMBER = re.compile(
     rf"{_SIGN}(?:\\?[$£€¥₹]\s?)?"
     rf"(?:(?:(?<![\w.,])[0-9]{{1,9}}\s?)?\\[dt]?frac\s*(?:{_BRACED}|[0-9])\s*(?:{_BRACED}|[0-9])"
     rf"|(?<![^\W\d_])(?:(?<![\w.,])[0-9]{{1,9}}[ ](?=[0-9]+/[0-9]))?"
-    rf"(?:{_INTEGER}(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+)(?:[eE][-+]?[0-9]+(?!\w)|/[0-9]+)?)"
+    rf"(?:(?:{_INTEGER})?{REPEATING}|{_INTEGER}(?:\.[0-9]+(?:{ELLIPSIS})?)?|(?<![\w.])\.[0-9]+(?:{ELLIPSIS})?)"
+    r"(?:[eE][-+]?[0-9]+(?!\w)|/[0-9]+)?)"
 )
+# Numbers that are one answer together, or none: amounts in several units, ranges, alternatives.
+_ONE_OF = rf"(?:\*\*|\\\()?(?:\\?[$£€¥₹]\s?)?{_INTEGER}(?:\.[0-9]+)?(?:/[0-9]+)?\s?\\?%?(?:\$|\\\))?(?:\*\*)?"
+_UNIT = r"(?:(?:\s|\\text\s*\{\s*)+(?!(?:and|or|to)\b)[^\W\d_]+\}?){0,2}"
+_PERHAPS = r"(?:\s+(?:maybe|perhaps|possibly|even|about|up\s+to))?"
+_LINK = rf"(?:,?(?:\s|\\text\s*\{{\s*)*\b(?:or|to|through){_PERHAPS}[\s}}]+|\s?-\s?)"
+_LINK_AND = r"(?:\s|\\text\s*\{\s*)*\band[\s}]+"
+_NOT_WITHIN = r"(?<![\w.,/^_+=×$-])(?<![-+*/=×]\s)(?<![^*]\*)"
+_TOGETHER = re.compile(
+    rf"{_NOT_WITHIN}(?:{AMOUNT}|[0-9]+['′]\s?[0-9]+|(?:{_ONE_OF}{_UNIT}{_LINK})+{_ONE_OF})"
+    rf"|\bbetween\s+{_ONE_OF}{_UNIT}{_LINK_AND}{_ONE_OF}",
+    re.IGNORECASE,
+)
+# After "the answer is".
+_BOTH = re.compile(rf"{_ONE_OF}{_UNIT}{_LINK_AND}{_ONE_OF}", re.IGNORECASE)
+_MAX_TOGETHER = 120
+_ONE_NUMBER = re.compile(rf"{_INTEGER}(?:\.[0-9]+)?(?:/[0-9]+)?\s?\\?%?")
+_APPROXIMATELY = re.compile(r"(?:(?:about|around|roughly|approximately|either|both|from|anywhere)\s+)*", re.IGNORECASE)
 # A number is part of a longer expression if _GOES_ON matches behind it, or _PART_OF before it. The last alternative of
 # _GOES_ON is an equation or a sum whose right side was never written.
 _GOES_ON = re.compile(
@@ -44,14 +69,10 @@ _GOES_ON = re.compile(
     r"|[a-zA-Z](?![a-zA-Z])(?<![mgshlLCF])|\s*[-=+×/]\s*$"
 )
 _PART_OF = re.compile(r"(?:\w[_^]\{?|√|sqrt\s?[({]|\\(?:sqrt|binom)\s?\{)$")
-_MATHS_IN_LINE = re.compile(r"\$(?![\s$])([^$\n]*[^$\s\\])\$(?![0-9])|\\\(([^\n]*?)\\\)")
+_MATHS_IN_LINE = re.compile(r"\$(?![\s$])([^$\n]*[^$\s\\])\$(?![0-9])|\\\(((?:(?!\\[()])[^\n])*)\\\)")
 _DISPLAYS = (("$$", "$$"), ("\\[", "\\]"))
 # In an array with an equals sign the rows are steps of a calculation.
-_MATRIX = re.compile(
-    r"\\begin\{([bpvBV]?(?:small)?matrix|array)\}(?:(?!\\(?:begin|end)\{)[^=]){0,1000}?\\end\{\1\}", re.DOTALL
-)
-# Longer lines and formulas are not read as one answer.
-_MAX_MATHS = 1_000
+_MATRIX = re.compile(r"\\begin\{([bpvBV]?(?:small)?matrix|array)\}(?:(?!\\(?:begin|end)\{)[^=])*\\end\{\1\}", re.DOTALL)
 
 # A sign in words before a number, and what comes before one: else "minus" subtracts.
 _SIGN_IN_WORDS = re.compile(
@@ -67,17 +88,39 @@ _BEFORE_A_SIGN = re.compile(
 _MAX_BEFORE_A_SIGN = 24
 # A base model goes on with a problem of its own. One that quotes problems first has given no answer before them.
 _NEXT_PROBLEM = re.compile(
-    r"^[ \t]*(?:\*\*|#{1,6}[ ])?(?:question|problem|q|human|user)[ ]?[0-9]*(?:\*\*)?:", re.I | re.M
+    r"^[ \t]*(?:\*\*|#{1,6}[ ])?(?:(?:next|new|another)[ ])?(?:question|problem|exercise|instruction|q|human|user)[ ]?"
+    r"(?:[0-9]+[.)]|[0-9]*(?:\*\*)?:)|(?<=[\s.])(?-i:Question:)",
+    re.I | re.M,
 )
+_MARKED = re.compile(r"\\boxed\s*\{|####\s*[-$\\]?[0-9]")
 _FIRST_ANSWER = re.compile(r"\\boxed\s*\{|####\s*[-$\\]?[0-9]|\banswers?\s*(?:is\b|are\b|\*{0,2}:)", re.I)
 
 
 def extract_boxed(text: str) -> str | None:
-    """The content of the last closed `\\boxed{}`. If boxes are nested, the inner one counts. Boxes that are separated
-    only by a comma, "and" or "or" count together, or as one if they are equal."""
+    """The content of the last `\\boxed{}`. If boxes are nested, the inner one counts. Boxes of one list, such as
+    "$x_1=\\boxed{4}, x_2=\\boxed{-1}$", count together, or as one if they are equal. None if the last box was cut off.
+    """
+    boxes, is_cut_off = _boxes(text)
+    if not boxes or is_cut_off:
+        return None
+    contents = [text[boxes[-1][1] : boxes[-1][2]]]
+    for earlier, later in zip(reversed(boxes[:-1]), reversed(boxes), strict=False):
+        between = " ".join(text[earlier[3] : min(later[0], earlier[3] + _MAX_BETWEEN_BOXES)].split())
+        if later[0] - earlier[3] > _MAX_BETWEEN_BOXES or not _BETWEEN_BOXES.fullmatch(_MARK_UP.sub(" ", between)):
+            break
+        contents.append(text[earlier[1] : earlier[2]])
+    values = {parse_number(content) for content in contents}
+    is_one = len(set(contents)) == 1 or (len(values) == 1 and None not in values)
+    return contents[0] if is_one else ", ".join(reversed(contents))
+
+
+def _boxes(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
+    """Return the closed boxes, and whether an answer was cut off in a box behind or around the last of them.
+
+    Of each box: where it and its content start, and where its content and the box end.
+    """
     # Where a box and its content start; None for any other brace.
     open_braces: list[tuple[int, int] | None] = []
-    # Where a closed box and its content start, and where its content and the box end.
     boxes: list[tuple[int, int, int, int]] = []
     for token in _BRACES.finditer(text):
         match token[0]:
@@ -87,23 +130,23 @@ def extract_boxed(text: str) -> str | None:
                 opened = open_braces.pop() if open_braces else None
                 if opened is None:
                     continue
-                if boxes and boxes[-1][0] > opened[0]:  # around a box
-                    boxes[-1] = (opened[0], boxes[-1][1], boxes[-1][2], token.end())
+                inner = len(boxes)
+                while inner and boxes[inner - 1][0] > opened[0]:
+                    inner -= 1
+                if inner < len(boxes):  # around other boxes
+                    boxes[inner] = (opened[0], *boxes[inner][1:])
+                    boxes[-1] = (*boxes[-1][:3], token.end())
                 else:
                     boxes.append((*opened, token.start(), token.end()))
             case "\\{" | "\\}" | "\\\\":
                 pass
             case _:
                 open_braces.append((token.start(), token.end()))
-    if not boxes:
-        return None
-    contents = [text[boxes[-1][1] : boxes[-1][2]]]
-    for earlier, later in zip(reversed(boxes[:-1]), reversed(boxes), strict=False):
-        between = text[earlier[3] : later[0]]
-        if len(between) > _MAX_BETWEEN_BOXES or _BETWEEN_BOXES.fullmatch(between) is None:
-            break
-        contents.append(text[earlier[1] : earlier[2]])
-    return contents[0] if len(set(contents)) == 1 else ", ".join(reversed(contents))
+    last = boxes[-1] if boxes else (0, 0, 0, 0)
+    # One that was left open on an earlier line is a slip of the pen: the text went on.
+    line = text.rfind("\n", 0, last[0]) + 1
+    is_cut_off = any(opened is not None and opened[0] >= line for opened in open_braces)
+    return boxes, is_cut_off or _BOX_AT_END.search(text, max(last[3], len(text) - 40)) is not None
 
 
 def extract_gsm8k(text: str) -> str | None:
@@ -126,60 +169,75 @@ def extract_hash(text: str) -> str | None:
 def extract_answer_tag(text: str) -> str | None:
     """The content of the last `<answer>` element, else of the last box, as it is written: line breaks and spaces count,
     since the answer may be a board."""
-    opened, tag, _ = text.rpartition("</answer>")[0].rpartition("<answer>")
+    opened, tag, after = text.rpartition("</answer>")[0].rpartition("<answer>")
+    if "<answer>" in text and text.rfind("<answer>") != len(opened):
+        return None
     if not tag:
         return extract_boxed(text)
-    return text[len(opened) + len(tag) :].partition("</answer>")[0].strip()
+    return after.partition("</answer>")[0].strip()
 
 
 def extract_last_number(text: str) -> str | None:
-    """The last number, with its sign."""
-    numbers = _LAST_NUMBER.findall(text)
-    return numbers[-1] if numbers else None
+    """The last number, with its sign; with the numbers before it that are one answer together: "6 to 9"."""
+    last = _last(_LAST_NUMBER, text)
+    if last is None:
+        return None
+    return last[0] if (together := _numbers_together(text, last)) is None else together[0]
 
 
 def extract_choice(text: str) -> str | None:
-    """The last box, else the letter that the text names last."""
+    """The last box, else the letter that the text names last. None if the last box was cut off."""
+    if _boxes(text)[1]:
+        return None
     boxed = extract_boxed(text)
     return boxed if boxed is not None and bare(boxed) else last_stated_choice(text)
 
 
 def extract_chain(text: str) -> str | None:
-    """The last box, else `####`, else what "answer is" says, else the last number.
+    """The last box, else `####`, else what "answer is" says, else the last number. None if the last box was cut off.
 
-    A next problem that the model made up after its answer does not count, nor a box that was never closed. A last
-    number inside mathematics stands for all of it (`$2\\sqrt{3}$`), one inside a matrix for the matrix; one that an
-    expression goes on from is none.
+    A last number inside mathematics stands for all of it (`$2\\sqrt{3}$`), one inside a matrix for the matrix; one that
+    an expression goes on from is none.
     """
-    text = _MATRIX.sub(lambda matrix: " ".join(matrix[0].split()), _without_next_problem(text))
-    found = extract_boxed(text)
-    if found is None:
-        text = _without_open_box(text)
-    elif bare(found):
-        return found
-    for extraction in (extract_gsm8k, stated_answer, _extract_last_result):
+    text = _MATRIX.sub(lambda matrix: " ".join(matrix[0].split()), text)
+    if _boxes(text)[1]:
+        return None
+    for extraction in (extract_boxed, extract_gsm8k, stated_answer, _extract_last_result):
         found = extraction(text)
         if found is not None and bare(found):
             return found
     return None
 
 
-def _without_next_problem(text: str) -> str:
-    answer = _FIRST_ANSWER.search(text)
+def _of_own_solution(text: str, extraction: Callable[[str], str | None]) -> str | None:
+    """Return the answer before a next problem that the model made up, if there is one, else that of the whole text.
+
+    A text that quotes problems first has no answer before them. In one that says numbers without a mark and marks an
+    answer by a box or `####` later, the problem is quoted too: the model would have marked its own answer.
+    """
     problem = _NEXT_PROBLEM.search(text)
-    return text[: problem.start()] if answer and problem and answer.start() < problem.start() else text
-
-
-def _without_open_box(text: str) -> str:
-    """Without a box that was cut off: what is left of an answer may look like another one."""
-    return re.split(r"\\(?:boxed|fbox)\s*\{", text, maxsplit=1)[0]
+    if problem is not None:
+        own = text[: problem.start()].rstrip()
+        is_quoted = own.endswith(":") or (
+            extraction is extract_chain
+            and not _FIRST_ANSWER.search(own)
+            and parse_number(own) is None
+            and _MARKED.search(text, problem.end())
+        )
+        found = None if is_quoted else extraction(own)
+        if (found is not None and bare(found)) or (not is_quoted and _boxes(own)[1]):
+            return found
+    return extraction(text)
 
 
 def _extract_last_result(text: str) -> str | None:
     last = _last(_LAST_NUMBER, text)
     if last is None:
         return None
+    together = _numbers_together(text, last)
     maths = _maths_around(text, last.start(), last.end())
+    if together is not None and (maths is None or together[0] not in maths):
+        return together[0]
     if maths is not None:
         return maths
     for matrix in _MATRIX.finditer(text):
@@ -190,6 +248,25 @@ def _extract_last_result(text: str) -> str | None:
     return last[0]
 
 
+def _numbers_together(text: str, last: re.Match[str]) -> re.Match[str] | None:
+    """Return the numbers that are one answer, or none, together with the last one."""
+    for together in _TOGETHER.finditer(text, max(0, last.start() - _MAX_TOGETHER), last.end() + _MAX_TOGETHER):
+        if together.start() < last.start() and together.end() >= last.end():
+            return together if _are_several(together[0]) else None
+    return None
+
+
+def _are_several(together: str) -> bool:
+    """Return whether numbers differ: "1/2 or 50%" is one. `5-3` is a difference, not a range."""
+    if re.match(AMOUNT, together, re.IGNORECASE):
+        return is_amount(together)
+    texts = _ONE_NUMBER.findall(together)
+    values = [Fraction(parse_number(text) or 0) / (100 if is_percentage(text) else 1) for text in texts]
+    if len(texts) == 2 and "-" in together:
+        return values[0] < values[1]
+    return len(set(values)) > 1
+
+
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """Its last match."""
     matches = deque(pattern.finditer(text), maxlen=1)
@@ -197,19 +274,14 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _maths_around(text: str, start: int, end: int) -> str | None:
-    """The formula in `$`, `\\(`, `$$` or `\\[` that holds this place of the text, if it is short and holds no prose."""
+    """The formula in `$`, `\\(`, `$$` or `\\[` that holds this place of the text, if it holds no prose."""
     for opening, closing in _DISPLAYS:
-        opened, closed = (
-            text.rfind(opening, max(0, start - _MAX_MATHS), start),
-            text.find(closing, end, end + _MAX_MATHS),
-        )
+        opened, closed = text.rfind(opening, 0, start), text.find(closing, end)
         if opened >= 0 and closed >= 0 and text.find(closing, opened + 2, start) < 0:
             content = text[opened + 2 : closed]
             return None if _holds_prose(content) else content
     line_start, line_end = text.rfind("\n", 0, start) + 1, text.find("\n", end)
     line = text[line_start : line_end if line_end >= 0 else len(text)]
-    if len(line) > _MAX_MATHS:
-        return None
     for formula in _MATHS_IN_LINE.finditer(line):
         content = formula[1] or formula[2] or ""
         if formula.start() <= start - line_start < formula.end() and not _holds_prose(content):
@@ -227,7 +299,9 @@ _PHRASE = re.compile(
     r"|\banswers?(?:\*\*)?[ ]?[:=]|\bfinal\s+answer(?:\*\*)?[ ]*\n",
     re.IGNORECASE,
 )
-_SENTENCE_END = re.compile(r"\n|\.(?=[\s*$]|$)")
+_BEFORE_SENTENCE = re.compile(r"[ \n:]*")
+# An ellipsis ends none.
+_SENTENCE_END = re.compile(r"\n|(?<!\.)\.(?=[\s*$]|$)")
 # In a box, before the answer itself.
 _LEAD = r"\s*(?:the\s+)?(?:final\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*"
 _LEAD_IN = re.compile(rf"\\text\w*\s*\{{{_LEAD}\}}|{_LEAD}", re.IGNORECASE)
@@ -249,9 +323,7 @@ _COMMAND = re.compile(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z .,]*\})?")
 _PROSE_WORD = re.compile(r"\b[^\W\d_]{2,}")
 _OR = re.compile(r"\bor\b")
 _LONG_WORD = re.compile(r"\b[^\W\d_]{4,}")
-_LEADING_NUMBER = re.compile(
-    r"-?(?:\\?[$£€¥₹]\s?)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?(?:/[0-9]+)?(?![\w,]*[\w])"
-)
+_LEADING_NUMBER = re.compile(rf"-?(?:\\?[$£€¥₹]\s?)?{_INTEGER}(?:\.[0-9]+(?:{ELLIPSIS})?)?(?:/[0-9]+)?(?![\w,]*[\w])")
 # "I hope the answer is helpful."
 _NO_ANSWER = re.compile(
     r"(?:not |now |indeed |therefore )?(?:in)?(?:correct|right|wrong|helpful|reasonable|clear|complete|as follows|below"
@@ -284,11 +356,14 @@ def stated_answer(text: str) -> str | None:
     stays whole, since it is not a number. None if there is no such phrase, or no answer in it.
     """
     for phrase in reversed(list(_PHRASE.finditer(text))):
-        rest = text[phrase.end() : phrase.end() + _MAX_CHARACTERS]
-        display = _DISPLAY.match(rest)
+        display = _DISPLAY.match(text, phrase.end())
         if display is not None:
             return bare(display[1] or display[2])
-        sentence = _SENTENCE_END.split(rest.lstrip(" \n:"), maxsplit=1)[0]
+        start = _BEFORE_SENTENCE.match(text, phrase.end()).end()
+        end = _SENTENCE_END.search(text, start)
+        sentence = text[start : end.start() if end else len(text)]
+        if len(sentence) > _MAX_CHARACTERS:
+            return None
         if sentence.count("**") % 2 == 1:  # of "**Answer:** 18" and "**Answer: 18**" one half is in the phrase
             sentence = sentence.replace("**", "", 1) if sentence.startswith("**") else sentence.removesuffix("**")
         sentence = sentence.strip()
@@ -316,6 +391,11 @@ def _answer_of(sentence: str) -> str | None:
         return content
     if not has_digits and n_words <= _MAX_WORDS and "$" not in content and "\\(" not in content:
         return content
+    approximately = _APPROXIMATELY.match(content)
+    start = approximately.end() if approximately else 0
+    together = _TOGETHER.match(content, start) or _BOTH.match(content, start)
+    if together is not None and _are_several(together[0]):
+        return together[0] if parse_number(together[0]) is not None else content[: together.end()]
     before = _BEFORE.match(content)
     leading = _LEADING_NUMBER.match(content, before.end() if before else 0)
     if leading is not None and (before or _AFTER.match(content, leading.end())):
@@ -375,8 +455,9 @@ def extract_answer(text: str, name: str = "chain") -> str | None:
     if name in LM_EVAL_FILTERS:
         return extraction(text) or None
     if name in _VERBATIM:
-        return extraction(_after_thinking(text)) or None
-    found = extraction(_with_signs(_after_thinking(normalise(text))))
+        own = _after_thinking(text)
+        return (extraction(own) if extraction is extract_code else _of_own_solution(own, extraction)) or None
+    found = _of_own_solution(_with_signs(_after_thinking(normalise(text))), extraction)
     return None if found is None else without_lead_in(bare(found)) or None
 
 

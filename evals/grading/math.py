@@ -19,7 +19,14 @@ from queue import LifoQueue
 
 from evals.grading import Grader, Reason, bare, normalise
 from evals.grading.choice import choice_letter, compare_choice
-from evals.grading.numeric import is_percentage, is_unit, parse_number, reference_number, same_number
+from evals.grading.numeric import (
+    is_percentage,
+    is_unit,
+    parse_number,
+    reference_number,
+    same_number,
+    without_unending_side,
+)
 from evals.grading.worker_process import CPU_LIMIT_S, WALL_LIMIT_S, WorkerProcess
 
 # Longer texts are not answers: rewriting them would cost more than the verdict is worth. A request of this length fits
@@ -56,7 +63,8 @@ def compare_math(candidate: str, answer: str) -> Reason:
         return "match" if _words(candidate) == _words(reference) else "mismatch"
     if (same := _same_quantity(candidate, answer)) is not None:
         return "match" if same else "mismatch"
-    return _compare_expressions(candidate, reference)
+    exact = without_unending_side(candidate)
+    return "unparsed" if exact is None else _compare_expressions(exact, reference)
 
 
 def _fault(answer: str) -> str | None:
@@ -379,7 +387,7 @@ POOL = MathPool()
 POOL.keep()
 math = Grader(
     "math",
-    version=5,
+    version=6,
     meaning="equal as mathematics, by text, numbers or math-verify",
     compare=compare_math,
     fault=_fault,

@@ -43,6 +43,39 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
+# Units of which an amount has several: `12 feet 4 inches`. Sizes count the smallest unit of the same kind.
+_UNIT_SIZES = {
+    name: (kind, size)
+    for kind, size, names in (
+        ("money", 100, "dollar dollars"), ("money", 1, "cent cents"),
+        ("length", 63_360, "mile miles"), ("length", 36, "yard yards yd"), ("length", 12, "foot feet ft"),
+        ("length", 1, "inch inches in"),
+        ("metres", 100_000, "km kilometer kilometers kilometre kilometres"),
+        ("metres", 100, "m meter meters metre metres"),
+        ("metres", 1, "cm centimeter centimeters centimetre centimetres"),
+        ("time", 604_800, "week weeks"), ("time", 86_400, "day days"), ("time", 3_600, "hour hours hr hrs h"),
+        ("time", 60, "minute minutes min mins"), ("time", 1, "second seconds sec secs s"),
+        ("months", 12, "year years"), ("months", 1, "month months"),
+        ("weight", 16, "pound pounds lb lbs"), ("weight", 1, "ounce ounces oz"),
+        ("grams", 1_000, "kg kilogram kilograms"), ("grams", 1, "g gram grams"),
+        ("litres", 1_000, "l liter liters litre litres"),
+        ("litres", 1, "ml milliliter milliliters millilitre millilitres"),
+    )
+    for name in names.split()
+}  # fmt: skip
+_LARGE, _ANY = (
+    rf"\s*(?i:{'|'.join(sorted((name for name, (_, size) in _UNIT_SIZES.items() if size >= least), reverse=True))})\b"
+    for least in (2, 1)
+)
+_AND = r"(?:,?\s+and\s+|,?\s*)"
+AMOUNT = (
+    rf"(?:{_INTEGER}{_LARGE}(?:{_AND}{_INTEGER}(?:\.[0-9]+)?{_ANY})+"
+    rf"|\\?\$\s?{_INTEGER}(?:\s*(?i:dollars?))?{_AND}{_INTEGER}\s*(?i:cents?)\b)"
+)
+"""An amount in several units."""
+_AMOUNT = re.compile(AMOUNT)
+_PIECES = re.compile(rf"(?P<dollar>\$)?\s*(?P<amount>{_INTEGER}(?:\.[0-9]+)?)\s*(?P<unit>[a-zA-Z]*)")
+
 _POWER = r"(?:\^\{?-?[0-9]\}?|[²³])"
 _LETTER = r"[^\W\d_²³]"
 _WORD = rf"{_LETTER}+(?:['’]{_LETTER}+)?{_POWER}?"
@@ -53,6 +86,13 @@ _APPROXIMATELY = r"≈|\\approx(?![a-zA-Z])"
 # Where the right side of an equation begins; `>=` is none.
 _EQUALS = re.compile(rf"(?<![<>!])=+(?!>)|{_APPROXIMATELY}")
 _APPROXIMATION = re.compile(rf"(.*)(?:{_APPROXIMATELY})[^./]*(?:\.(?P<decimals>[0-9]+)[^./]*)?", re.DOTALL)
+REPEATING = r"\.[0-9]*\\(?:overline|bar)\s*(?:\{[0-9]+\}|[0-9])"
+"""Decimals of which the last ones repeat for ever: `.1\\overline{6}`."""
+_REPEATING = re.compile(r"(?<![0-9,])([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*(?:\{([0-9]+)\}|([0-9]))")
+ELLIPSIS = r"\s?(?:\.{3,}|…|\\(?:[lc]?dots|dots[oc])(?![a-zA-Z]))"
+"""Behind decimals, it says that these go on: how, nobody knows."""
+_UNENDING = re.compile(rf"(?<=\.)([0-9]+){ELLIPSIS}")
+_UNENDING_SIDE = re.compile(rf"\s*(?:=|{_APPROXIMATELY})\s*-?[0-9]*\.[0-9]+{ELLIPSIS}\W*$")
 # In the middle of a chain of equations: the end of one answer and the start of the next, `x = 3, y = 4`.
 _SEVERAL = re.compile(r",\s*[^\d\s]|;|\b(?:and|or)\b")
 _SYMBOL = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{\w+\}))?(?:\([^()]*\))?")
@@ -84,7 +124,8 @@ def parse_number(text: str) -> Fraction | None:
 
     Reads signs, thousands separators, currency, percent (`50%` is 50), decimals, `3/4`, `\\frac{3}{4}`, `3 1/2`, `1e3`,
     `2 \\times 10^3`, `5 million`, and what is right of the last `=`. Units are dropped: `18 dollars` is 18, `90^\\circ`
-    is 90. `2x`, `2\\pi`, `3-4`, `1,2` and `1,00` are not numbers.
+    is 90. `7 dollars and 25 cents` is 7.25. `2.\\overline{6}` is 8/3, and so is `8/3 = 2.66\\ldots`. `2x`, `2\\pi`,
+    `3-4`, `1,2`, `1,00`, `12 feet 4 inches` and `2.66\\ldots` are not numbers.
     """
     return None if len(text) > MAX_CHARACTERS else _parsed(text)
 
@@ -101,8 +142,11 @@ def reference_number(answer: str) -> Fraction | None:
 def same_number(candidate: str, answer: str) -> bool | None:
     """Whether an answer states the reference's number; None unless both state one.
 
-    `y = 5` is not `x = 5`. `1/3 \\approx 0.333` states two numbers, of which either may be the reference's.
+    `y = 5` is not `x = 5`. `1/3 \\approx 0.333` states two numbers, of which either may be the reference's. `12 feet 4
+    inches` is compared with a reference that has a unit of length.
     """
+    if (same := _same_amount(candidate, answer)) is not None:
+        return same
     value, reference = parse_number(candidate), reference_number(answer)
     if value is None or reference is None:
         return None
@@ -122,9 +166,55 @@ def _rounded_number(text: str, value: Fraction) -> Fraction | None:
     exact = parse_number(sides[1]) if sides else None
     if sides is None or exact is None:
         return None
-    last_place = Fraction(1, 10 ** len(sides["decimals"] or ""))
-    cut_off = abs(exact) - abs(value)
-    return exact if exact * value >= 0 and -last_place / 2 <= cut_off < last_place else None
+    return exact if _is_shown_by(exact, value, len(sides["decimals"] or "")) else None
+
+
+def _is_shown_by(exact: Fraction, value: Fraction, n_decimals: int) -> bool:
+    """Return whether rounding `exact`, or cutting off its decimals, gives `value`."""
+    last_place = Fraction(1, 10**n_decimals)
+    return exact * value >= 0 and -last_place / 2 <= abs(exact) - abs(value) < last_place
+
+
+def without_unending_side(text: str) -> str | None:
+    """Return an answer without decimals that go on (`\\sqrt2 = 1.41\\ldots`), or None if they are all there is."""
+    rest = _UNENDING_SIDE.sub("", text)
+    return None if _UNENDING.search(rest) else rest
+
+
+def _same_amount(candidate: str, answer: str) -> bool | None:
+    """Compare two amounts of one kind, of which one is in several units. Return None for any others."""
+    if len(candidate) + len(answer) > MAX_CHARACTERS:
+        return None
+    plain = [_plain(bare(normalise(text))) for text in (candidate, answer)]
+    if not any(_AMOUNT.fullmatch(text) for text in plain):
+        return None
+    amounts = [_amount(text) for text in plain]
+    if amounts[0] is None or amounts[1] is None or amounts[0][0] != amounts[1][0]:
+        return None
+    return amounts[0] == amounts[1]
+
+
+def is_amount(text: str) -> bool:
+    """Return whether a text is an amount in several units of one kind."""
+    plain = _plain(text)
+    return _AMOUNT.fullmatch(plain) is not None and _amount(plain) is not None
+
+
+def _amount(plain: str) -> tuple[str, Fraction] | None:
+    """Return the kind of an amount and its size in the smallest unit of that kind."""
+    if not _AMOUNT.fullmatch(plain):
+        number = _NUMBER.fullmatch(plain)
+        unit = _UNIT_SIZES.get(number["unit"].strip(" .").lower()) if number else None
+        value = parse_number(plain)
+        return None if unit is None or value is None else (unit[0], value * unit[1])
+    pieces = [
+        (_decimal(piece["amount"]), *_UNIT_SIZES["dollar" if piece["dollar"] else piece["unit"].lower()])
+        for piece in _PIECES.finditer(plain)
+    ]
+    sizes = [size for _, _, size in pieces]
+    if len({kind for _, kind, _ in pieces}) > 1 or sizes != sorted(set(sizes), reverse=True):
+        return None
+    return pieces[0][1], sum((amount * size for amount, _, size in pieces), Fraction(0))
 
 
 def is_percentage(text: str) -> bool:
@@ -150,18 +240,41 @@ def _parsed(text: str) -> Fraction | None:
     *left, text = _EQUALS.split(bare(normalise(text)))
     if any(_SEVERAL.search(part) for part in left[1:]):
         return None
-    for pattern, replacement in _LATEX:
-        text = pattern.sub(replacement, text)
-    match = _NUMBER.fullmatch(_spell_out_fractions(text).strip())
+    if (unending := _UNENDING.search(text)) is not None:
+        exact, shown = parse_number(left[-1]) if left else None, parse_number(_UNENDING.sub(r"\1", text))
+        known = exact is not None and shown is not None and _is_shown_by(exact, shown, len(unending[1]))
+        return exact if known else None
+    plain = _plain(text)
+    match = _NUMBER.fullmatch(plain)
     if match is None:
         return None
     factor = _unit_factor(match["unit"])
+    if factor is None:
+        amount = _amount(plain) if _AMOUNT.fullmatch(plain) else None
+        return amount[1] / 100 if amount is not None and amount[0] == "money" else None
     denominator = _decimal(match["denominator"] or "1")
-    if factor is None or denominator == 0:
+    if denominator == 0:
         return None
     value = _decimal(match["whole"] or "0") + _decimal(match["numerator"]) / denominator
     value *= Fraction(10) ** int(match["exponent"] or match["power"] or 0) * factor
     return -value if (match["sign"] == "-") != (match["inner_sign"] == "-") else value
+
+
+def _plain(text: str) -> str:
+    """Return the right side of an equation without LaTeX."""
+    if "\\" in text:
+        text = _REPEATING.sub(_repeating, text)
+    for pattern, replacement in _LATEX:
+        text = pattern.sub(replacement, text)
+    return _spell_out_fractions(text).strip()
+
+
+def _repeating(decimal: re.Match[str]) -> str:
+    """`2.\\overline{6}` -> `8/3`."""
+    whole, before, repeated = decimal[1], decimal[2], decimal[3] or decimal[4]
+    without = int(f"{whole}{before}" or "0")
+    value = Fraction(int(f"{whole}{before}{repeated}") - without, 10 ** len(before) * (10 ** len(repeated) - 1))
+    return f"{value.numerator}/{value.denominator}"
 
 
 def _spell_out_fractions(text: str) -> str:
@@ -216,9 +329,9 @@ def canonical_answer(extracted: str | None) -> Fraction | str | None:
 
 def compare_numeric(candidate: str, answer: str) -> Reason:
     """Equal as numbers, exactly: `50%` is 50, and units do not count."""
-    if parse_number(candidate) is None:
-        return "unparsed"
-    return "match" if same_number(candidate, answer) else "mismatch"
+    if same_number(candidate, answer):
+        return "match"
+    return "unparsed" if parse_number(candidate) is None else "mismatch"
 
 
 def _fault(answer: str) -> str | None:
@@ -231,5 +344,5 @@ def _fault(answer: str) -> str | None:
 
 
 numeric = Grader(
-    "numeric", version=4, meaning="equal as numbers, exactly; units are ignored", compare=compare_numeric, fault=_fault
+    "numeric", version=5, meaning="equal as numbers, exactly; units are ignored", compare=compare_numeric, fault=_fault
 )

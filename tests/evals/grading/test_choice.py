@@ -26,7 +26,8 @@ def test_reads(form):
 @pytest.mark.parametrize(
     "text",
     ["", " ", "12", "K", "AB", "2B", "B2", "A dog", "A and B", "(A) or (B)", "B, C", "B and C", "(B) and (C)", "B + 1",
-     "I think so", "not B", "the", "option", "Boston", "(A", "x", "B\u0301", "A" * 2000],
+     "I think so", "not B", "the", "option", "Boston", "(A", "x", "B\u0301", "A" * 2000,
+     "(A), (B)", "(A) / B", "(A)/(B)", "(a) or (b)", "(A) & B", "A/B", "both B and C", "(A)(B)"],
 )  # fmt: skip
 def test_does_not_read(text):
     assert parse_choice(text) is None
@@ -69,6 +70,21 @@ def test_no_references(answer):
         ("The answer is Boston.", None),
         ("B", "B"),
         ("b.", "B"),
+        # Several together are no answer
+        ("The answer is A or B.", None),
+        ("The answer is (B), (C).", None),
+        ("It is (B), (C).", None),
+        ("It is (A)/(B).", None),
+        ("The answer is A/B.", None),
+        ("The answers are A and C.", None),
+        ("(A) is 5 and (B) is 6. The answer is both A and B.", None),
+        ("The answer is either (A) or (B).", None),
+        ("I would take option A or option B.", None),
+        ("Answer: A. No, answer: A, B and C.", None),
+        ("The answer is B, C is wrong.", "B"),
+        ("The answer is B and A is too small.", "B"),
+        ("The answer is B, I think.", "B"),
+        ("Answer: B. I repeat, answer: B", "B"),
         ("nothing here", None),
         ("", None),
     ],

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from evals import grade
@@ -82,6 +82,18 @@ TABLE = [
     ("\\boxed{\\{1,2\\}}", "(1,2)", "math", False),
     ("\\boxed{(2,1)}", "(1,2)", "math", False),
     ("\\boxed{(3,4) \\cup \\{1\\}}", "\\{1\\} \\cup (3,4)", "math", True),
+    # Several numbers or boxes are not one of them, and decimals that go on are not those that are written
+    ("$x_1=\\boxed{4}, x_2=\\boxed{-1}$", "4, -1", "math", True),
+    ("The answer is 7 dollars and 25 cents.", "7.25", "numeric", True),
+    ("The answer is 7 dollars and 25 cents.", "7.25", "math", True),
+    ("So it is 12 feet 4 inches.", "148\\text{ inches}", "math", True),
+    ("\\boxed{2.66\\ldots}", "2.66", "math", False),
+    ("\\boxed{(2.66\\ldots, 1)}", "(2.66, 1)", "math", False),
+    ("\\boxed{2.66...}", "2.66", "exact", False),
+    ("\\boxed{2.\\overline{6}}", "\\frac83", "math", True),
+    ("\\boxed{\\sqrt{2} = 1.41\\ldots}", "\\sqrt2", "math", True),
+    ("\\boxed{(B), (C)}", "\\text{(B)}", "math", False),
+    ("\\boxed{A or B}", "B", "math", False),
     # Letters
     ("\\boxed{B}", "\\text{(B)}", "math", True),
     ("\\boxed{D}", "\\text{(B)}", "math", False),
@@ -135,6 +147,40 @@ def test_an_unparsed_answer_is_never_correct(grader, answer):
 @given(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9))
 def test_integers_match_only_themselves(written, reference):
     assert grade(f"so \\boxed{{{written:,}}}", str(reference), "numeric").correct is (written == reference)
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.sampled_from(["between {} and {}", "{} or {}", "{} to {} days", "{} dollars and {} cents", "{} feet {} inches"]),
+    st.sampled_from(
+        ["\\boxed{{{}}}", "#### {}", "The answer is {}.", "Answer: ${}$", "So it is {}.", "It takes **{}**"]
+    ),
+    st.sampled_from(["chain", "last_number"]),
+)
+def test_two_numbers_are_never_one_of_them(a, b, several, form, extraction):
+    assume(a != b and b != 0)
+    text = form.format(several.format(a, b))
+    assert not any(grade(text, str(number), "numeric", extraction).correct for number in (a, b))
+
+
+@given(
+    st.lists(st.integers(-(10**6), 10**6), min_size=2, max_size=4, unique=True),
+    st.sampled_from([", ", " and ", "$ or $", "$\n$", "\\quad y_{2} = ", "; $x=$ ", ") ("]),
+    st.sampled_from(["chain", "boxed"]),
+)
+def test_several_boxes_are_never_one_of_them_but_their_list(numbers, between, extraction):
+    text = "So $" + between.join(f"\\boxed{{{number}}}" for number in numbers) + "$."
+    assert not any(grade(text, str(number), "math", extraction).correct for number in numbers)
+    assert grade(text, ", ".join(map(str, numbers)), "math", extraction).correct
+
+
+@given(st.sampled_from(["12", "\\frac{1}{2}", "\\text{a } \\boxed{3}, 1"]), st.data())
+def test_an_answer_cut_off_in_its_box_is_none(content, data):
+    box = f"\\boxed{{{content}}}"
+    text = "The answer is 3.\n#### 3\nNo, \\boxed{3}. So it is " + box[: data.draw(st.integers(6, len(box) - 1))]
+    for extraction in ("chain", "boxed", "choice", "answer_tag"):
+        assert grade(text, "3", "numeric", extraction) == Verdict(False, None, "unparsed")
 
 
 def test_named_extraction():

@@ -29,6 +29,10 @@ READ = [
     ("x = 5", 5), ("3+5 = 8", 8), ("x = 2+3 = 5", 5), ("{18}", 18), ("\\displaystyle 18", 18), ("18 (dollars)", 18),
     ("11,\\! 111,\\! 100", 11111100), ("\\frac{270}7\\text{ degrees}", "270/7"), ("\\frac9{19}", "9/19"),
     ("\\frac{1.5}{2}", "3/4"), ("2 x 10^3", 2000),
+    # Amounts of money in dollars and cents, decimals that repeat, an exact value before decimals that go on
+    ("7 dollars and 25 cents", "29/4"), ("$7 and 25 cents", "29/4"), ("\\$7\\text{ and }5\\text{ cents}", "141/20"),
+    ("2.\\overline{6}", "8/3"), ("-.1\\bar{6}", "-1/6"), ("66.\\overline{6}\\%", "200/3"), ("0.\\overline{9}", 1),
+    ("8/3 = 2.66...", "8/3"), ("x = \\frac83 \\approx 2.67\\ldots", "8/3"), ("18...", 18),
     # Look-alikes and what cannot be seen
     ("\u22125", -5), ("1\u00a0000", 1000), ("\u200f18\u200e", 18), ("\u202b18\u202c", 18), ("1\u200b8", 18),
     ("\x0018\x0c", 18),
@@ -44,6 +48,8 @@ NOT_READ = [
     "2π", "\\sqrt{2}", "2\\sqrt{3}", "5\\rightarrow", "3. Compute the sum", "5\x006", "10²",
     "x = 3, y = 4", "x = 3 or x = 4", "x >= 5", "x <= 5", "x != 5", "\\frac123", "\\frac{1,2}{3}", "5 (mod 7)",
     "9" * 501, "at least 5", "5 or more",
+    "12 feet 4 inches", "3 hours 20 minutes", "25 cents and 7 dollars", "7 dollars and 5 hours", "between 6 and 9",
+    "6 to 9", "7 or 8", "2.66\\ldots", "2.66...", "2.66 …", "2.66\\dots\\text{ cm}", "8/3 = 2.76...", "x = 2.66...",
 ]  # fmt: skip
 
 
@@ -90,7 +96,15 @@ def test_references(answer, value):
      ("a+b = 5", "5", True), ("1/3 ≈ 0.333", "1/3", True), ("1/3 ≈ 0.333", "0.333", True), ("2/3 ≈ 0.67", "2/3", True),
      ("2/3 ≈ 0.66", "2/3", True), ("1/3 ≈ 0.34", "1/3", False), ("1/3 ≈ 0.333", "0.3333", False),
      ("5 ≈ 6", "5", False), ("1/3 = 0.333", "1/3", False), ("x = 1/3 ≈ 0.333", "y = 1/3", False),
-     ("5.9 ≈ 16/3", "5.9", False), ("1000/3 ≈ 333", "1000/3", True)],
+     ("5.9 ≈ 16/3", "5.9", False), ("1000/3 ≈ 333", "1000/3", True), ("1/3 ≈ 0.333...", "1/3", True),
+     ("8/3 = 2.66...", "2.66", False),
+     # Amounts in several units, where the reference has a unit of that kind
+     ("12 feet 4 inches", "148\\text{ inches}", True), ("12 ft 4 in", "12\\frac13\\text{ feet}", True),
+     ("12 feet 4 inches", "12\\text{ ft }4\\text{ in}", True), ("148 inches", "12 feet, 4 inches", True),
+     ("3 hours and 20 minutes", "200 minutes", True), ("3 hours 20 minutes", "3 hours", False),
+     ("7 dollars and 25 cents", "725 cents", True), ("7 dollars and 25 cents", "$7.25", True),
+     ("12 feet 4 inches", "12", None), ("12 feet 4 inches", "4", None), ("3 hours 20 minutes", "200", None),
+     ("12 feet 4 inches", "148 hours", None)],
 )  # fmt: skip
 def test_same_number(candidate, answer, same):
     assert same_number(candidate, answer) is same
