@@ -16,6 +16,7 @@ from harness.records.cell import CellRecord, is_cell_directory_name
 from harness.records.counted import stand
 from harness.records.files import DamagedRecordError, read_json, write_json
 from harness.records.looks import Design, Evaluation, Look, Part, looks_at
+from harness.records.matching import Matching
 from harness.records.scores import is_accuracy, require_bins
 
 SCHEMA = 3
@@ -204,6 +205,8 @@ class SweepRecord(Part):
     evaluation: Evaluation | None = None
     held_out: dict[str, int] = {}
     looks: list[Look] = []
+    matching: dict[str, Matching] = {}
+    """Of an import of several cells, by task."""
     designs: list[Design] = []
     tuning: Tuning | None = None
 
