@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
     from harness.records import CellRecord, SweepRecord
     from harness.records.files import DamagedRecordError, ProblemRow
-    from harness.records.matching import Matching
+    from harness.records.scores import Matching
     from reports.measure.measurements import Metric
     from reports.page.comparison import Group
 
@@ -249,7 +249,7 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
 def _matched_problems(sides: list[Runs], metrics: list[Metric]) -> tuple[Matching | None, list[dict[str, str] | None]]:
     """Match the problems of two sides where another tool named some of them: the matching, and of each side the ids of
     matched problems with those that both share. Ids of a task of ours need no matching, unless its problems changed."""
-    from harness.records.matching import match_problems
+    from harness.records.scores import match_problems
 
     task = metrics[0].task
     if not any(side.sweep.is_imported for side in sides):

@@ -14,8 +14,7 @@ from evals.metrics import Samples, metrics_for
 from evals.sampler import ks_of
 from harness.errors import RefusedError, few, nearest
 from harness.imports.base import Run, Sample, Score
-from harness.records.matching import Matching, Names, match_problems
-from harness.records.scores import METRIC_PREFIX
+from harness.records.scores import METRIC_PREFIX, Matching, Names, match_problems
 
 TRAINING = "training"
 LAST_TENTH = "reward_last_tenth"

@@ -22,7 +22,7 @@ from harness.records import CellRecord, SweepRecord, cell_directory_name, read_s
 from harness.records.cell import STARTS_FILE
 from harness.records.files import append_jsonl, file_name, write_folder, write_json
 from harness.records.looks import Evaluation
-from harness.records.matching import Matching
+from harness.records.scores import Matching
 from harness.records.sweep import CellEntry, Gate, MetricFacts
 
 QUESTION = "Do these arms, made elsewhere, differ?"

@@ -319,7 +319,7 @@ class _Problem(TypedDict):
 
 
 class ProblemRow(_Problem, total=False):
-    """A problem. content: what it asks, as `harness.records.matching` has it, if another tool evaluated it."""
+    """A problem. content: what it asks, as `harness.records.scores` has it, if another tool evaluated it."""
 
     content: str | None
 

@@ -25,7 +25,7 @@ from reports.statistics import compare_unpaired
 
 if TYPE_CHECKING:
     from harness.records import CellRecord
-    from harness.records.matching import Matching
+    from harness.records.scores import Matching
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from harness.errors import RefusedError
 from harness.imports.base import Format, Run, Sample, Score, beginning, finite, flat
 from harness.imports.names import metric_name
-from harness.records.matching import content_of
+from harness.records.scores import content_of
 
 _ZSTANDARD = 93
 """A compression that Python's zipfile knows from 3.14 on."""

@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import RefusedError
 from harness.imports.base import Format, Run, Sample, Score, finite, flat
 from harness.imports.names import metric_name
-from harness.records.matching import content_of
+from harness.records.scores import content_of
 
 _FILE = re.compile(r"(?:samples_(?P<task>.+)|results)_(?P<time>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl?")
 _CONDITIONS = (

@@ -17,7 +17,7 @@ from typing import Any
 from harness.errors import RefusedError, few, nearest, shown
 from harness.imports.base import RESULTS, Format, Run, Sample, Score, beginning
 from harness.imports.names import OURS, metric_name
-from harness.records.matching import content_of
+from harness.records.scores import content_of
 
 BY_PROBLEM = ("arm", "seed", "task", "problem", "sample", "correct", "tokens", "step", "text", "prompt", "answer")
 BY_METRIC = ("arm", "seed", "task", "metric", "value", "step")

@@ -18,7 +18,7 @@ from harness.imports.cells import gathered
 from harness.imports.sources import read_sources
 from harness.records import CellRecord
 from harness.records.files import append_jsonl
-from harness.records.matching import content_of, match_problems
+from harness.records.scores import content_of, match_problems
 from tests.harness.cli.conftest import Bench, bench
 from tests.harness.cli.test_compare import write
 from tests.harness.imports.test_import import document_of
