@@ -150,7 +150,14 @@ class Results:
         for group in groups:
             if not group.scored:
                 raise RefusedError(f"{group.label}: no finished cell has {wanted}, so there is nothing to compare.")
-        return compare_groups(*groups, metric=wanted, alpha=sweep.alpha, margin_pp=sweep.margin_pp, unlike=None)
+        return compare_groups(
+            *groups,
+            metric=wanted,
+            alpha=sweep.alpha,
+            margin_pp=sweep.margin_pp,
+            unlike=None,
+            matching=sweep.matching.get(parsed.task),
+        )
 
     def figure(self, name: str) -> FigureView:
         """A figure of the report; `bench ls figures` lists the names. Raises UnknownNameError, and RefusedError if the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,8 @@ from harness.errors import RefusedError, few, nearest
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
     from harness.records import CellRecord, SweepRecord
-    from harness.records.files import DamagedRecordError
+    from harness.records.files import DamagedRecordError, ProblemRow
+    from harness.records.scores import Matching
     from reports.measure.measurements import Metric
     from reports.page.comparison import Group
 
@@ -87,7 +89,7 @@ def compare(
     folder = home_folder(home)
     with TemporaryDirectory() as aside:
         sides = [
-            _runs(given, folder, Path(aside) / name)
+            _runs(given, folder, Path(aside) / name, metric)
             for name, given in {"treatment": treatment, "baseline": baseline}.items()
         ]
         _compare(sides, metric, margin_pp, alpha, json)
@@ -111,9 +113,10 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
         _require_same_task(sides, [parsed.task for parsed in metrics])
         if not _evaluate_one_checkpoint(sides):
             _require_same_evaluation(differs, metrics[0].task)
-        if any(side.sweep.is_imported for side in sides):
-            _require_same_problems(sides, metrics)
-        groups = [Group(side.label, side.cells, parsed) for side, parsed in zip(sides, metrics, strict=True)]
+        matching, names = _matched_problems(sides, metrics)
+        groups = [
+            Group(side.label, side.cells, parsed, own) for side, parsed, own in zip(sides, metrics, names, strict=True)
+        ]
         for side, group in zip(sides, groups, strict=True):
             for measurement in group.measurements:
                 measurement.cell.require_whole()
@@ -124,6 +127,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
             alpha=alpha,
             margin_pp=margin_pp if margin_pp is not None else sides[0].sweep.margin_pp,
             unlike=_unlike_seeds(sides, differs),
+            matching=matching,
         )
         return groups, row, differs
 
@@ -172,13 +176,13 @@ def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]
             sides = whole
 
 
-def _runs(given: str, home: Path, aside: Path) -> Runs:
-    """aside: where the records of results of another tool are written."""
+def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
+    """aside: where the records of results of another tool are written. metric: as asked for."""
     from harness.records import read_sweep
     from harness.records.cell import is_cell_directory_name
 
     if _is_foreign(given):
-        return _imported(given, aside)
+        return _imported(given, aside, metric)
     path = Path(given).resolve()
     if (path / "status.json").is_file():
         if not is_cell_directory_name(path.name):
@@ -212,10 +216,10 @@ def _is_foreign(given: str) -> bool:
     return "{" in given or "#" in given or path.is_file() or (path.is_dir() and not ours)
 
 
-def _imported(given: str, aside: Path) -> Runs:
+def _imported(given: str, aside: Path, metric: str | None) -> Runs:
     from harness.imports.records import Request, import_sweep
 
-    sweep = import_sweep(aside, Request(aside.name, [given]))
+    sweep = import_sweep(aside, Request(aside.name, [given], metric=metric))
     if len(sweep.arms) > 1:
         raise RefusedError(
             f"{given}: holds the arms {few(sweep.arms)}, and one is compared with one. `bench import NAME {given}` "
@@ -244,20 +248,57 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
         )
 
 
-def _require_same_problems(sides: list[Runs], metrics: list[Metric]) -> None:
-    """No task of ours says that results of another tool are on the same problems."""
+def _matched_problems(sides: list[Runs], metrics: list[Metric]) -> tuple[Matching | None, list[dict[str, str] | None]]:
+    """Match the problems of two sides where another tool named some of them: the matching, and of each side the ids of
+    matched problems with those that both share. Ids of a task of ours need no matching, unless its problems changed."""
+    from harness.records.scores import match_problems
+
+    task = metrics[0].task
+    if not any(side.sweep.is_imported for side in sides):
+        _require_same_answers(sides, task)
+        return None, [None, None]
+    known = {side.label: _contents(side, metric) for side, metric in zip(sides, metrics, strict=True)}
+    if not all(known.values()):
+        return None, [None, None]  # only numbers are known
+    matching, names = match_problems(task, known)
+    for label, other in itertools.permutations(known):
+        if matching.by == "id" and (lacks := known[other].keys() - known[label].keys()):
+            raise RefusedError(
+                f"{label}: has no sample of problem {min(lacks)} ({len(lacks)} such problems), which the other has. "
+                "Scores on different problems do not compare."
+            )
+    return matching, [names[side.label] for side in sides]
+
+
+def _contents(side: Runs, metric: Metric) -> dict[str, str | None]:
+    """The ids of the problems with final samples, each with the digest of its content. Unknown for runs of ours, whose
+    prompts hold the template too."""
     from reports.measure.measurements import Measurement
 
-    found = [
-        {name for cell in side.cells for name in Measurement(cell, metric).problem_scores_pp}
-        for side, metric in zip(sides, metrics, strict=True)
-    ]
-    for side, problems, others in zip(sides, found, reversed(found), strict=True):
-        if problems and others - problems:
-            raise RefusedError(
-                f"{side.label}: has no sample of problem {min(others - problems)} ({len(others - problems)} such "
-                "problems), which the other has. Scores on different problems do not compare."
-            )
+    found: dict[str, str | None] = {}
+    for cell in side.cells:
+        samples = Measurement(cell, metric).final_samples
+        contents = {row["problem_id"]: row.get("content") for row in _problems(cell, metric.task)}
+        found |= {name: contents.get(name) for name in (() if samples is None else samples.problems)}
+    return found
+
+
+def _problems(cell: CellRecord, task: str) -> list[ProblemRow]:
+    return [row for row in cell.read_problems() if (row["task"], row["split"]) == (task, "test")]
+
+
+def _require_same_answers(sides: list[Runs], task: str) -> None:
+    """The prompts of one problem differ with the template; its reference answer does not."""
+    one, other = (
+        {row["problem_id"]: row["answer"] for cell in side.cells for row in _problems(cell, task)} for side in sides
+    )
+    differ = [problem for problem, answer in one.items() if other.get(problem, answer) != answer]
+    if differ:
+        raise RefusedError(
+            f"{task} is not the same in both: the answer of problem {differ[0]} is {shown(one[differ[0]])} in "
+            f"{sides[0].label}, but {shown(other[differ[0]])} in {sides[1].label} ({len(differ)} such problems). "
+            "Scores on different problems do not compare; measure both on one."
+        )
 
 
 def _require_measured(side: Runs, group: Group, metric: str) -> None:

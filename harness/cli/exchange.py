@@ -131,6 +131,7 @@ def _show(sweep: SweepRecord, json: bool) -> None:
                 "metric": sweep.metric,
                 "unit": "problem" if sweep.checkpoint is not None else "seed",
                 "gate": {"ok": sweep.gate.ok, "differs": sweep.gate.differs},
+                "problems": {task: matching.as_row() for task, matching in sweep.matching.items()},
             }
         )
         return
@@ -138,6 +139,8 @@ def _show(sweep: SweepRecord, json: bool) -> None:
         note(f"warning: {warning}")
     print_text(f"{sweep.name}: {len(sweep.cells)} cells, arms {few(sweep.arms)}; {_replicated(sweep)}")
     print_text(f"compared: {sweep.metric}, against {sweep.baseline}; gate: {gate}")
+    for task, matching in sweep.matching.items():
+        print_text(f"{task}: {matching.sentence}")
     print_text(f"records: {sweep.path}; `bench report {sweep.name}` writes the page")
 
 

@@ -31,6 +31,8 @@ class Sample:
     extracted: str | None = None
     prompt: str | None = None
     answer: str | None = None
+    content: str | None = None
+    """Digest of the question and the reference answer, which says what problem it is whatever its id (`content_of`)."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from evals.metrics import Samples, metrics_for
 from evals.sampler import ks_of
 from harness.errors import RefusedError, few, nearest
 from harness.imports.base import Run, Sample, Score
-from harness.records.scores import METRIC_PREFIX
+from harness.records.scores import METRIC_PREFIX, Matching, Names, match_problems
 
 TRAINING = "training"
 LAST_TENTH = "reward_last_tenth"
@@ -26,13 +26,42 @@ Cells = dict[tuple[str, int | None], Run]
 """Runs by arm and seed; the seed is None where none is known."""
 
 
-def gathered(runs: Sequence[Run]) -> Cells:
-    """The cells of all runs, whole and with a score. Raises RefusedError as `merged`, `add_training_scores` and
-    `require_whole`."""
+def gathered(runs: Sequence[Run]) -> tuple[Cells, dict[str, Matching]]:
+    """The cells of all runs, whole and with a score, and by task how their problems were matched. Raises RefusedError
+    as `merged`, `match_cells`, `add_training_scores` and `require_whole`."""
     cells = merged(runs)
+    matching = match_cells(cells)
     add_training_scores(cells.values())
     require_whole(cells)
-    return cells
+    return cells, matching
+
+
+def match_cells(cells: Cells) -> dict[str, Matching]:
+    """Give each problem one id in all cells, and leave out problems that not all cells have, with the scores that the
+    sources computed over them. Returns by task how problems were matched.
+
+    Raises RefusedError as `match_problems`, and if one id of a cell is of two problems.
+    """
+    sides: dict[str, dict[str, dict[str, str | None]]] = {}
+    for cell, run in cells.items():
+        for sample in run.samples:
+            known = sides.setdefault(sample.task, {}).setdefault(cell_name(cell), {})
+            if known.setdefault(sample.problem_id, sample.content) != sample.content:
+                raise RefusedError(
+                    f"{run.source}: two problems of {sample.task} have the id {sample.problem_id}, in {_called(run)}. "
+                    "Give each problem an id of its own."
+                )
+    found = {task: match_problems(task, of_cells) for task, of_cells in sides.items()}
+    partial = {task for task, (one, _) in found.items() if one.by == "content" and one.matched < one.of}
+    for cell, run in cells.items():
+        names: dict[str, Names] = {task: of.get(cell_name(cell), {}) for task, (_, of) in found.items()}
+        run.samples = [
+            replace(sample, problem_id=names[sample.task][sample.problem_id])
+            for sample in run.samples
+            if sample.problem_id in names[sample.task]
+        ]
+        run.scores = [score for score in run.scores if score.task not in partial]
+    return {task: matching for task, (matching, _) in found.items()}
 
 
 def merged(runs: Sequence[Run]) -> Cells:

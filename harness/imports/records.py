@@ -22,6 +22,7 @@ from harness.records import CellRecord, SweepRecord, cell_directory_name, read_s
 from harness.records.cell import STARTS_FILE
 from harness.records.files import append_jsonl, file_name, write_folder, write_json
 from harness.records.looks import Evaluation
+from harness.records.scores import Matching
 from harness.records.sweep import CellEntry, Gate, MetricFacts
 
 QUESTION = "Do these arms, made elsewhere, differ?"
@@ -59,14 +60,17 @@ def import_sweep(folder: Path, request: Request) -> SweepRecord:
     partial or contradictory, and as `write_imported`; GateError as `check_configs`."""
     runs, formats = read_sources(request.sources, request.format)
     settle_names(runs, None if request.runs is None else Pattern(request.runs), request.arm, request.seed)
-    cells = gathered(runs)
+    cells, matching = gathered(runs)
     if request.configs is not None:
         read_configs(cells, request.configs)
     bookkeeping = frozenset[str]().union(*(one.bookkeeping for one in formats))
-    return write_imported(folder, cells, request, check_configs(cells, request.ablate, request.co_changes, bookkeeping))
+    checked = check_configs(cells, request.ablate, request.co_changes, bookkeeping)
+    return write_imported(folder, cells, request, checked, matching)
 
 
-def write_imported(folder: Path, cells: Cells, request: Request, checked: Checked) -> SweepRecord:
+def write_imported(
+    folder: Path, cells: Cells, request: Request, checked: Checked, matching: Mapping[str, Matching]
+) -> SweepRecord:
     """Write the sweep in the place of an earlier import, whose looks stay.
 
     Raises RefusedError if something else than an import has the folder's name, for an unknown baseline, and as
@@ -134,6 +138,7 @@ def write_imported(folder: Path, cells: Cells, request: Request, checked: Checke
         evaluation=Evaluation(samples=n_samples) if n_samples else None,
         held_out={task: len(one.problems) for task, one in final(next(iter(cells.values()))).items() if one.samples},
         looks=[] if earlier is None else earlier.looks,
+        matching=dict(matching) if len(cells) > 1 else {},
     )
 
     def write(aside: Path) -> None:
@@ -239,12 +244,13 @@ def _write_samples(cell: CellRecord, found: Sequence[Evaluated], last: int) -> N
     if any(sample.extracted is not None for _, sample in samples):
         known["extracted"] = [sample.extracted for _, sample in samples]
     pyarrow.parquet.write_table(pyarrow.table(known), cell.evals, compression="zstd", write_page_checksum=True)
-    asked = {(s.task, s.problem_id): s for _, s in samples if s.prompt is not None}
+    asked = {(s.task, s.problem_id): s for _, s in samples if s.prompt is not None or s.content is not None}
     if asked:
         append_jsonl(
             cell.path / "problems.jsonl",
             (
-                {"task": task, "split": "test", "problem_id": problem, "prompt": s.prompt, "answer": s.answer or ""}
+                {"task": task, "split": "test", "problem_id": problem}
+                | {"prompt": s.prompt or "", "answer": s.answer or "", "content": s.content}
                 for (task, problem), s in asked.items()
             ),
         )

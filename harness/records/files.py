@@ -279,6 +279,7 @@ def _types_of_fields(kind: type) -> dict[str, tuple[type, ...]]:
     return {
         name: tuple(get_origin(one) or one for one in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted]))
         for name, wanted in get_type_hints(kind).items()
+        if name in kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     }
 
 
@@ -332,7 +333,7 @@ class Problem(Protocol):
 P = TypeVar("P", bound=Problem)
 
 
-class ProblemRow(TypedDict):
+class _Problem(TypedDict):
     """prompt: the rendered text, or the messages of a chat. answer: the reference, "" where the task has none."""
 
     task: str
@@ -340,6 +341,12 @@ class ProblemRow(TypedDict):
     problem_id: str
     prompt: str | list[Any]
     answer: str
+
+
+class ProblemRow(_Problem, total=False):
+    """A problem. content: what it asks, as `harness.records.scores` has it, if another tool evaluated it."""
+
+    content: str | None
 
 
 def read_problems(path: Path) -> list[ProblemRow]:

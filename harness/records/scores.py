@@ -1,16 +1,22 @@
 """scores.jsonl: a row for each task of each evaluation of a cell, with its metrics. `<task>.json`: what lm-eval says of
 one of its tasks.
 
-Names of metrics of a final evaluation: `eval.final.<task>.<name>`, and which of them arms are compared by.
+Names of metrics of a final evaluation: `eval.final.<task>.<name>`, and which of them arms are compared by. And which
+problems of several evaluations are the same: by what they ask where that is known, else by their ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+import unicodedata
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
+from harness.errors import RefusedError, few
 from harness.records.files import DamagedRecordError, read_jsonl, typed_rows
+from harness.records.looks import Part
 
 
 class _Score(TypedDict):
@@ -77,3 +83,104 @@ def is_accuracy(name: str) -> bool:
 def accuracy_names(ks: Iterable[int]) -> list[str]:
     """Those that an evaluation with these k gives."""
     return [*(f"{name}{k}" for name in _OF_K_SAMPLES for k in ks), *_OF_ALL_SAMPLES]
+
+
+LEAST_MATCHED = 0.5
+"""Evaluations that share a smaller part of their problems are refused: they are of different data."""
+
+Contents = Mapping[str, str | None]
+"""The ids of the problems of one evaluation, each with the digest of its content; None where that is unknown."""
+Names = dict[str, str]
+"""The ids that one evaluation gives to matched problems, each with the id that all evaluations share."""
+
+
+class Matching(Part):
+    """How the problems of several evaluations of a task were matched."""
+
+    by: Literal["content", "id"]
+    matched: int
+    """Problems that every evaluation has."""
+    of: int
+    """Problems that any evaluation has."""
+    repeated: int = 0
+    """Matched problems that repeat the content of another; those are matched in the order of their ids."""
+
+    @property
+    def sentence(self) -> str:
+        said = f"Problems are matched by {self.by}: {self.matched} of {self.of}"
+        if self.by == "id":
+            return f"{said}; their texts are not known on every side."
+        left_out = f"; {self.of - self.matched} that not all have are left out" if self.matched < self.of else ""
+        repeats = f"; {self.repeated} repeat another and are matched in the order of ids" if self.repeated else ""
+        return f"{said}{left_out}{repeats}."
+
+    def as_row(self) -> dict[str, Any]:
+        """The field `problems` of a contrast in report.json."""
+        return {"matched_by": self.by, "matched": self.matched, "of": self.of, "sentence": self.sentence}
+
+
+def content_of(*parts: Any) -> str:
+    """Return a digest of JSON values. Texts that differ only in line ends, outer blanks or Unicode form are equal."""
+    text = json.dumps(_normal(parts), sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def _normal(value: Any) -> Any:
+    if isinstance(value, str):
+        return unicodedata.normalize("NFC", value.replace("\r\n", "\n")).strip()
+    if isinstance(value, Mapping):
+        return {key: _normal(one) for key, one in value.items()}
+    return [_normal(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def match_problems(task: str, sides: Mapping[str, Contents]) -> tuple[Matching, dict[str, Names]]:
+    """Match the problems of evaluations of a task, and give those that all have the ids of the first.
+
+    Contents decide if every side knows all of its own. Else ids do, and the caller must see that all sides have the
+    same. Raises RefusedError if contents show that equal ids are of different problems, or that the evaluations have
+    hardly a problem in common.
+    """
+    if any(content is None for contents in sides.values() for content in contents.values()):
+        _require_agreement(task, sides)
+        of = set[str]().union(*sides.values())
+        matched = [one for one in of if all(one in contents for contents in sides.values())]
+        return Matching(by="id", matched=len(matched), of=len(of)), {
+            side: {one: one for one in contents} for side, contents in sides.items()
+        }
+    keyed = {side: _by_content(contents) for side, contents in sides.items()}
+    first = next(iter(keyed.values()))
+    every = set[tuple[str, int]]().union(*keyed.values())
+    shared = [key for key in first if all(key in own for own in keyed.values())]
+    if len(shared) < LEAST_MATCHED * len(every):
+        raise RefusedError(
+            f"{few([*sides])}: have only {len(shared)} of {len(every)} problems of {task} in common by question and "
+            "reference answer, whatever their ids. Scores on different problems do not compare. Evaluate all of them "
+            "on the same problems."
+        )
+    names = {side: {own[key]: first[key] for key in shared} for side, own in keyed.items()}
+    repeated = sum(rank > 0 for _, rank in shared)
+    return Matching(by="content", matched=len(shared), of=len(every), repeated=repeated), names
+
+
+def _by_content(contents: Contents) -> dict[tuple[str, int], str]:
+    """Map (content, rank) to the id; rank numbers the problems of one content, shorter ids first, so that 9 < 10."""
+    found: dict[str, list[str]] = {}
+    for one, content in contents.items():
+        found.setdefault(str(content), []).append(one)
+    return {
+        (content, rank): one
+        for content, ids in found.items()
+        for rank, one in enumerate(sorted(ids, key=lambda one: (len(one), one)))
+    }
+
+
+def _require_agreement(task: str, sides: Mapping[str, Contents]) -> None:
+    seen: dict[str, tuple[str, str]] = {}
+    for side, contents in sides.items():
+        for one, content in contents.items():
+            if content is not None and seen.setdefault(one, (side, content))[1] != content:
+                raise RefusedError(
+                    f"{seen[one][0]}, {side}: problem {one} of {task} has another question or reference answer in "
+                    "each, so ids do not say which problems are the same. Give the texts of all problems, or evaluate "
+                    "all on the same ones."
+                )

@@ -16,7 +16,7 @@ from harness.records.cell import CellRecord, is_cell_directory_name
 from harness.records.counted import stand
 from harness.records.files import DamagedRecordError, read_json, write_json
 from harness.records.looks import Design, Evaluation, Look, Part, looks_at
-from harness.records.scores import is_accuracy, require_bins
+from harness.records.scores import Matching, is_accuracy, require_bins
 
 SCHEMA = 3
 """The version of sweep.json and of the cells beside it, raised when the meaning of a record changes, so that no
@@ -162,7 +162,7 @@ class SweepRecord(Part):
     names each pair of arms that is compared, by the compared task and metric; questions that share one share its
     looks. held_out: by task, how many problems it has for evaluation, as far as the plan knew. looks, designs: of this
     question and of those that were asked here before, in the order of time.
-    tuning: None unless each arm was tuned first.
+    tuning: None unless each arm was tuned first. matching: by task, how problems of imported cells were matched.
     """
 
     path: Path = Field(exclude=True)
@@ -204,6 +204,7 @@ class SweepRecord(Part):
     evaluation: Evaluation | None = None
     held_out: dict[str, int] = {}
     looks: list[Look] = []
+    matching: dict[str, Matching] = {}
     designs: list[Design] = []
     tuning: Tuning | None = None
 

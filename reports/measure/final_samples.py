@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,19 @@ class FinalSamples:
             return None
         right = np.unpackbits(np.frombuffer(self._bits, dtype=np.uint8), count=self.n_samples)
         return right.reshape(len(self.problems), -1).astype(np.bool_)
+
+    def named(self, names: Mapping[str, str]) -> FinalSamples:
+        """The same samples of those problems that `names` maps, each under its new name."""
+        kept = [place for place, problem in enumerate(self.problems) if problem in names]
+        grid = self.grid
+        return replace(
+            self,
+            n_samples=int(self.drawn[kept].sum()),
+            problems=tuple(names[self.problems[place]] for place in kept),
+            drawn=self.drawn[kept],
+            right=self.right[kept],
+            _bits=None if grid is None else np.packbits(grid[kept]).tobytes(),
+        )
 
     def pass_at_pp(self, k: int) -> dict[str, float]:
         """pass@k of each problem (2107.03374, eq. 1) by its id, in percent; without those with fewer than k samples."""

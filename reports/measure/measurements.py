@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -155,6 +156,8 @@ class Measurement:
 
     cell: CellRecord
     metric: Metric
+    names: Mapping[str, str] | None = field(default=None, compare=False)
+    """The ids of the problems to look at, each with the id that two sides share; None for all as they are."""
 
     @cached_property
     def trainer(self) -> str:
@@ -199,7 +202,8 @@ class Measurement:
         """The samples of the final evaluation on the compared task, counted; None if the cell kept none. Raises
         DamagedRecordError."""
         table = self.read_final_samples(COLUMNS)
-        return None if table is None else FinalSamples.of(self.cell.evals, table)
+        samples = None if table is None else FinalSamples.of(self.cell.evals, table)
+        return samples if samples is None or self.names is None else samples.named(self.names)
 
     def read_final_samples(
         self, columns: Sequence[str], where: pyarrow.compute.Expression | None = None
@@ -212,8 +216,14 @@ class Measurement:
 
     @cached_property
     def final(self) -> Row | None:
-        """The final evaluation, which is compared: that of the last checkpoint, never of the best."""
-        return next((row for row in reversed(self.evaluations) if row["final"]), None)
+        """The final evaluation, which is compared: that of the last checkpoint, never of the best. Over a part of its
+        problems only the compared metric is known."""
+        row = next((row for row in reversed(self.evaluations) if row["final"]), None)
+        if row is None or self.names is None or len(self.names) == row.get("n_problems"):
+            return row
+        scores = self.problem_scores_pp
+        metrics = {self.metric.name: statistics.fmean(scores.values()) / 100} if scores else {}
+        return {**row, "n_problems": len(scores), "metrics": metrics}
 
     def final_value(self, name: str) -> float | None:
         return None if self.final is None else finite(self.final["metrics"].get(name))

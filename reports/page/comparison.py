@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from reports.statistics import compare_unpaired
 
 if TYPE_CHECKING:
     from harness.records import CellRecord
+    from harness.records.scores import Matching
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,12 @@ class Group:
     label: str
     cells: Sequence[CellRecord]
     metric: Metric
+    names: Mapping[str, str] | None = None
+    """As in `Measurement`."""
 
     @cached_property
     def measurements(self) -> list[Measurement]:
-        return [Measurement(cell, self.metric) for cell in self.cells if cell.state == "done"]
+        return [Measurement(cell, self.metric, self.names) for cell in self.cells if cell.state == "done"]
 
     @property
     def scored(self) -> list[Measurement]:
@@ -53,14 +56,21 @@ class Group:
 
 
 def compare_groups(
-    treatment: Group, baseline: Group, *, metric: str, alpha: float, margin_pp: float, unlike: str | None
+    treatment: Group,
+    baseline: Group,
+    *,
+    metric: str,
+    alpha: float,
+    margin_pp: float,
+    unlike: str | None,
+    matching: Matching | None = None,
 ) -> dict[str, Any]:
     """A row like those of `contrasts` in report.json, which also says whether it is `paired`, and if not why.
 
     metric: as in a sweep's `compare.metric`. unlike: why a seed does not mean the same draws in both groups; None if it
     does. Groups that share no seed do not pair either. `p_holm` is p, since there is one contrast. An unpaired row
     counts its runs in `n_treatment` and `n_baseline`, its `n_pairs` is None, `flagged_treatment` and `flagged_baseline`
-    are seeds, and each of `missing` names its arm.
+    are seeds, and each of `missing` names its arm. matching: how problems were matched where other tools named them.
 
     Raises ValueError if a group has no score.
     """
@@ -74,6 +84,7 @@ def compare_groups(
         if why_unpaired is None
         else _unpaired(treatment, baseline, metric, alpha, margin_pp)
     )
+    row |= {} if matching is None else {"problems": matching.as_row()}
     return dict(without_nan(row | {"paired": why_unpaired is None, "why_unpaired": why_unpaired}))
 
 

@@ -137,9 +137,16 @@ def _contrasts(analysis: Analysis) -> list[dict[str, Any]]:
             "new_problems": new_problems_row(over_new_problems(analysis, contrast)),
             "variance": variance_row(budget),
             **_going_on(analysis, contrast.arm, len(analysis.contrasts)),
+            **_problems(analysis),
         }
         for contrast, budget in zip(analysis.contrasts, variance_budgets(analysis), strict=True)
     ]
+
+
+def _problems(analysis: Analysis) -> dict[str, Any]:
+    """Return how the problems of imported runs were matched. A task of ours has one id for each problem."""
+    found = analysis.sweep.matching.get(analysis.metric.task)
+    return {} if found is None else {"problems": found.as_row()}
 
 
 def _effects(analysis: Analysis) -> list[dict[str, Any]]:

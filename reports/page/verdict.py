@@ -190,6 +190,7 @@ def verdict_details(row: Row) -> list[str]:
         details += within_sentences(row)
     if row["note"] and row["verdict"] != "inconclusive":
         details.append(f"Note: {row['note']}.")
+    details += [row["problems"]["sentence"]] if "problems" in row else []
     details += [f"{warning}." for warning in row["warnings"]]
     details += [sentence for sentence in (_variance_sentence(row), _pairing_sentence(row)) if sentence]
     return details if row.get("next_step") is None else [*details, next_step_sentence(row)]

@@ -12,6 +12,7 @@ from typing import Any
 from harness.errors import RefusedError
 from harness.imports.base import Format, Run, Sample, Score, beginning, finite, flat
 from harness.imports.names import metric_name
+from harness.records.scores import content_of
 
 _ZSTANDARD = 93
 """A compression that Python's zipfile knows from 3.14 on."""
@@ -54,7 +55,11 @@ def _run(source: str) -> Run:
     for score in header["results"]["scores"]:
         values = ((name, metric.get("value")) for name, metric in score["metrics"].items() if name != "stderr")
         before = "" if score["name"] == scorer else f"{score['name']}/"
-        run.scores += [Score(task, metric_name(before + name), value) for name, value in finite(values).items()]
+        # Any reducer but the mean makes another metric of a problem's epochs: of `mode`, a majority vote.
+        after = "" if score.get("reducer") in (None, "mean") else f"/{score['reducer']}"
+        run.scores += [
+            Score(task, metric_name(f"{before}{name}{after}"), value) for name, value in finite(values).items()
+        ]
     verdicts = [_verdict(sample, scorer) for sample in samples]
     if all(verdict is not None for verdict in verdicts):  # else scores are partial, and only their means are known
         run.samples = [
@@ -115,7 +120,14 @@ def _sample(source: str, task: str, sample: Mapping[str, Any], correct: bool, sc
         extracted=extracted if isinstance(extracted, str) else None,
         prompt=sample["input"] if isinstance(sample["input"], str) else json.dumps(sample["input"]),
         answer=sample["target"] if isinstance(sample["target"], str) else json.dumps(sample["target"]),
+        content=content_of(_question(sample["input"]), sample.get("choices"), sample["target"]),
     )
+
+
+def _question(given: Any) -> Any:
+    """The input as its data set has it, before solvers add to it; of messages only what they say, since their ids are
+    random."""
+    return given if isinstance(given, str) else [[message.get("role"), message.get("content")] for message in given]
 
 
 INSPECT_AI = Format("inspect_ai", "<time>_<task>_<id>.eval, a log of inspect_ai", _reads, _read)

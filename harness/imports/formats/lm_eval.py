@@ -11,6 +11,7 @@ from typing import Any
 from harness.errors import RefusedError
 from harness.imports.base import Format, Run, Sample, Score, finite, flat
 from harness.imports.names import metric_name
+from harness.records.scores import content_of
 
 _FILE = re.compile(r"(?:samples_(?P<task>.+)|results)_(?P<time>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl?")
 _CONDITIONS = (
@@ -20,6 +21,9 @@ _CONDITIONS = (
 """What of a task's settings can change its scores."""
 _OF_RUN = ("limit", "gen_kwargs", "random_seed", "numpy_seed", "torch_seed", "fewshot_seed", "system_instruction")
 _NO_FILTER = "none"
+"""The filter of a task that declares none: it takes the first completion."""
+_OF_SEVERAL = re.compile(r"@(?!1$)")
+"""Metrics of several completions, such as maj@4 and pass@8."""
 
 
 def _reads(source: str) -> bool:
@@ -39,7 +43,7 @@ def _read(sources: Sequence[str]) -> list[Run]:
 
 def _run(folder: Path, paths: Sequence[Path]) -> Run:
     run = Run(str(paths[0]), folder.name)
-    for path in paths:
+    for path in sorted(paths, key=lambda path: path.suffix != ".json"):  # results say what a filter does to samples
         if path.suffix == ".json":
             _add_results(run, path)
         else:
@@ -57,14 +61,15 @@ def _add_results(run: Run, path: Path) -> None:
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
         raise RefusedError(f"{path}: has no `results`: it is no results file of lm-eval.")
     run.name = str(document.get("model_name") or run.name)
+    for task, settings in (document.get("configs") or {}).items():
+        run.config |= flat({name: settings.get(name) for name in _CONDITIONS}, f"eval.{task}.")
     for task, scores in document["results"].items():
         filters = {name.partition(",")[2] for name in scores if "," in name}
         for name, value in finite(scores.items()).items():
             metric, comma, of_filter = name.partition(",")
             if comma and not metric.endswith("_stderr"):
+                metric = f"{metric}/{of_filter}" if _is_vote(run, task, of_filter) else metric
                 run.scores.append(Score(_task(task, of_filter, filters), metric_name(metric), value))
-    for task, settings in (document.get("configs") or {}).items():
-        run.config |= flat({name: settings.get(name) for name in _CONDITIONS}, f"eval.{task}.")
     run.config |= flat({name: (document.get("config") or {}).get(name) for name in _OF_RUN}, "eval.")
     run.config |= {f"eval.{task}.version": version for task, version in (document.get("versions") or {}).items()}
 
@@ -73,17 +78,26 @@ def _add_samples(run: Run, path: Path, task: str) -> None:
     rows = [*_rows(path)]
     filters = {str(row.get("filter", _NO_FILTER)) for _, row in rows}
     for number, row in rows:
-        verdict = next((row[name] for name in row["metrics"] if name in row and row[name] in (0, 1)), None)
+        completions, filtered = row.get("resps") or [[]], row.get("filtered_resps") or [None]
+        of_filter = str(row.get("filter", _NO_FILTER))
+        if _is_vote(run, task, of_filter) or not (len(completions[0]) < 2 or _takes_first(run, task, of_filter)):
+            if run.scores:
+                continue  # results_<time>.json has its score, by its name
+            raise RefusedError(
+                f"{path}, row {number}: its verdict is of the filter {of_filter} over {len(completions[0])} "
+                "completions, so it says of no sample whether it is right. Import results_<time>.json beside it too."
+            )
+        metrics = [name for name in row["metrics"] if name in row and not _OF_SEVERAL.search(name)]
+        verdict = next((row[name] for name in metrics if row[name] in (0, 1)), None)
         if verdict is None:
             raise RefusedError(
-                f"{path}, row {number}: none of its metrics ({', '.join(row['metrics']) or 'none'}) is 0 or 1, so it "
-                "says of no sample whether it is right. Import results_<time>.json alone."
+                f"{path}, row {number}: none of its metrics ({', '.join(row['metrics']) or 'none'}) is 0 or 1 for one "
+                "completion, so it says of no sample whether it is right. Import results_<time>.json alone."
             )
-        completions, filtered = row.get("resps") or [[]], row.get("filtered_resps") or [None]
         text = completions[0][0] if completions[0] and isinstance(completions[0][0], str) else None
         run.samples.append(
             Sample(
-                task=_task(task, str(row.get("filter", _NO_FILTER)), filters),
+                task=_task(task, of_filter, filters),
                 problem_id=str(row["doc_id"]),
                 sample=0,
                 correct=bool(verdict),
@@ -91,6 +105,7 @@ def _add_samples(run: Run, path: Path, task: str) -> None:
                 extracted=filtered[0] if isinstance(filtered[0], str) else None,
                 prompt=_prompt(row),
                 answer=str(row.get("target", "")),
+                content=_content(row),
             )
         )
 
@@ -112,6 +127,29 @@ def _prompt(row: Mapping[str, Any]) -> str | None:
     first = next(iter(arguments.values()), None) if isinstance(arguments, dict) else None
     prompt = first.get("arg_0") if isinstance(first, dict) else None
     return prompt if isinstance(prompt, str) else None
+
+
+def _content(row: Mapping[str, Any]) -> str | None:
+    """The row of the data set and the reference: the prompt also holds the task's template and its examples."""
+    question = row.get("doc", _prompt(row))
+    return None if question is None else content_of(question, row.get("target"))
+
+
+def _is_vote(run: Run, task: str, of_filter: str) -> bool:
+    """Return whether a filter lets several completions vote, which is maj@k and not pass@1."""
+    return of_filter.startswith("maj@") or "majority_vote" in _functions(run, task, of_filter)
+
+
+def _takes_first(run: Run, task: str, of_filter: str) -> bool:
+    return of_filter == _NO_FILTER or "take_first" in _functions(run, task, of_filter)
+
+
+def _functions(run: Run, task: str, of_filter: str) -> list[str]:
+    """The functions of a filter, in order; [] where results_<time>.json does not say."""
+    declared = run.config.get(f"eval.{task}.filter_list") or []
+    return [
+        step.get("function") for one in declared if one.get("name") == of_filter for step in one.get("filter") or []
+    ]
 
 
 def _task(task: str, of_filter: str, filters: set[str]) -> str:

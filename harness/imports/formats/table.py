@@ -1,8 +1,8 @@
 """Tables of your own, as CSV, JSONL or Parquet: a row for each graded sample, or for each number.
 
-By problem: `correct` and `problem`, and where there are several `arm`, `seed`, `task`, `sample`, `step`; `tokens` and
-`text` if known. By metric: `metric` and `value`, and `arm`, `seed`, `task`, `step`. Columns `config.<knob>` hold the
-settings of the run that the row is of.
+By problem: `correct` and `problem`, and where there are several `arm`, `seed`, `task`, `sample`, `step`; if known
+`tokens`, `text`, and `prompt` and `answer` of the problem. By metric: `metric` and `value`, and `arm`, `seed`, `task`,
+`step`. Columns `config.<knob>` hold the settings of the run that the row is of.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 from harness.errors import RefusedError, few, nearest, shown
 from harness.imports.base import RESULTS, Format, Run, Sample, Score, beginning
 from harness.imports.names import OURS, metric_name
+from harness.records.scores import content_of
 
-BY_PROBLEM = ("arm", "seed", "task", "problem", "sample", "correct", "tokens", "step", "text")
+BY_PROBLEM = ("arm", "seed", "task", "problem", "sample", "correct", "tokens", "step", "text", "prompt", "answer")
 BY_METRIC = ("arm", "seed", "task", "metric", "value", "step")
 CONFIG = "config."
 _TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
@@ -89,10 +90,17 @@ class _Table:
         if correct is None:
             raise self._refused(number, "correct", row["correct"], "must be true, false, 1 or 0")
         self._require_new(number, (run.arm, run.seed, task, step, problem, sample))
-        text = row.get("text")
-        tokens = self._whole(number, row, "tokens")
+        text, prompt, answer = (
+            None if row.get(name) is None else str(row[name]) for name in ("text", "prompt", "answer")
+        )
         run.samples.append(
-            Sample(task, problem, sample or 0, correct, step, tokens, text=None if text is None else str(text))
+            Sample(
+                *(task, problem, sample or 0, correct, step, self._whole(number, row, "tokens")),
+                text=text,
+                prompt=prompt,
+                answer=answer,
+                content=content_of(prompt, answer or "") if prompt else None,
+            )
         )
 
     def add_score(self, number: int, row: Row) -> None:

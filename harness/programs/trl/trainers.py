@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import partial
 from typing import Any
 
 from torch.optim.lr_scheduler import LambdaLR
@@ -9,6 +11,7 @@ from torch.utils.data import DataLoader
 from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RLOOTrainer
 
 from harness.config.run_spec import TrainSpec
+from harness.random_keys import random_key
 from harness.training.optimizer import schedule
 
 
@@ -35,6 +38,32 @@ class _AsPrescribed:
 
 class _OnPrompts(_AsPrescribed):
     """The `prompt` of a row holds the token ids that the evaluation encodes it to."""
+
+    args: Any
+    accelerator: Any
+    state: Any
+    use_vllm: bool
+    vllm_generation: Any
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        if self.use_vllm:
+            llm = self.vllm_generation.llm
+            llm.generate = partial(self._generate_seeded, llm.generate)
+
+    def _generate_seeded(self, generate: Any, prompts: list[Any], sampling_params: Any, **given: Any) -> Any:
+        """Have vLLM draw each completion with a seed made of the cell's seed, the optimiser steps done and its row.
+
+        TRL starts vLLM with the number of the process as its only seed, so all seeds of a cell would draw alike, and so
+        would the first steps after each start. One `seed` in `generation_kwargs` would make the completions of a prompt
+        equal, because TRL asks for each as a request of its own.
+        """
+        engine = self.accelerator.process_index // self.vllm_generation.tensor_parallel_size
+        each = [copy.deepcopy(sampling_params) for _ in prompts]
+        for row, params in enumerate(each, start=engine * len(prompts)):
+            key = random_key(self.args.seed, "rollout", self.state.global_step, row)
+            params.seed = key & (2**63 - 1)  # vLLM takes -1 for no seed
+        return generate(prompts, sampling_params=each, **given)
 
     def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return prompts, None, {}

@@ -24,7 +24,8 @@ WANTED = ("reward/mean", "entropy/full", "len/mean", "loss", "grad_norm")
 def read(*sources: str | Path, runs: str | None = None) -> dict[tuple[str, int | None], Run]:
     found, _ = read_sources([*map(str, sources)])
     settle_names(found, None if runs is None else Pattern(runs), None, None)
-    return gathered(found)
+    cells, _ = gathered(found)
+    return cells
 
 
 def test_lm_eval_samples_give_the_scores_that_lm_eval_reports() -> None:

@@ -27,7 +27,8 @@ COLUMNS = ("arm", "seed", "task", "problem", "sample", "correct", "tokens")
 def read(path: Path) -> dict[tuple[str, int | None], Run]:
     runs, _ = read_sources([str(path)])
     settle_names(runs, None, None, None)
-    return gathered(runs)
+    cells, _ = gathered(runs)
+    return cells
 
 
 def as_csv(rows: list[Row]) -> bytes:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import pytest
 import torch
@@ -16,13 +20,16 @@ from harness import plugins
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, make_engine
+from harness.models.language_model import load_model
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
+from harness.programs.trl.__main__ import on_prompts
 from harness.records import CellRecord
 from harness.records.files import read_json, read_jsonl, write_json
 from harness.run.learning.rewards import Rollouts
 from harness.run.sweep import cell_job
 from harness.run.worker import run_job
+from harness.trainers.contract import ProgramConfig
 from harness.training.batch import Batch, filter_rows
 from harness.training.policy_update import PolicyUpdate
 from tests.harness.run.small import SETTINGS
@@ -166,3 +173,63 @@ def test_two_processes_share_a_step(tmp_path: Path) -> None:
         assert {row["problem_id"] for row in of_step} == asked and len(of_step) == 16
         texts = [row["text"] for row in of_step]
         assert texts[:8] != texts[8:], "each process draws with noise of its own"
+
+
+class _Vllm:
+    """Stands in for vLLM: it draws tokens by the seeds it is asked for, and keeps them by call."""
+
+    calls: list[list[int | None]]
+
+    def __init__(self, **_: Any) -> None:
+        self.llm_engine = self.reset_prefix_cache = MagicMock()  # takes the weights
+
+    def generate(self, prompts: list[Any], sampling_params: Any, **_: Any) -> list[Any]:
+        each = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
+        _Vllm.calls.append([params.seed for params in each])
+        return [self._output(prompt, params) for prompt, params in zip(prompts, each, strict=True)]
+
+    def _output(self, prompt: Any, params: Any) -> Any:
+        rng = random.Random(params.seed)
+        tokens = [rng.randrange(10) for _ in range(params.max_tokens)]
+        logprobs = [{token: SimpleNamespace(rank=1, logprob=-1.0)} for token in tokens]
+        outputs = [SimpleNamespace(token_ids=tokens, logprobs=logprobs)]
+        return SimpleNamespace(prompt_token_ids=prompt["prompt_token_ids"], outputs=outputs)
+
+
+def _sampling_params(**given: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{"seed": None, **given})
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
+def test_with_vllm_the_noise_is_of_the_seed_and_the_steps_done(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trl.generation import vllm_generation
+
+    monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
+    monkeypatch.setattr(vllm_generation, "LLM", _Vllm, raising=False)
+    monkeypatch.setattr(vllm_generation, "SamplingParams", _sampling_params, raising=False)
+    spec = spec_of({"algorithm": algorithm, "train.updates_per_rollout": 2 if algorithm == "grpo" else 1}, {})
+    config = read_json(run(spec, tmp_path).path / "program" / "e0001" / "config.json")
+    config["args"]["settings"] |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.5}
+
+    def seeds(name: str, seed: int, resume: str | None = None) -> list[list[int | None]]:
+        """The seeds of each rollout batch, as they reach vLLM."""
+        _Vllm.calls = []
+        args = {**config["args"], "settings": {**config["args"]["settings"], "seed": seed}}
+        done = config["done"] if resume is None else {"step": 2, "generated_tokens": 0, "trained_tokens": 0}
+        given = {**config, "args": args, "output": str(tmp_path / name), "resume": resume, "done": done}
+        (tmp_path / name).mkdir()
+        with patch.dict(os.environ):  # TRL tells vLLM its rank there
+            trainer = on_prompts(ProgramConfig.model_validate(given), spec, load_model(f"path:{config['model']}"))
+            trainer.train(resume_from_checkpoint=resume)
+        return _Vllm.calls
+
+    whole, again, other = seeds("whole", 1), seeds("again", 1), seeds("other", 2)
+    every = [seed for call in whole for seed in call]
+    assert [len(call) for call in whole] == [16] * 3
+    assert None not in every and len({*every}) == 48, "each completion has noise of its own"
+    assert again == whole and not {*every} & {seed for call in other for seed in call}
+    rows = read_jsonl(tmp_path / "whole" / "metrics.jsonl")
+    (saved,) = [row["checkpoint"] for row in rows if row["step"] == 2 and "checkpoint" in row]
+    assert seeds("resumed", 1, str(tmp_path / "whole" / saved)) == whole[2:]
