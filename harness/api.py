@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from harness.cli.options import finished_analysis, home_folder, record_look
 from harness.errors import RefusedError, UnknownNameError, few
+from harness.plugins import user_code
 
 if TYPE_CHECKING:
     import pyarrow
@@ -187,10 +188,12 @@ class Results:
         return written
 
 
-def load(run: str | Path, home: str | Path | None = None) -> Results:
+def load(run: str | Path, home: str | Path | None = None, trust_code: bool = False) -> Results:
     """A run by its name, folder or sweep file. home: where names are looked for, $BENCH_HOME or ./runs by default.
+    trust_code: as --trust-code, run code that comes with the records though you have not run it before.
 
-    Its plug-ins stay loaded from then on. A damaged cell is left out with a warning on stderr. Raises
-    RefusedError if it was never run, if it is a search, or if no cell is done.
+    Its plug-ins stay loaded from then on. Those that may not run, and damaged cells, are left out with a warning on
+    stderr. Raises RefusedError if it was never run, if it is a search, or if no cell is done.
     """
+    user_code.trust_all(trust_code)
     return Results(finished_analysis(str(run), home_folder(None if home is None else Path(home))))

@@ -54,13 +54,12 @@ class _Process:
 
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
-        self.plugins = plugins.asked_for()
-        names, folders = self.plugins
+        self.plugins = plugins.named()
         code = f"""
 import sys
 sys.path[:] = {sys.path!r}
 from reports.processes import _serve
-_serve({theirs.fileno()}, {names!r}, {[str(folder) for folder in folders]!r})
+_serve({theirs.fileno()})
 """
         # Arrow's own allocator keeps freed memory: a tenth of each process's memory, including this one's.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -69,6 +68,7 @@ _serve({theirs.fileno()}, {names!r}, {[str(folder) for folder in folders]!r})
             [sys.executable, "-c", code], env=environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
         )
         theirs.close()
+        self._connection.send(self.plugins)
 
     def call(self, function: Callable[..., Result], *given: object) -> Result:
         """function(*given), run in that process; both are pickled. Raises what it raises, and _KilledError."""
@@ -86,11 +86,12 @@ _serve({theirs.fileno()}, {names!r}, {[str(folder) for folder in folders]!r})
         self._process.wait()
 
 
-def _serve(descriptor: int, names: Sequence[str], folders: Sequence[str]) -> None:
+def _serve(descriptor: int) -> None:
     """The main loop of such a process, until its parent ends it or has ended itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
-    plugins.use(names, [Path(folder) for folder in folders])
     connection = Connection(descriptor)
+    # The modules themselves: looked for again, a name might be found elsewhere than where it was trusted.
+    plugins.use_found(*connection.recv())
     while True:
         try:
             function, given = connection.recv()
@@ -162,7 +163,7 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
         return [function(item) for item in items]
     from threadpoolctl import threadpool_limits
 
-    if any(one.plugins != plugins.asked_for() for one in _IDLE):
+    if any(one.plugins != plugins.named() for one in _IDLE):
         end_processes()
     waiting = deque(enumerate(items))
     results: dict[int, Result] = {}

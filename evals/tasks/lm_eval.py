@@ -30,7 +30,7 @@ from evals.grading import OWN, Reason
 from evals.tasks import LM_EVAL_PREFIX as PREFIX
 from evals.tasks.base import Problem, Task
 from evals.yaml_file import ENDINGS, YamlError, compose_yaml, read_text
-from harness.plugins import user_file
+from harness import plugins
 
 if TYPE_CHECKING:
     from evals.lm_eval_documents import LmEvalDocuments
@@ -48,7 +48,9 @@ def load_lm_eval_task(name: str) -> Task:
     given = name.removeprefix(PREFIX)
     if not given.endswith(ENDINGS):
         return _load(given, None)
-    path = user_file(given)
+    path = plugins.user_file(given)
+    if plugins.is_for_records() and not plugins.user_code.is_own(path):
+        plugins.user_code.require_all(f"{name}, which may call functions,", path)  # its functions are in no ledger
     return _load(_declared_name(path), path.parent.resolve())
 
 

@@ -285,7 +285,9 @@ def _module_of(taskset: str) -> UserModule | None:
         shipped = Path(package.origin).parent / "v1" / "tasksets"
         if name.isidentifier() and (shipped / name).is_dir():
             return None
-    return plugins.source_of(name, f"{PREFIX}{taskset}")
+    module = plugins.source_of(name, f"{PREFIX}{taskset}")
+    plugins.require_trusted(module, f"{PREFIX}{taskset}")
+    return module
 
 
 def _options(task: str, written: str) -> dict[str, Any]:

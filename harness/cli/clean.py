@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.console import note, print_json, print_table, print_text
-from harness.cli.options import HomeOption, JsonOption, home_folder, use_recorded_plugins
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    TrustOption,
+    home_folder,
+    use_recorded_plugins,
+)
 from harness.errors import BenchError, few
 
 if TYPE_CHECKING:
@@ -26,6 +32,7 @@ YOUNG_S = 600.0
 
 def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed; without it, nothing is deleted.")] = False,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -40,7 +47,8 @@ def clean(
     Example: bench clean --yes
     """
     folder = home_folder(home)
-    found = list(_leftovers(folder))
+    inside = folder.resolve()
+    found = [one for one in _leftovers(folder) if one.path.parent.resolve().is_relative_to(inside)]
     deleted = [one for one in found if _delete(one)] if yes else []
     total = sum(one.n_bytes for one in found)
     if json:
@@ -193,7 +201,7 @@ def _delete(leftover: Leftover) -> bool:
             path.rename(aside)
     except (LeaseTakenError, FileNotFoundError):
         return False
-    if aside.is_dir():
+    if aside.is_dir() and not aside.is_symlink():
         shutil.rmtree(aside)
     else:
         aside.unlink()

@@ -17,6 +17,7 @@ from harness.cli.look import shown
 from harness.cli.options import (
     HomeOption,
     JsonOption,
+    TrustOption,
     home_folder,
     run_folder,
     use_recorded_plugins,
@@ -70,6 +71,7 @@ def compare(
         typer.Option("--margin-pp", metavar="PP", min=0, help="Differences that do not matter; default: the sweep's."),
     ] = None,
     alpha: Annotated[float, typer.Option("--alpha", metavar="A", help="Two-sided level of the interval.")] = 0.05,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

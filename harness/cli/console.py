@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness import plugins
+
 GAP = "  "
 INDENT = "  "
 WHOLE_CHARACTERS = 24
@@ -22,7 +24,9 @@ COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34, "bold": 1}
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
+    """One JSON document on stdout. If a reader of records goes without some of their code, it says so as `left_out`."""
+    if isinstance(document, dict) and (left_out := plugins.left_out()):
+        document = document | {"left_out": [{"sentence": one} for one in left_out]}
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 

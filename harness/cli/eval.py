@@ -12,6 +12,7 @@ from harness.cli.options import (
     HomeOption,
     JsonOption,
     PluginOption,
+    TrustOption,
     home_folder,
     sweeps_holding,
     use_recorded_plugins,
@@ -128,6 +129,7 @@ def eval_(
         bool, typer.Option("--allow-code", help="Let tasks with unit tests run programs that the model writes.")
     ] = False,
     plugin: PluginOption = None,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

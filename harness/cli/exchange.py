@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.console import note, print_json, print_text
-from harness.cli.options import HomeOption, JsonOption, PluginOption, RunArgument, home_folder, use_plugins, words
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    PluginOption,
+    RunArgument,
+    TrustOption,
+    home_folder,
+    use_plugins,
+    words,
+)
 from harness.cli.report import list_runs
 from harness.errors import RefusedError, few
 
@@ -163,6 +172,7 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where they go; default: `export` in the run's folder.")
     ] = None,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -173,9 +183,13 @@ def export(
     Example: bench export std_norm --to parquet
     """
     from harness.api import load
+    from harness.records.files import require_inside
 
-    results = load(sweep, home)
-    written = results.export(out or results.sweep.path / "export", "csv" if to is Ending.CSV else "parquet")
+    results = load(sweep, home, trust_code)
+    usual = results.sweep.path / "export"
+    if out is None:
+        require_inside(results.sweep.path, [usual, *usual.rglob("*")])
+    written = results.export(out or usual, "csv" if to is Ending.CSV else "parquet")
     if json:
         print_json([str(path) for path in written])
         return

@@ -14,6 +14,7 @@ from harness.cli.options import (
     JsonOption,
     ProfileOption,
     SetOption,
+    TrustOption,
     home_folder,
     run_folder,
     sweeps_holding,
@@ -36,6 +37,7 @@ def replay(
     steps: Annotated[
         str | None, typer.Option("--steps", metavar="1,5-9", help="Only these steps; default: all that are stored.")
     ] = None,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

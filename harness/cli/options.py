@@ -59,6 +59,22 @@ PluginOption = Annotated[
 ]
 
 
+def _trust_code(yes: bool) -> bool:
+    from harness.plugins import user_code
+
+    user_code.trust_all(yes)
+    return yes
+
+
+TrustOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        callback=_trust_code,
+        help="Run code that comes with the records, though you have not run it before. Read it first.",
+    ),
+]
+
 PREFIX = "objective."
 
 
@@ -97,30 +113,37 @@ def use_plugins(names: list[str] | None) -> None:
 
 
 def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> None:
-    """Let the plug-ins that these sweeps ran with be in use, for reading their records, besides those of --plugin. They
-    are looked for where the sweep file lay, in the current folder, among the copies beside the records, and among the
-    installed packages.
+    """Let the trusted plug-ins that these sweeps ran with be in use for reading their records, besides those of
+    --plugin, which the user names. See `harness.plugins.user_code`.
 
-    A recorded one that is not to be had is left out, and a note says so: what does not need it can still be read.
-    Raises RefusedError for one of --plugin.
+    A recorded plug-in that is not trusted, or not to be had as it was recorded, is left out. A note and the documents
+    of the verb say so: what does not need it can still be read. Raises RefusedError for one of --plugin.
     """
     from harness import plugins
     from harness.plan.sweep_file import KEPT, KEPT_CODE
     from harness.records import read_sweep
 
-    runs = list(dict.fromkeys(runs))
-    sweeps = [read_sweep(run) for run in runs]
-    asked = [Path(sweep.asked.folder) for sweep in sweeps if sweep.asked is not None]
-    folders = [*asked, Path.cwd(), *(run / KEPT / KEPT_CODE for run in runs)]
-    found = list(named)
-    plugins.use(found, folders, named_by="--plugin")
-    for name in dict.fromkeys(plugin.name for sweep in sweeps for plugin in sweep.plugins):
-        try:
-            plugins.use([*found, name], folders, named_by=f"plugins of {' and '.join(sweep.name for sweep in sweeps)}")
-        except RefusedError as error:
-            note(f"warning: what needs the plug-in {name} is left out: {error}")
-        else:
-            found.append(name)
+    sweeps = {run: read_sweep(run) for run in dict.fromkeys(runs)}
+    asked = [Path(sweep.asked.folder) for sweep in sweeps.values() if sweep.asked is not None]
+    folders = [*asked, Path.cwd(), *(run / KEPT / KEPT_CODE for run in sweeps)]
+    found = [plugins.find_user_module(name, [Path.cwd()], "--plugin") for name in dict.fromkeys(named)]
+    plugins.use_found(found, folders, for_records=bool(sweeps), named_by="--plugin")
+    left_out = {}
+    for run, sweep in sweeps.items():
+        for plugin in sweep.plugins:
+            if plugin.name in {module.name for module in found}:
+                continue
+            try:
+                module = plugins.find_recorded(plugin.name, plugin.digest, run / KEPT / KEPT_CODE)
+                plugins.use_found([*found, module], folders, for_records=True, named_by=f"plugins of {sweep.name}")
+            except RefusedError as error:
+                left_out[plugin.name] = f"what needs the plug-in {plugin.name} is left out: {error}"
+            else:
+                found.append(module)
+    for name, sentence in left_out.items():
+        if name not in {module.name for module in found}:
+            note(f"warning: {sentence}")
+            plugins.leave_out(sentence)
 
 
 def sweeps_holding(paths: Iterable[Path]) -> list[Path]:

@@ -22,6 +22,7 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     SweepArgument,
+    TrustOption,
     arm_names,
     home_of,
     question_in,
@@ -52,6 +53,7 @@ def plan(
         typer.Option("--time", help="If no finished cell tells the time, train one step in a temporary folder."),
     ] = False,
     executor: ExecutorOption = "local",
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -11,7 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.console import print_json, print_table, print_text
-from harness.cli.options import HomeOption, JsonOption, finished_analysis, finished_verdicts, home_folder
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    TrustOption,
+    finished_analysis,
+    finished_verdicts,
+    home_folder,
+)
 from harness.errors import RefusedError
 
 MIN_PAIRS_FOR_SD = 2
@@ -68,6 +75,7 @@ def power(
         float | None,
         typer.Option("--correlation", metavar="R", help="With --sd: correlation of two arms over seeds; default 0."),
     ] = None,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -17,6 +17,7 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     SweepArgument,
+    TrustOption,
     arm_names,
     command_line,
     finished_verdicts,
@@ -43,6 +44,7 @@ def freeze(
     until: UntilOption = None,
     most_seeds: MostSeedsOption = None,
     executor: ExecutorOption = "local",
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -127,6 +129,7 @@ def verify(
         str | None,
         typer.Option("--reflection-words", metavar="A,B", help="The words that the report was written with, if any."),
     ] = None,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -186,6 +189,7 @@ def verdict(
             "inconclusive, not worse, not better, not equivalent.",
         ),
     ] = None,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -19,6 +19,7 @@ from harness.cli.options import (
     JsonOption,
     OpenOption,
     RunArgument,
+    TrustOption,
     home_folder,
     record_look,
     require_any_done,
@@ -67,6 +68,7 @@ def report(
         typer.Option("--format", help="Print the table of results for a paper (LaTeX with booktabs) or a spreadsheet."),
     ] = None,
     open_: OpenOption = False,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -203,8 +205,10 @@ def _alone_on_page(folder: Path) -> Iterator[None]:
     """Keep other processes from rendering this page: `bench run` and `bench ui` may do so at once, and a
     page that was begun earlier, from fewer records, would replace a later one. Processes that help are started once,
     and end here."""
+    from harness.records.files import require_inside
     from reports.processes import end_processes
 
+    require_inside(folder, [folder / ".report.lock", folder / "report", *(folder / "report").rglob("*")])
     with (folder / ".report.lock").open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

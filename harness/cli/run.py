@@ -25,6 +25,7 @@ from harness.cli.options import (
     ProfileOption,
     SeedsOption,
     SetOption,
+    TrustOption,
     arm_names,
     command_line,
     home_folder,
@@ -98,6 +99,7 @@ def run(
     executor: ExecutorOption = "local",
     stalled_after: StalledAfterOption = STALLED_AFTER,
     open_: OpenOption = False,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

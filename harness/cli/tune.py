@@ -21,6 +21,7 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     SweepArgument,
+    TrustOption,
     command_line,
     home_of,
     numbers,
@@ -69,6 +70,7 @@ def tune(
     workers: WorkersOption = None,
     executor: ExecutorOption = "local",
     stalled_after: StalledAfterOption = STALLED_AFTER,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -2,6 +2,9 @@
 
 Whoever can reach the port can read what it serves, so it listens to this machine only, answers to names of this machine
 only (a page from elsewhere could give itself another), and serves nothing but the files that pages consist of.
+
+A run may have been copied from elsewhere, so its files are strangers too. In a page only bench's own scripts run, no
+page can send anything away, and untrusted code of a run is executed for none without --trust-code.
 """
 
 from __future__ import annotations
@@ -21,13 +24,19 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import typer
 
 from harness.cli.console import note, print_json
-from harness.cli.options import HomeOption, JsonOption, home_folder
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    TrustOption,
+    home_folder,
+)
 from harness.errors import RefusedError
+from harness.plugins.user_code import TRUST_OPTION
 
 ADDRESS = "127.0.0.1"
 PORT = 8642
@@ -50,23 +59,32 @@ TYPES = {
 
 LIVE_SCRIPT = "/live.js"
 _OUR_NAMES = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
-_SCRIPT = re.compile(rb"<script\b[^>]*>(.*?)</script>", re.DOTALL)
+_SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
+_LEADS_AWAY = re.compile(r"(?<=http)-(?=equiv)|<(?=link|i?frame)", re.IGNORECASE)
+"""A policy does not stop `<meta http-equiv="refresh">`, nor connections ahead of a `<link>` or a frame. No page of ours
+has any of them."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
+    "X-DNS-Prefetch-Control": "off",
     "Cache-Control": "no-cache",
 }
 _POLICY = (
-    "default-src 'none'; script-src 'self'{scripts}; style-src 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; connect-src 'none'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; "
 )
+_OF_PAGE = "script-src 'self'{scripts}; sandbox allow-scripts allow-same-origin allow-downloads"
+"""Scripts from here (`self`) are ours or data, see `_send_file`. They are told apart from those of other sites by their
+origin, which a sandbox would take away."""
+_OF_FILE = "script-src 'none'; sandbox"
 
 
 def ui(
     port: Annotated[
         int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port on this machine; 0: any that is free.")
     ] = PORT,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -82,7 +100,7 @@ def ui(
     if not folder.is_dir():
         raise RefusedError(f"{folder}: no runs are kept there. Give their folder: --home DIR. `bench run` makes one.")
     try:
-        server = Server(folder, port)
+        server = Server(folder, port, trust_code)
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
@@ -109,6 +127,7 @@ class Renewal:
     """
 
     home: Path
+    trusts_code: bool = False
     began_ns: int = field(default_factory=time.time_ns)
     _writing: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[str, int] = field(default_factory=dict)
@@ -158,9 +177,10 @@ class Renewal:
     def _write(self, name: str) -> None:
         started_s = time.monotonic()
         try:
+            trust = [TRUST_OPTION] if self.trusts_code else []
             command = "from harness.cli import main; main()"
             process = subprocess.run(
-                [sys.executable, "-P", "-c", command, "report", name, "--home", str(self.home)],
+                [sys.executable, "-P", "-c", command, "report", name, "--home", str(self.home), *trust],
                 check=False,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -185,9 +205,9 @@ def _changed_ns(path: Path) -> int:
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, home: Path, port: int) -> None:
+    def __init__(self, home: Path, port: int, trusts_code: bool = False) -> None:
         self.home = home.resolve()
-        self.renewal = Renewal(self.home)
+        self.renewal = Renewal(self.home, trusts_code)
         super().__init__((ADDRESS, port), _Answer)
 
     @property
@@ -238,11 +258,14 @@ class _Answer(BaseHTTPRequestHandler):
         if _OUR_NAMES.fullmatch(self.headers.get("Host", "")) is None:
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "This is not a name of this machine; use localhost")
             return
-        path = unquote(urlsplit(self.path).path)
-        if path in ("/", "/index.html"):
-            self._send_page(self._home_page())
+        asked = urlsplit(self.path)
+        path = unquote(asked.path)
+        if path == LIVE_SCRIPT and asked.query:
+            self._send_news({name: values[0] for name, values in parse_qs(asked.query).items()})
         elif path == LIVE_SCRIPT:
-            self._send(_live_script(), TYPES[".js"], _tag(_live_script()))
+            self._send(_live_script(), ".js")
+        elif (page := self._live_page(path)) is not None:
+            self._send(_with_live_script(_defused(page)), ".html")
         else:
             self._send_file(path)
 
@@ -262,21 +285,16 @@ class _Answer(BaseHTTPRequestHandler):
 
         return home_page(read_home(self.server.home), "Runs", is_live=True).encode()
 
-    def _send_file(self, path: str) -> None:
+    def _live_page(self, path: str) -> bytes | None:
+        """The page of all runs, or of one, as it is now; None for another path."""
+        if path in ("/", "/index.html"):
+            return self._home_page()
         name = self.server.run_at(path)
-        if name is not None:
-            self.server.renewal.look(name)
+        if name is None:
+            return None
+        self.server.renewal.look(name)
         file = self.server.file_at(path)
-        if file is not None:
-            content = file.read_bytes()
-            if name is not None:
-                self._send_page(content)
-            else:
-                self._send(content, TYPES[file.suffix], _tag(content))
-        elif name is not None:
-            self._send_page(self._waiting_page(name))
-        else:
-            self.send_error(HTTPStatus.NOT_FOUND)
+        return self._waiting_page(name) if file is None else file.read_bytes()
 
     def _waiting_page(self, name: str) -> bytes:
         from reports.home import home_page, read_run
@@ -285,32 +303,85 @@ class _Answer(BaseHTTPRequestHandler):
             read_run(self.server.home / name), f"{name}: its page comes with the first result", is_live=True
         ).encode()
 
-    def _send_page(self, content: bytes) -> None:
-        """Send a page of ours, with the script that keeps it up to date."""
-        version = _tag(content)
-        script = f'<script src="{LIVE_SCRIPT}" data-version="{version}"></script>'.encode()
-        head, end, rest = content.rpartition(b"</body>")
-        self._send(head + script + end + rest if end else content, TYPES[".html"], version)
+    def _send_news(self, asked: dict[str, str]) -> None:
+        """Tell an open page the version of itself, and what it is now if that is another."""
+        from reports.samples.reading import script_json
 
-    def _send(self, content: bytes, kind: str, version: str) -> None:
-        """Send the content, or that it is still what the browser has. Its own scripts may run, and no others."""
+        page = self._live_page(unquote(asked.get("page", "")))
+        if page is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        content = _defused(page)
+        news = {"version": _tag(content)}
+        if news["version"] != asked.get("version"):
+            news["html"] = content.decode(errors="replace")
+        self._send(f"benchLive({script_json(news)});\n".encode(), ".js")
+
+    def _send_file(self, path: str) -> None:
+        """Send a file as what it is. A script is sent if it only hands on data: then any page may run it."""
+        from reports.samples.files import hands_on_data
+
+        file = self.server.file_at(path)
+        content = None if file is None else file.read_bytes()
+        if file is None or content is None or (file.suffix == ".js" and not hands_on_data(_text(content) or "no data")):
+            self.send_error(HTTPStatus.NOT_FOUND)
+        else:
+            self._send(_defused(content) if file.suffix == ".html" else content, file.suffix)
+
+    def _send(self, content: bytes, suffix: str) -> None:
+        """Send the content, or that it is still what the browser has."""
+        version = _tag(content)
         if self.headers.get("If-None-Match") == f'"{version}"':
             self.send_response(HTTPStatus.NOT_MODIFIED)
             self.send_header("ETag", f'"{version}"')
             self.end_headers()
             return
-        scripts = _SCRIPT.findall(content) if kind == TYPES[".html"] else []
-        digests = [base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts if script]
         self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", TYPES[suffix])
         self.send_header("Content-Length", str(len(content)))
         self.send_header("ETag", f'"{version}"')
         self.send_header(
-            "Content-Security-Policy", _POLICY.format(scripts="".join(f" 'sha256-{one}'" for one in digests))
+            "Content-Security-Policy", _POLICY + (_policy_of_page(content) if suffix == ".html" else _OF_FILE)
         )
+        if suffix == ".svg":  # a document of its own, in which XML has more ways to write a frame than can be told
+            self.send_header("Content-Disposition", "attachment")
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
+
+
+def _policy_of_page(page: bytes) -> str:
+    """Let the scripts run that bench ships, and those that only hand on data; none where the bytes are not UTF-8, which
+    may be another text to the browser than to us."""
+    from reports.page.templating import shipped_scripts
+    from reports.samples.files import hands_on_data
+
+    text = _text(page)
+    if text is None:
+        return _OF_FILE
+    scripts = [*shipped_scripts(), *filter(hands_on_data, _SCRIPT.findall(text))]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts if script]
+    return _OF_PAGE.format(scripts="".join(f" 'sha256-{one}'" for one in dict.fromkeys(digests)))
+
+
+def _defused(page: bytes) -> bytes:
+    """The page without what could lead away from it by itself. It reads the same."""
+    text = _text(page)
+    return page if text is None else _LEADS_AWAY.sub(lambda found: f"&#{ord(found[0])};", text).encode()
+
+
+def _with_live_script(page: bytes) -> bytes:
+    """A page of ours with the script that keeps it up to date."""
+    script = f'<script src="{LIVE_SCRIPT}" data-version="{_tag(page)}"></script>'.encode()
+    head, end, rest = page.rpartition(b"</body>")
+    return head + script + end + rest if end else page
+
+
+def _text(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _tag(content: bytes) -> str:

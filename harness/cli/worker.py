@@ -19,6 +19,7 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     SweepArgument,
+    TrustOption,
     arm_names,
     command_line,
     home_of,
@@ -48,6 +49,7 @@ def worker(
     retry_failed: RetryFailedOption = False,
     executor: ExecutorOption = "local",
     stalled_after: StalledAfterOption = STALLED_AFTER,
+    trust_code: TrustOption = False,
     home: HomeOption = None,
     json: JsonOption = False,
 ) -> None:

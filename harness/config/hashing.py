@@ -247,6 +247,21 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     return list({module.name: module for module in found}.values())
 
 
+def run_by(spec: RunSpec) -> dict[str, str]:
+    """Map what else a cell runs or asks, besides `user_code`, to what messages call it: a program with its settings, a
+    model's own code, and judges, which are sent a key. The keys are for `harness.plugins.user_code`."""
+    # Not by its version: that leaves out the address, to which a key is sent.
+    files = [(judge.name, judge.file) for judge in spec.judges if judge.file is not None]
+    found = {f"judge {digest(file.model_dump(mode='json'))}": f"the judge {name}" for name, file in files}
+    if spec.model.trust_remote_code:
+        source = spec.model.source
+        found[f"model {references.model_fingerprint(source)}"] = f"the code of the model {source}"
+    if isinstance(spec.trainer, OutsideTrainer) and not spec.checkpoint:
+        program = digest(spec.trainer.model_dump(mode="json"))
+        found[f"trainer {program}"] = f"the program of trainer.type {spec.trainer.type}"
+    return found
+
+
 def own_templates(spec: RunSpec) -> dict[str, Path]:
     """The files of prompt templates of the user's own, by the names that the spec gives them."""
     return {name: plugins.user_file(name) for name in spec.templates if name.endswith(ENDINGS)}

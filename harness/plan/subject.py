@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.config.hashing import conditions_of_model
+from harness.config.hashing import conditions_of_model, run_by
 from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, recorded_spec, resolved_for_machine
 from harness.errors import RefusedError
 from harness.executors.slots import gpu_here
+from harness.plugins import user_code
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
 from harness.records.files import read_json
@@ -155,6 +156,8 @@ def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bo
         )
     cell = CellRecord.at(folder)
     as_trained = recorded_spec(cell)
+    for code, name in run_by(as_trained.model_copy(update={"checkpoint": str(path)})).items():
+        user_code.require_known(code, name, cell.path / "spec.json")
     changed: dict[str, Any] = {"checkpoint": str(path)}
     for knob, value in machine.items():
         if value is not None:

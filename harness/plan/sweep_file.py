@@ -330,9 +330,9 @@ def use_plugins(document: Mapping[str, Any], path: Path) -> None:
     named = document.get("plugins", [])
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise RefusedError(f"{path}: plugins is {named!r}, but must be a list of modules, e.g. [my_rules].")
-    is_shipped = SHIPPED in path.parents
-    folders = [] if is_shipped else [path.parent, path.parent / KEPT_CODE]
-    plugins.use(named, folders, named_by=f"{path}: plugins")
+    folders = [] if SHIPPED in path.parents else [path.parent, path.parent / KEPT_CODE]
+    is_kept = path.parent.name == KEPT and (path.parent.parent / "sweep.json").is_file()
+    plugins.use(named, folders, named_by=f"{path}: plugins", for_records=is_kept)
 
 
 def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File:

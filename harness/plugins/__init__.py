@@ -15,13 +15,14 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Generic, ParamSpec, TypeVar, cast
 
 from harness.errors import RefusedError, UnknownNameError
+from harness.plugins import user_code
 from harness.plugins.user_code import UserModule, find_user_module, find_user_program, make_importable
 
 __all__ = [
@@ -31,12 +32,21 @@ __all__ = [
     "asked_for",
     "cached",
     "files_in_use",
+    "find_recorded",
+    "find_user_module",
     "folder_of_program",
     "imported",
     "in_use",
+    "is_for_records",
+    "leave_out",
+    "left_out",
+    "named",
     "program",
+    "require_trusted",
     "source_of",
     "use",
+    "use_found",
+    "user_code",
     "user_file",
 ]
 
@@ -60,32 +70,111 @@ _folders: list[Path] = []
 _named: list[_Outside] = []
 _referred: dict[str, UserModule] = {}
 """Modules that are not plug-ins, but hold a function that a spec names."""
+_for_records = False
+"""Records say what code to run, not the user: it runs only if it is trusted."""
+_left_out: list[str] = []
 _generation = 0
 """Counts the changes of what is in use, for whoever remembers what it has derived from it."""
 
 
-def use(names: Sequence[str], folders: Sequence[Path], named_by: str = "plugins") -> list[UserModule]:
+def use(
+    names: Sequence[str], folders: Sequence[Path], named_by: str = "plugins", for_records: bool = False
+) -> list[UserModule]:
     """Let these modules be plug-ins, in place of those that this function was given before; installed packages that
     register themselves are plug-ins besides.
 
     folders: where modules are looked for before the installed packages, in order; the current folder is the last of
-    them. named_by: the setting that names the modules, for messages.
+    them. named_by: the setting that names the modules, for messages. for_records: a run's records name the modules, so
+    that only trusted ones may run from now on.
 
-    Raises RefusedError as `find_user_module`, and for a module that cannot be executed.
+    Raises RefusedError as `find_user_module` and `require_trusted`, and for a module that cannot be executed.
     """
-    _folders[:] = [*folders, Path.cwd()]
-    _referred.clear()
-    sources = [find_user_module(name, _folders, named_by) for name in dict.fromkeys(names)]
-    if [one.source for one in _named] != sources:
-        make_importable(sources)
-        _named[:] = [_Outside(source, _executed(source.name, named_by)) for source in sources]
-        _forget()
+    folders = [*folders, Path.cwd()]
+    sources = [find_user_module(name, folders, named_by) for name in dict.fromkeys(names)]
+    for source in sources if for_records else ():
+        _require_trusted(source, named_by)
+    use_found(sources, folders, for_records, named_by)
     return sources
+
+
+def use_found(
+    sources: Sequence[UserModule], folders: Sequence[Path], for_records: bool = False, named_by: str = "plugins"
+) -> None:
+    """Do as `use`, with modules that were found already and may run: what runs is what they hold."""
+    global _for_records
+    _folders[:] = folders
+    _for_records = for_records
+    _referred.clear()
+    _left_out.clear()
+    if [one.source for one in _named] != list(sources):
+        make_importable(sources)
+        try:
+            _named[:] = [_Outside(source, _executed(source.name, named_by)) for source in sources]
+        except RefusedError:
+            make_importable([one.source for one in _named])
+            raise
+        _forget()
+
+
+def find_recorded(name: str, digest: str, kept: Path) -> UserModule:
+    """Find the module with the digest that a run's records give: in the current folder, in the folder `kept` of the
+    run, or among the installed packages. Nothing is executed.
+
+    Raises RefusedError if there is none, and if it may not run.
+    """
+    named_by = f"plug-in {name}"
+    candidates = []
+    for folders in ([Path.cwd()], [kept], []):
+        with suppress(RefusedError):
+            candidates.append(find_user_module(name, folders, named_by))
+    if not candidates:
+        find_user_module(name, [Path.cwd(), kept], named_by)
+    recorded = [module for module in candidates if module.digest == digest]
+    if not recorded:
+        raise RefusedError(
+            f"{named_by}: {' and '.join(dict.fromkeys(str(module.path) for module in candidates))} is not what the "
+            "records say was run. Restore that file in the current folder."
+        )
+    trusted = [module for module in recorded if user_code.is_trusted(module)]
+    if not trusted:
+        _require_trusted(recorded[0], named_by)
+    return trusted[0]
+
+
+def require_trusted(module: UserModule, named_by: str) -> None:
+    """Raise RefusedError if records name this module and it is not trusted to run."""
+    if _for_records:
+        _require_trusted(module, named_by)
+
+
+def _require_trusted(module: UserModule, named_by: str) -> None:
+    if not user_code.is_trusted(module):
+        raise RefusedError(f"{named_by}: {user_code.why_not(module.name, module.path)}")
+
+
+def is_for_records() -> bool:
+    """Return whether a run's records name the code that is asked for now, and not the user."""
+    return _for_records
+
+
+def leave_out(sentence: str) -> None:
+    """Note what readers of the records go without, until other plug-ins are in use."""
+    _left_out.append(sentence)
+
+
+def left_out() -> list[str]:
+    """Return what readers of the records go without, a sentence each."""
+    return list(_left_out)
 
 
 def asked_for() -> tuple[list[str], list[Path]]:
     """What `use` was given last: for a process that is to use the same."""
     return [one.source.name for one in _named], list(_folders)
+
+
+def named() -> tuple[list[UserModule], list[Path], bool]:
+    """Return the modules that were named, the folders, and whether it was for records: `use_found` takes them."""
+    return [one.source for one in _named], list(_folders), _for_records
 
 
 def in_use() -> list[UserModule]:
@@ -107,8 +196,8 @@ def source_of(module: str, named_by: str) -> UserModule:
 
 
 def imported(module: str, named_by: str) -> ModuleType:
-    """The same, executed. Raises RefusedError also for what it raises."""
-    source_of(module, named_by)
+    """The same, executed. Raises RefusedError also for what it raises, and as `require_trusted`."""
+    require_trusted(source_of(module, named_by), named_by)
     make_importable([*(one.source for one in _named), *_referred.values()])
     return _executed(module, named_by)
 

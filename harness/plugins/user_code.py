@@ -7,6 +7,11 @@ there, so a stray `reports/` beside the sweep file shadows nothing, and the clos
 
 Imports are read from the source; nothing is executed to find them. What a module imports by a computed name, or as one
 of a package's `*`, is not seen, and cannot be imported from those folders.
+
+Code of a run's folder runs only if it is trusted. That folder may come from anyone, so nothing in it can say whose it
+is: a ledger in the user's own state folder holds a digest of all code that this user's runs recorded. Trusted code is
+therefore the same, byte for byte, as code that this user has run, or lies in the current folder, unless `--trust-code`
+is given.
 """
 
 from __future__ import annotations
@@ -14,8 +19,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.abc import SourceLoader
@@ -289,3 +296,78 @@ class _ContentLoader(SourceLoader):
 
     def get_data(self, path: str | bytes) -> bytes:
         return self._content
+
+
+TRUST_OPTION = "--trust-code"
+_RECORDS = "sweep.json"
+_trusts_all = False
+
+
+def trust_all(yes: bool) -> None:
+    """Let the code of records run from now on, whoever wrote it, or no longer."""
+    global _trusts_all
+    _trusts_all = yes
+
+
+def of_module(module: UserModule) -> str:
+    return f"module {module.digest}"
+
+
+def remember(code: Iterable[str]) -> None:
+    """Note in the ledger that this user runs this code. A ledger that cannot be written fails no run: reports then say
+    what they leave out."""
+    if (ledger := _ledger()) is None:
+        return
+    with suppress(OSError):
+        ledger.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for one in code:
+            (ledger / _key(one)).touch()
+
+
+def is_known(code: str) -> bool:
+    """Return whether this user has run this code, or trusts all code."""
+    ledger = _ledger()
+    return _trusts_all or (ledger is not None and (ledger / _key(code)).is_file())
+
+
+def require_known(code: str, name: str, named_in: Path) -> None:
+    """Raise RefusedError unless this user has run this code, or trusts all code."""
+    if not is_known(code):
+        raise RefusedError(why_not(name, named_in))
+
+
+def require_all(name: str, path: Path) -> None:
+    """Raise RefusedError unless all code is trusted."""
+    if not _trusts_all:
+        raise RefusedError(why_not(name, path))
+
+
+def is_trusted(module: UserModule) -> bool:
+    """Return whether a module that records name may run."""
+    own = not module.installed and all(map(is_own, module.files.values()))
+    return own or is_known(of_module(module))
+
+
+def why_not(name: str, path: Path) -> str:
+    return (
+        f"{name} was not run: it comes with the records, and you have not run this code before. Read {path}; if you "
+        f"trust it, add {TRUST_OPTION}."
+    )
+
+
+def is_own(path: Path) -> bool:
+    """Return whether a file lies directly in the current folder, and that is no folder of runs. Folders below it do not
+    count: one of them may have been downloaded."""
+    here = Path.cwd().resolve()
+    holds_records = any((folder / _RECORDS).is_file() for folder in (here, *here.parents))
+    return path.resolve().parent == here and not holds_records and next(here.glob(f"*/{_RECORDS}"), None) is None
+
+
+def _ledger() -> Path | None:
+    """Return the folder with an empty file for each code that was run; None where no such folder is known."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    return state / "bench" / "code" if state.is_absolute() else None
+
+
+def _key(code: str) -> str:
+    return hashlib.blake2b(code.encode(), digest_size=20).hexdigest()

@@ -143,6 +143,18 @@ class DamagedRecordError(BenchError, ValueError):
     exit_code = 2
 
 
+def require_inside(folder: Path, paths: Iterable[Path]) -> None:
+    """Raise DamagedRecordError if one of these paths in a folder, or a folder on the way, is a link that leads out of
+    it: what is read, written or deleted there would not be the folder's own."""
+    depth = len(folder.parts)
+    for path in dict.fromkeys(Path(*one.parts[:end]) for one in paths for end in range(depth + 1, len(one.parts) + 1)):
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise DamagedRecordError(
+                f"{path}: is a link to {path.resolve()}, outside of {folder}. Put what it links to in its place, or "
+                "delete the link."
+            )
+
+
 def read_bytes(path: Path) -> bytes:
     """Raises DamagedRecordError if something that cannot be read, such as a folder, stands in the file's place."""
     try:

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+
+def _plain(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"{name!r} is not the plain name of a file or folder")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(_plain)]
+"""A name that leads nowhere else: whoever wrote the records must not choose what else is read or deleted."""
 
 
 class Part(BaseModel):

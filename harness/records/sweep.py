@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from harness.records.cell import CellRecord, is_cell_directory_name
+from harness.records.cell import EVALUATIONS, CellRecord, is_cell_directory_name
 from harness.records.counted import stand
-from harness.records.files import DamagedRecordError, read_json, write_json
-from harness.records.looks import Design, Evaluation, Look, Part, looks_at
+from harness.records.files import DamagedRecordError, read_json, require_inside, write_json
+from harness.records.looks import Design, Evaluation, Look, Part, PlainName, looks_at
 from harness.records.scores import Matching, is_accuracy, require_bins
 
 SCHEMA = 3
@@ -36,8 +36,8 @@ class CellEntry(Part):
     arm: str
     seed: int
     hash: str
-    dir: str
-    evaluation: str | None = None
+    dir: PlainName
+    evaluation: PlainName | None = None
     origin: dict[str, Any] | None = None
 
 
@@ -56,7 +56,7 @@ class Asked(Part):
     their device to the machine run on.
     """
 
-    file: str
+    file: PlainName
     profile: str
     folder: str
     settings: list[str] = []
@@ -132,7 +132,7 @@ class Tuning(Part):
     ranges: dict[str, dict[str, Any]] = {}
     trials: int
     seeds: list[int]
-    searches: dict[str, str]
+    searches: dict[str, PlainName]
     arms: dict[str, TunedArm]
 
 
@@ -144,7 +144,7 @@ class Screened(Part):
 
     best: int
     seeds: int
-    confirmed_in: str | None = None
+    confirmed_in: PlainName | None = None
     contrasts: list[dict[str, Any]] = []
 
 
@@ -356,8 +356,7 @@ def reading_around_damage(sweep: SweepRecord, read: Callable[[SweepRecord], Read
 
 
 def read_sweep(path: Path) -> SweepRecord:
-    """The sweep in a folder `runs/<sweep>`. FileNotFoundError if it was never run, DamagedRecordError for records that
-    this version cannot read."""
+    """The sweep in a folder. FileNotFoundError if it was never run, DamagedRecordError if it cannot be read."""
     file = path / "sweep.json"
     raw = read_json(file)
     if not isinstance(raw, dict):
@@ -373,7 +372,7 @@ def read_sweep(path: Path) -> SweepRecord:
     document = _from_schema_1(raw) if schema == 1 else raw
     try:
         # As JSON, in which a whole number stands for a real one.
-        return SweepRecord.model_validate_json(json.dumps(document | {"path": str(path)}))
+        sweep = SweepRecord.model_validate_json(json.dumps(document | {"path": str(path)}))
     except ValidationError as error:
         lacking = sorted(".".join(map(str, fault["loc"])) for fault in error.errors() if fault["type"] == "missing")
         if lacking and schema == 1:
@@ -387,6 +386,9 @@ def read_sweep(path: Path) -> SweepRecord:
         ]
         more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
         raise _damaged(file, "; ".join(faults[:_SHOWN_FAULTS]) + more) from None
+    read = (path / "cells" / cell.dir / EVALUATIONS / (cell.evaluation or "") for cell in sweep.cell_entries)
+    require_inside(path, read)
+    return sweep
 
 
 def _damaged(file: Path, fault: str) -> DamagedRecordError:

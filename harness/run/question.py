@@ -22,7 +22,7 @@ from evals.metrics import metric_facts, metrics_for
 from evals.tasks import get_task
 from evals.yaml_file import load_yaml
 from harness import plugins
-from harness.config.hashing import digest, semantic_hash, user_code
+from harness.config.hashing import digest, run_by, semantic_hash, user_code
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.plan import Plan, PlannedCell
@@ -118,12 +118,26 @@ def write_question(plan: Plan, home: Path, command: str, records: Sequence[CellR
     """Write sweep.json and the folder `question`; returns what the first holds. Raises RefusedError where they cannot
     be written. records: of the plan's cells, if they were just read."""
     folder = plan.folder(home)
+    _remember_code(plan)
     with _writable(folder):
         (home / "cache").mkdir(exist_ok=True)
         _keep_files(plan.request, plan.arms.values(), folder / KEPT)
         question = _question(plan, home, command, plan.records(home) if records is None else records)
         question.write()
     return question
+
+
+def _remember_code(plan: Plan) -> None:
+    """Note all code that this question runs as code that this user has run. Raise RefusedError if the question is that
+    of a run's records, whose code this user has never run."""
+    modules = {module.digest: module for spec in plan.arms.values() for module in user_code(spec)}
+    others = {code: name for spec in plan.arms.values() for code, name in run_by(spec).items()}
+    if plugins.is_for_records():
+        for module in modules.values():
+            plugins.require_trusted(module, str(plan.request.path))
+        for code, name in others.items():
+            plugins.user_code.require_known(code, name, plan.request.path)
+    plugins.user_code.remember([*map(plugins.user_code.of_module, [*modules.values(), *plugins.in_use()]), *others])
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import plugins
 from reports.drawing.rendering import RenderedFigure
 from reports.formats import percent, tokens
 from reports.page.glossary import with_terms
@@ -36,8 +37,11 @@ def write_page(
     """Write index.html, report.md, report.json, figures/*.svg and *.png, and the numbers of figures as data/*.csv.
 
     kind: `sweep` or `search`, the templates' name. content: what they show besides the figures. document: the contents
-    of report.json. The figures of an earlier report go, since it may have had records for more of them.
+    of report.json. The figures of an earlier report go, since it may have had records for more of them. Plug-ins that
+    were left out are named in all three.
     """
+    left_out = plugins.left_out()
+    document = document | ({"left_out": [{"sentence": one} for one in left_out]} if left_out else {})
     for folder in (out_dir / "figures", out_dir / "data"):
         folder.mkdir(parents=True, exist_ok=True)
     for earlier in list((out_dir / "figures").glob("*.svg")):
@@ -50,7 +54,7 @@ def write_page(
         write_text(out_dir / "data" / f"{figure.name}.csv", figure.csv)
     encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
     write_text(out_dir / "report.json", chain(encoder.iterencode(document), "\n"))
-    content = content | {"figures": figures}
+    content = content | {"figures": figures, "left_out": left_out}
     write_text(out_dir / "index.html", render_html(f"{kind}.html.j2", content))
     write_text(out_dir / "report.md", render_markdown(f"{kind}.md.j2", content))
 
@@ -88,6 +92,11 @@ def _render(template: str, content: dict[str, Any]) -> str:
     environment.filters |= {"markdown": _markdown, "percent": percent, "breakable": _breakable, "tokens": tokens}
     environment.filters |= {"code": _code, "terms": with_terms}
     return environment.get_template(template).render(content)
+
+
+def shipped_scripts() -> list[str]:
+    """Return the scripts that the templates put into pages, as they stand there."""
+    return [f"\n{(TEMPLATES / name).read_text(encoding='utf-8')}" for name in ("page.js", "samples.js")]
 
 
 def readable(text: str) -> str:

@@ -15,6 +15,7 @@ mail or among the artifacts of MLflow.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -174,6 +175,19 @@ def _files(collection: Collection) -> Iterator[tuple[str, str]]:
 
 def _call(name: str, text: str) -> str:
     return f'benchSamples("{name}",{text});\n'
+
+
+_CALL = re.compile(r'benchSamples\("[\w-]+",(.*)\);')
+
+
+def hands_on_data(script: str) -> bool:
+    """Return whether a script only hands on JSON, a call a line, as the scripts of a page of samples do."""
+    try:
+        for line in filter(None, script.split("\n")):
+            json.loads(found[1] if (found := _CALL.fullmatch(line)) else "")
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _write_page(path: Path, collection: Collection, content: dict[str, Any]) -> None:

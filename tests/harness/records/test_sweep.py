@@ -116,3 +116,29 @@ def test_records_from_before_the_schema_was_written_down_are_read(tmp_path: Path
 def test_an_alpha_that_is_no_level_is_damage(tmp_path: Path, alpha: float) -> None:
     with pytest.raises(DamagedRecordError, match=r"sweep\.json: is damaged: alpha: Input should be"):
         write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1, alpha=alpha)
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/elsewhere", "..", "a/b", ""])
+@pytest.mark.parametrize("field", ["dir", "evaluation"])
+def test_records_name_no_folder_but_their_own(tmp_path: Path, field: str, name: str) -> None:
+    write_sweep(tmp_path / "made", {"base": 0.0}, seeds=1)
+    document = json.loads((tmp_path / "made" / "sweep.json").read_text())
+    document["cells"][0][field] = name
+    (tmp_path / "made" / "sweep.json").write_text(json.dumps(document))
+    with pytest.raises(DamagedRecordError, match=f"cells.0.{field}: .* is not the plain name"):
+        read_sweep(tmp_path / "made")
+
+
+@pytest.mark.parametrize("link", ["cells", "cells/CELL", "cells/CELL/evaluations"])
+def test_a_link_that_leads_out_of_the_records_is_refused(tmp_path: Path, link: str) -> None:
+    cell = write_sweep(tmp_path / "made", {"base": 0.0}, seeds=1).cells[0].path.name
+    path = tmp_path / "made" / link.replace("CELL", cell)
+    (tmp_path / "elsewhere").mkdir()
+    path.rename(tmp_path / "aside") if path.exists() else None
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedRecordError, match=r"is a link to .*elsewhere, outside of"):
+        read_sweep(tmp_path / "made")
+    path.unlink()
+    (tmp_path / "made" / "inside").mkdir()
+    path.symlink_to(tmp_path / "made" / "inside")
+    assert len(read_sweep(tmp_path / "made").cells) == 1
