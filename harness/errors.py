@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection, Iterable
 from types import TracebackType
-from urllib.parse import unquote
 
 from harness.secrets import redact
 
@@ -95,24 +93,6 @@ def few(names: Collection[str], most: int = 6) -> str:
 
 def shown(value: object, most_characters: int = 120) -> str:
     """A value as it was given, for a message; of a long one the beginning and the end."""
-    text = repr(value)
+    text = redact(repr(value))  # first, because a cut may leave half of a secret
     cut = len(text) - most_characters
     return text if cut <= 0 else f"{text[: most_characters - 20]}... ({cut:,} characters left out) ...{text[-20:]}"
-
-
-_PASSWORDS = (
-    re.compile(r"(://[^:@/?\s]*:)(\S*)(?=@)"),
-    re.compile(r"([?&][^=&\s]*password=)([^&\s]*)", re.IGNORECASE),
-)
-"""Before the host, or among the driver's options."""
-
-
-def without_password(text: str, address: str = "") -> str:
-    """The text with *** for the passwords of addresses in it, and for that of `address` wherever it stands."""
-    for secret in (found[2] for pattern in _PASSWORDS for found in pattern.finditer(address)):
-        for written in {secret, unquote(secret)}:
-            if len(written) > 3:  # a shorter one is part of other words
-                text = text.replace(written, "***")
-    for pattern in _PASSWORDS:
-        text = pattern.sub(r"\1***", text)
-    return text

@@ -1,73 +1,152 @@
-"""The secrets in use, and the one function that takes them out of what is shown or recorded.
+"""The redactor: every record, log, event and line of output passes it, and it replaces the secrets that it knows.
 
-Every stream of the command line and of workers, every error that users see and every writer of JSON passes `redact`.
-Model text is left alone but for these secrets.
+It knows the environment variables whose names say that they hold one, passwords in the addresses of others, and what
+`register` is told. Worker processes inherit the environment, and so know the same.
 """
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import os
-from collections.abc import Callable
-from typing import TextIO
-from urllib.parse import quote, unquote, urlsplit
+import re
+import sys
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote
 
-_ALWAYS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_PASSWORD", "WANDB_API_KEY")
-"""Variables that the libraries in use read by themselves."""
-_FEWEST_CHARACTERS = 8
-"""A shorter secret, such as the `EMPTY` of a local server, is part of other words."""
-_NESTING = 2
-"""How often a message is quoted within another one: an exception's in a document's, say."""
-_ESCAPES: tuple[Callable[[str], str], ...] = (
-    lambda text: repr(text.encode())[2:-1],
-    lambda text: repr(text)[1:-1],
-    lambda text: json.dumps(text)[1:-1],
-    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+_NAMES = re.compile(r"(API_?KEY|ACCESS_KEY|SECRET_KEY|SECRET|TOKEN|PASSWORD|PASSWD)$", re.IGNORECASE)
+_COMMON = re.compile(r".{,7}|[a-z]{,15}|\d{,15}", re.DOTALL)
+"""Too short, a word or a number: these occur in other text, and replacing them would damage records."""
+_PASSWORDS = (
+    re.compile(r"(://[^:@/?\s]*:)(\S*)(?=@)"),
+    re.compile(r"([?&][^=&\s]*password=)([^&\s]*)", re.IGNORECASE),
 )
-_shown_as: dict[str, str] = {}
-"""The forms in which secrets appear -> what stands for them."""
+"""Before the host, or among the driver's options."""
+registered_variables: dict[str, None] = {}
+"""For programs that import nothing of ours: they inherit the values, but not which of them are secret."""
+_masks: dict[str, str] = {}
+"""What replaces each form of each secret; long forms first, because one may contain another."""
 
 
-def keep_variable(variable: str) -> None:
-    """Keep out what an environment variable holds, if it is set: the whole value and each line of it."""
-    value = os.environ.get(variable, "")
-    for part in (value.strip(), *value.split()):
-        keep(part, f"<{variable}>")
+def register(name: str, secret: str) -> None:
+    """Replace this secret by `<name>` from now on. It is also replaced word by word, because a log may break it."""
+    global _masks
+    parts = [part for part in (secret, *secret.split()) if not _COMMON.fullmatch(part)]
+    # Twice, as in the repr of a JSON document.
+    forms = {twice for part in parts for once in _forms(part) for twice in _forms(once)}
+    known = dict.fromkeys(forms, f"<{name}>") | _masks
+    _masks = dict(sorted(known.items(), key=lambda item: -len(item[0])))
 
 
-def keep_passwords_of(address: str) -> None:
-    """Keep out the password in the address of a database or server, if there is one."""
-    if password := urlsplit(address).password:
-        keep(unquote(password), "***")
+def register_variable(name: str) -> None:
+    """Replace the value of an environment variable from now on, if it is set."""
+    registered_variables[name] = None
+    register(name, os.environ.get(name, ""))
 
 
-def keep(secret: str, shown_as: str = "***") -> None:
-    """Keep a secret out of everything that is shown or recorded from here on."""
-    if len(secret) < _FEWEST_CHARACTERS:
-        return
-    forms = {secret, quote(secret), quote(secret, safe="")}
-    for _ in range(_NESTING):
-        for escape in _ESCAPES:
-            forms |= {escape(form) for form in forms}
-    _shown_as.update(dict.fromkeys(forms, shown_as))
+def register_address(name: str, address: str) -> None:
+    """Replace the passwords of an address from now on, also as the header of HTTP's basic authentication."""
+    for pattern in _PASSWORDS:
+        for before, password in pattern.findall(address):
+            for written in (password, unquote(password)):
+                register(name, written)
+                register(name, _basic(unquote(before.removeprefix("://").removesuffix(":")), written))
+
+
+def _forms(secret: str) -> set[str]:
+    """Return the forms in which messages and files show a text."""
+    quoted = {quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace"), html.escape(secret)}
+    as_json = {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    return {secret, repr(secret)[1:-1], repr(os.fsencode(secret))[2:-1], *quoted, *as_json}
+
+
+def _basic(user: str, password: str) -> str:
+    return base64.b64encode(os.fsencode(f"{user}:{password}")).decode()
 
 
 def redact(text: str) -> str:
-    """Return the text with every known secret replaced."""
-    if not _shown_as:
-        return text
-    for form in sorted(_shown_as, key=len, reverse=True):
-        if form in text:
-            text = text.replace(form, _shown_as[form])
+    for form, mask in _masks.items():
+        text = text.replace(form, mask)
     return text
 
 
-def guard(stream: TextIO) -> None:
-    """Let everything that is written to a stream pass `redact`."""
-    if not hasattr(stream, "_unguarded_write"):
-        stream._unguarded_write = write = stream.write  # type: ignore[attr-defined]
-        stream.write = lambda text: write(redact(text))  # type: ignore[method-assign]
+def redacted(value: Any) -> Any:
+    """Return a JSON document with all its strings redacted. Its keys stay, because readers look for them."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: redacted(item) for key, item in value.items()}
+    return [redacted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-for _variable in _ALWAYS:
-    keep_variable(_variable)
+def json_text(document: Any, **options: Any) -> str:
+    """Return the document as redacted JSON. options: of json.dumps."""
+    # Not in the text, where a replacement could break an escape.
+    return json.dumps(redacted(document) if _masks else document, **options)
+
+
+def copy_redacted(source: int, target: int) -> None:
+    """Copy from one file descriptor to another as text comes, until the source ends."""
+    longest, kept = max(map(len, _masks), default=1), ""
+    while chunk := os.read(source, 65536):
+        text = redact(kept + os.fsdecode(chunk))
+        # The end may be the beginning of a secret, whose rest the next read brings.
+        lengths = range(min(longest - 1, len(text)), 0, -1)
+        held = next((n for n in lengths if any(form.startswith(text[-n:]) for form in _masks)), 0)
+        kept = text[len(text) - held :]
+        _write(target, text[: len(text) - held])
+    _write(target, kept)
+
+
+def _write(target: int, text: str) -> None:
+    content = os.fsencode(text)
+    while content:
+        content = content[os.write(target, content) :]
+
+
+class _Redacting:
+    """An output stream that redacts what is written."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return int(self._stream.write(redact(text)))
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def redact_output() -> None:
+    """Redact what this process prints from now on, tracebacks included."""
+    sys.stdout, sys.stderr = _Redacting(sys.stdout), _Redacting(sys.stderr)  # type: ignore[assignment]
+
+
+def without_password(text: str, address: str = "") -> str:
+    """The text with *** for the passwords of addresses in it, and for that of `address` wherever it stands."""
+    for secret in (found[2] for pattern in _PASSWORDS for found in pattern.finditer(address)):
+        for written in {secret, unquote(secret)}:
+            if len(written) > 3:  # a shorter one is part of other words
+                text = text.replace(written, "***")
+    for pattern in _PASSWORDS:
+        text = pattern.sub(r"\1***", text)
+    return text
+
+
+def _register_environment() -> None:
+    for name, value in os.environ.items():
+        register_address(name, value)
+        # Not the path of a file that holds the secret. Path.exists() raises for a value longer than a name may be.
+        if _NAMES.search(name) and not os.path.exists(value):  # noqa: PTH110
+            register(name, value)
+    user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
+    if password:
+        register("MLFLOW_TRACKING_PASSWORD", _basic(user, password))
+
+
+_register_environment()

@@ -20,7 +20,7 @@ from evals.errors import EvalError
 from evals.grading import Reply
 from evals.prompts import Message
 from evals.yaml_file import Declared
-from harness.secrets import keep_variable
+from harness.secrets import register_variable
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
@@ -55,9 +55,9 @@ class ModelFile(Declared):
     timeout_s: float = Field(120.0, gt=0, description="time limit for one reply")
     patience_s: float = Field(600.0, ge=0, description="how long a server may be away before the cell is interrupted")
 
-    def model_post_init(self, context: Any) -> None:
-        if self.api_key_env is not None:
-            keep_variable(self.api_key_env)
+    def model_post_init(self, _: object) -> None:
+        if self.api_key_env is not None:  # its name need not say that it holds a secret
+            register_variable(self.api_key_env)
 
     @classmethod
     def _hole(cls) -> re.Pattern[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from harness import OUR_PACKAGES
-from harness.secrets import guard
+from harness.secrets import redact, redact_output
 
 if TYPE_CHECKING:
     from typer import TyperException
@@ -29,8 +29,7 @@ def main() -> None:
     # descriptor, so that what a library or a subprocess writes there would end in a record.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        guard(stream)
+    redact_output()
     # A notebook's kernel sets this for its child processes, to a matplotlib backend that our Python may lack.
     os.environ.pop("MPLBACKEND", None)
     _refuse_namesakes()
@@ -75,7 +74,7 @@ def _exit_code() -> int:
 def _refused(message: str, code: int) -> int:
     """Say why on stderr, as far as it can be written, and give the code back. Words as long as no name or path is, such
     as a number of thousands of digits, are shortened."""
-    message = _LONG_WORD.sub(lambda word: f"{word[0][:100]}...{word[0][-20:]}", message)
+    message = _LONG_WORD.sub(lambda word: f"{word[0][:100]}...{word[0][-20:]}", redact(message))
     with suppress(OSError):
         sys.stdout.flush()
     with suppress(OSError):

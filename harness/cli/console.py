@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import plugins
+from harness.secrets import json_text
 
 GAP = "  "
 INDENT = "  "
@@ -27,7 +27,7 @@ def print_json(document: Any) -> None:
     """One JSON document on stdout. If a reader of records goes without some of their code, it says so as `left_out`."""
     if isinstance(document, dict) and (left_out := plugins.left_out()):
         document = document | {"left_out": [{"sentence": one} for one in left_out]}
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json_text(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

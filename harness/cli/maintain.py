@@ -15,7 +15,8 @@ import typer
 
 from harness.cli.console import note, print_json, print_table
 from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption, home_folder, run_folder
-from harness.errors import BenchError, RefusedError, UnknownNameError, without_password
+from harness.errors import BenchError, RefusedError, UnknownNameError
+from harness.secrets import without_password
 
 LOW_DISK_GB = 2.0
 

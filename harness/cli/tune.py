@@ -27,7 +27,8 @@ from harness.cli.options import (
     numbers,
 )
 from harness.cli.run import watched
-from harness.errors import BenchError, RefusedError, without_password
+from harness.errors import BenchError, RefusedError
+from harness.secrets import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

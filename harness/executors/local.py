@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_place
 from harness.executors.slots import Slot
+from harness.secrets import redact
 
 STOP_WITHIN_S = 9.0
 """How long all workers together may take to stop before they are killed."""
@@ -126,7 +127,7 @@ class LocalPool:
     def _died(self, worker: _Worker, job: Job) -> Ended:
         code = worker.process.wait()
         worker.stderr.seek(0)
-        output = worker.stderr.read()[-_STDERR_TAIL_CHARACTERS:]
+        output = redact(worker.stderr.read())[-_STDERR_TAIL_CHARACTERS:]
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]

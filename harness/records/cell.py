@@ -36,6 +36,7 @@ from harness.records.rollouts import read_rollouts, rollout_files
 from harness.records.scores import read_scores
 from harness.records.status import CellState, checked_status, status_in, with_remedy
 from harness.records.tables import read_columns, read_parquet
+from harness.secrets import redact
 
 if TYPE_CHECKING:
     import pyarrow
@@ -133,6 +134,10 @@ class CellRecord:
     @property
     def log(self) -> Path:
         return self.path / "log.txt"
+
+    def add_to_log(self, text: str) -> None:
+        with self.log.open("a", encoding="utf-8") as handle:
+            handle.write(redact(text))
 
     def read_status(self) -> dict[str, Any]:
         """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive, and

@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, get_args, g
 
 from harness.errors import BenchError
 from harness.records.fence import aside_of, displaced_of, is_owned, require_owned, restore
-from harness.secrets import redact
+from harness.secrets import json_text
 
 Row = TypeVar("Row")
 _NAME_BYTES = 100
@@ -120,8 +120,8 @@ def file_name(name: str) -> str:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Atomically write strict JSON: NaN and infinities become null."""
-    text = redact(json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+    """Atomically write strict JSON: NaN and infinities become null, and secrets are redacted."""
+    text = json_text(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomic(path, lambda aside: _write_text(aside, text))
 
 
@@ -191,10 +191,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Append rows as one write. A kill can tear only the last line, which `read_jsonl` drops."""
-    text = "".join(json.dumps(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    """Append rows as one write, redacted. A kill can tear only the last line, which `read_jsonl` drops."""
+    text = "".join(json_text(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
     require_owned(path)
-    content = memoryview(redact(text).encode())
+    content = memoryview(text.encode())
     try:
         # The owner of a folder creates no file here: a late owner could bring back one that was removed.
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | (0 if is_owned(path) else os.O_CREAT), 0o666)

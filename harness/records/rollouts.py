@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.records.files import DamagedRecordError
 from harness.records.tables import REMEDY, as_array, read_parquet, require_values
+from harness.secrets import redact
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,9 +50,13 @@ def write_rollouts(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     types = _token_types()
     columns = dict.fromkeys(name for row in rows for name in row)
     table = pyarrow.table(
-        {name: pyarrow.array([row.get(name) for row in rows], type=types.get(name)) for name in columns}
+        {name: pyarrow.array([_shown(row.get(name)) for row in rows], type=types.get(name)) for name in columns}
     )
     pyarrow.parquet.write_table(table, path, compression="zstd", write_page_checksum=True)
+
+
+def _shown(value: Any) -> Any:
+    return redact(value) if isinstance(value, str) else value
 
 
 def spread(files: Sequence[Item], most: int) -> list[Item]:

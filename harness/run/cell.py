@@ -41,7 +41,6 @@ from harness.run.provenance import append_start
 from harness.sampling.chat_client import ServerAwayError
 from harness.sampling.code_tester import code_account
 from harness.sampling.store import SAMPLES_FILE, SampleStore
-from harness.secrets import redact
 from harness.training.checkpoint import Checkpoint, all_finite, checkpoint_path, load_latest, save_checkpoint
 from harness.training.optimizer import DivergedError
 from harness.training.past_weights import drop_past_weights, missing_past_weights
@@ -397,5 +396,4 @@ class CellLog:
     def note(self, message: str) -> None:
         """A line of log.txt."""
         require_owned(self.cell.log)
-        with self.cell.log.open("a", encoding="utf-8") as handle:
-            handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {redact(message)}\n")
+        self.cell.add_to_log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")

@@ -17,7 +17,6 @@ from harness.executors.base import Ended, Executor, Job
 from harness.records import CellRecord
 from harness.records.lease import hold_after
 from harness.records.status import CellState
-from harness.secrets import redact
 
 POLL_S = 1.0
 """How long the loop waits before it asks again for a job."""
@@ -178,8 +177,7 @@ def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ende
         case "damaged" if cell.state not in ("damaged", "done"):  # else the cell itself says so
             is_ours = record_state(job, cell, "damaged", ended.reason)
     if ended.output and is_ours:
-        with cell.log.open("a", encoding="utf-8") as handle:
-            handle.write(redact(ended.output))
+        cell.add_to_log(ended.output)
     return ended if is_ours else replace(ended, state="taken", reason="another process has run it since")
 
 

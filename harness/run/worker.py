@@ -45,7 +45,7 @@ from harness.records.files import DamagedRecordError, is_disk_full
 from harness.records.lease import Lease, LeaseTakenError, hold_in_turn
 from harness.run.loop import DISK_FULL, INTERRUPTED, POLL_S, CodeChangedError
 from harness.run.stages import CELL
-from harness.secrets import guard, redact
+from harness.secrets import json_text, redact_output
 
 if TYPE_CHECKING:
     from harness.models.start import StartingPoint
@@ -163,8 +163,7 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
         pool.close()
         _Now.is_watched_elsewhere = False
     if ended.output:
-        with CellRecord.at(home / job.path).log.open("a", encoding="utf-8") as log:
-            log.write(redact(ended.output))
+        CellRecord.at(home / job.path).add_to_log(ended.output)
     return ended.state, ended.reason if ended.job is first else ended.reason_and_place
 
 
@@ -224,8 +223,8 @@ class _Now:
 
     stopping: Stopping | None = None
     """How to ask the running job to stop; None without one."""
-    log: Path | None = None
-    """The log file of the running cell."""
+    cell: CellRecord | None = None
+    """The running cell, which has a log."""
     is_watched_elsewhere = False
     """Whether other processes run the job, whose heartbeats are passed on."""
 
@@ -234,8 +233,7 @@ def main() -> None:
     home = Path(sys.argv[1])
     events, lock = os.dup(sys.stdout.fileno()), threading.Lock()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    for stream in (sys.stdout, sys.stderr):
-        guard(stream)
+    redact_output()
     # Ctrl-C in a terminal reaches the whole process group; the parent decides what happens to the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A scheduler may send SIGTERM to all processes of a cell; only rank 0 acts on it, and the others follow it.
@@ -243,7 +241,7 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, _cancel)
 
     def tell(event: dict[str, Any]) -> None:
-        line = memoryview((redact(json.dumps(event)) + "\n").encode())
+        line = memoryview((json_text(event) + "\n").encode())
         with lock, suppress(BrokenPipeError):  # stdin tells when the parent is gone
             while line:
                 line = line[os.write(events, line) :]
@@ -273,7 +271,7 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell
             state, reason = _do(document, home, start, lambda event: tell({"event": "progress", **event}), stopping)
         except Interrupted:
             state, reason = "interrupted", INTERRUPTED if stopping.is_for_good else "cancelled"
-        _Now.stopping = _Now.log = None
+        _Now.stopping = _Now.cell = None
         tell({"event": "ended", "state": state, "reason": reason})
         if stopping.is_for_good:
             return
@@ -287,7 +285,7 @@ def _do(
         job = Job.from_json(document).in_slot()
     except RefusedError as error:  # a plug-in that existed when the job was planned is gone
         return "invalid", str(error)
-    _Now.log = CellRecord.at(home / job.path).log if job.kind == CELL else None
+    _Now.cell = CellRecord.at(home / job.path) if job.kind == CELL else None
     return run_job(job, home, start, tell, stopping)
 
 
@@ -361,17 +359,16 @@ def _watch(main_thread: int, tell: Tell) -> None:
             faulthandler.cancel_dump_traceback_later()
             time.sleep(LOOK_EVERY_S)
             continue
-        now_s, log = time.monotonic(), _Now.log
+        now_s, cell = time.monotonic(), _Now.cell
         # This process may have been suspended for hours.
         still_s, looked_s = still_s + min(now_s - looked_s, COUNTED_AT_ONCE_S), now_s
         now, at = _whereabouts(sys._current_frames()[main_thread])
         if now != place:
             place, still_s, is_logged = now, 0.0, False
-        if still_s >= NAMED_AFTER_S and log is not None and not is_logged:
+        if still_s >= NAMED_AFTER_S and cell is not None and not is_logged:
             is_logged = True
             stack = "".join(traceback.format_stack(sys._current_frames()[main_thread]))
-            with log.open("a", encoding="utf-8") as handle:
-                handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} no progress for {still_s:.0f} s:\n{stack}")
+            cell.add_to_log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} no progress for {still_s:.0f} s:\n{stack}")
         if now_s - told_s >= BEAT_S:
             told_s = now_s
             tell({"event": "progress", "still_s": still_s, "at": at})

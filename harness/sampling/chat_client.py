@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from evals.prompts import Message
 from harness.errors import BenchError, RefusedError, shown
-from harness.secrets import keep_variable, redact
+from harness.secrets import redact, register_variable
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -118,23 +118,23 @@ class ChatClient:
 
 
 def read_key(variable: str, address: str) -> str:
-    """Return the key that an environment variable holds for an address, without white space around it.
+    """Return the key in an environment variable, without white space around it, such as the line break of a file.
 
-    Raises RefusedError for a key that is missing or cannot be sent in a header; the message does not show it.
+    Raises RefusedError, without the value, if it is missing or cannot be a key.
     """
-    keep_variable(variable)
     key = os.environ.get(variable, "").strip()
+    holds = f"the environment variable {variable}, which holds the key for {address},"
     if not key:
         raise RefusedError(
-            f"the environment variable {variable}, which holds the key for {address}, is not set. Set it where bench "
-            "runs, or leave api_key_env out of the judge's file if no key is needed."
+            f"{holds} is not set. Set it where bench runs, or leave api_key_env out of the judge's file if no key is "
+            "needed."
         )
-    if (fault := re.search(r"[^!-~]", key)) is not None:
-        what = "white space" if fault[0].isspace() else "a character that is not printable ASCII"
+    if not re.fullmatch("[!-~]+", key):
         raise RefusedError(
-            f"the environment variable {variable}, which holds the key for {address}, contains {what} at character "
-            f"{fault.start() + 1} of {len(key)}. A key is one word of printable ASCII characters: set it again."
+            f"{holds} has white space, a line break or a character that is not printable ASCII in its value. A key is "
+            "one word of printable ASCII: set the variable to the key alone."
         )
+    register_variable(variable)
     return key
 
 
@@ -231,7 +231,7 @@ class _Asking:
         if status in _WORTH_ANOTHER_TRY or status >= 500:
             raise _NotNowError(f"HTTP {status}", _seconds(response.headers.get("Retry-After")))
         client = self._client
-        said = redact(received[:2000].decode(errors="replace").strip())  # servers quote the key that they reject
+        said = redact(received.decode(errors="replace").strip())[:2000]  # servers quote the key that they reject
         raise RefusedError(
             f"the judge {client.model} at {client.address} refuses a question with HTTP {status}: {shown(said, 400)}. "
             "Correct address, model, key or text in the judge's file, or start the server with a longer context."

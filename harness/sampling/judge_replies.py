@@ -99,7 +99,7 @@ def judges_in(home: Path, on_waiting: OnWaiting = lambda sentence, is_away: None
 
 
 def require_askable(judge: Asking) -> None:
-    """Raise RefusedError if the judge's key is missing or malformed, or its local model is missing."""
+    """Raise RefusedError if the judge's key is missing or cannot be one, or its local model is missing."""
     file = judge.file
     if file.address is not None and file.api_key_env is not None:
         read_key(file.api_key_env, file.address)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from harness.config.search import Pruner, Sampler
-from harness.errors import BenchError, RefusedError, few, nearest, without_password
-from harness.secrets import keep_passwords_of
+from harness.errors import BenchError, RefusedError, few, nearest
+from harness.secrets import register_address, without_password
 
 if TYPE_CHECKING:
     import optuna
@@ -110,6 +110,7 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    register_address("--storage", url or "")
     if url is None:
         path = folder / JOURNAL
         _cut_torn_line(path)
@@ -120,7 +121,6 @@ def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
             raise RefusedError(f"{path}: is not a journal of a study ({error}). Restore it, or move it away.") from None
     from sqlalchemy.exc import SQLAlchemyError
 
-    keep_passwords_of(url)
     try:
         return _open_database(url)
     except (SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:

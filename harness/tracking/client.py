@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from harness.errors import BenchError, without_password
-from harness.secrets import keep_passwords_of
+from harness.errors import BenchError
+from harness.secrets import redact, register_address, without_password
 from harness.tracking.database import opening, own_database, tagged
 
 ARTIFACTS = "mlartifacts"
@@ -42,7 +42,9 @@ class MirrorError(BenchError):
 def tracking_uri(home: Path) -> str:
     """Where the sweeps under `home` are mirrored: `MLFLOW_TRACKING_URI`, else the SQLite file `<home>/mlflow.db`. It
     may hold a password: show it through `without_password`."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{own_database(home)}"
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{own_database(home)}"
+    register_address("MLFLOW_TRACKING_URI", uri)
+    return uri
 
 
 @contextmanager
@@ -54,7 +56,6 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    keep_passwords_of(uri)
     try:
         _require_server(uri)
     except (OSError, ValueError) as error:
@@ -70,7 +71,7 @@ def talking_to_mlflow(uri: str) -> Iterator[None]:
 
 
 def _late(uri: str, error: Exception) -> MirrorError:
-    reason = (without_password(str(error), uri).splitlines() or [type(error).__name__])[0]
+    reason = (redact(without_password(str(error), uri)).splitlines() or [type(error).__name__])[0]
     return MirrorError(
         f"MLflow at {without_password(uri)} is not up to date: {reason:.200}\n"
         "The records are complete. Once MLflow can be reached, `bench sync` brings it up to date."

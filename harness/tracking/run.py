@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.records.files import ProblemRow
+from harness.secrets import redact, redacted
 from harness.tracking.curves import Curves, mlflow_name, value_curves
 from harness.tracking.store import add_metrics, add_params
 
@@ -54,7 +55,7 @@ class MirroredRun:
     ) -> MirroredRun:
         """A new run of whoever runs this process; without `start_ms` it begins now."""
         tags = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL"} | tags
-        run = cls._of(client, client.create_run(experiment_id, start_time=start_ms, tags=tags, run_name=name))
+        run = cls._of(client, client.create_run(experiment_id, start_time=start_ms, tags=redacted(tags), run_name=name))
         run.has_points = False
         return run
 
@@ -89,6 +90,7 @@ class MirroredRun:
     def log_params(self, params: dict[str, str]) -> None:
         from mlflow.entities import Param
 
+        params = redacted(params)
         if not add_params(self.client, self.run_id, params):
             self.client.log_batch(self.run_id, params=[Param(*item) for item in params.items()])
 
@@ -105,7 +107,7 @@ class MirroredRun:
         """As `log_file`, a file with this text."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
-            path.write_text(text, encoding="utf-8")
+            path.write_text(redact(text), encoding="utf-8")
             self.log_file(path)
 
     def log_table(self, name: str, table: dict[str, Any]) -> None:
@@ -116,7 +118,7 @@ class MirroredRun:
     def set_tags(self, tags: dict[str, str]) -> None:
         from mlflow.entities import RunTag
 
-        changed = {key: value for key, value in tags.items() if self.tags.get(key) != value}
+        changed = {key: value for key, value in redacted(tags).items() if self.tags.get(key) != value}
         self.client.log_batch(self.run_id, tags=[RunTag(*item) for item in changed.items()])
         self.tags |= changed
 

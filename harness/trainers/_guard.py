@@ -1,7 +1,7 @@
 """Runs a program at the head of a process group, and ends the group when bench is gone, however it went. Started by its
-path, so that it imports nothing of ours:
+path, so that it imports nothing of ours but the redactor, through which the program's output goes:
 
-    _guard.py <grace_s> <word> ...
+    _guard.py <grace_s> <variables with secrets, by commas> <word> ...
 
 A line on stdin asks the program to stop (SIGTERM); the end of stdin means that bench wants it gone, or is gone itself:
 after `grace_s` the whole group is killed. It exits as the program did, with 128 + the signal's number if one ended it,
@@ -15,22 +15,35 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 LOOK_EVERY_S = 0.05
+COPIED_WITHIN_S = 0.5
 
 
 def main() -> None:
-    grace_s, argv = float(sys.argv[1]), sys.argv[2:]
+    grace_s, variables, argv = float(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]
+    sys.path.append(str(Path(__file__).parents[2]))
+    from harness.secrets import copy_redacted, register_variable
+
+    for name in variables:
+        register_variable(name)
     # Handlers, not SIG_IGN, which the program would inherit.
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, lambda number, frame: None)
     try:
-        program = subprocess.Popen(argv, stdin=subprocess.DEVNULL, process_group=0)
+        program = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0
+        )
     except OSError as error:
         print(f"{argv[0]}: cannot be started ({error.strerror})", file=sys.stderr, flush=True)
         os._exit(127)
+    assert program.stdout is not None
+    copying = threading.Thread(target=copy_redacted, args=(program.stdout.fileno(), 1), daemon=True)
+    copying.start()
     while program.poll() is None:
         if select.select([0], [], [], LOOK_EVERY_S)[0]:
             is_over = not os.read(0, 1024)
@@ -42,6 +55,7 @@ def main() -> None:
                 break
     send(program.pid, signal.SIGKILL)  # also what it left behind
     code = program.wait()
+    copying.join(COPIED_WITHIN_S)  # longer only if a process outside the group holds the pipe
     os._exit(code if code >= 0 else 128 - code)
 
 

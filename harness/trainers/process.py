@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.config.trainer import OutsideTrainer
 from harness.errors import RefusedError
-from harness.secrets import redact
+from harness.secrets import registered_variables
 
 GUARD = Path(__file__).with_name("_guard.py")
 GRACE_S = 6.0
@@ -45,7 +45,7 @@ class Process:
         self._log, self._begin = log, log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(GUARD), str(GRACE_S), *argv],
+                [sys.executable, "-I", "-S", str(GUARD), str(GRACE_S), ",".join(registered_variables), *argv],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -91,9 +91,6 @@ class Process:
         with suppress(BrokenPipeError):
             self._guard.stdin.close()
         self._guard.wait(GRACE_S + _KILLED_WITHIN_S)
-        said = self._log.read_bytes().decode(errors="surrogateescape")
-        if (kept := redact(said)) != said:
-            self._log.write_bytes(kept.encode(errors="surrogateescape"))
 
 
 class Watch:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import plugins
+from harness.secrets import redact
 from reports.drawing.rendering import RenderedFigure
 from reports.formats import percent, tokens
 from reports.page.glossary import with_terms
@@ -64,7 +65,7 @@ def write_text(path: Path, text: Iterable[str]) -> None:
     `bench ui` may write it at once. text: a string, or the parts of one that is never to be held as a whole."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with aside.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines([text] if isinstance(text, str) else text)
+        file.writelines(map(redact, [text] if isinstance(text, str) else text))
     aside.replace(path)
 
 
