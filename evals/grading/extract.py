@@ -51,7 +51,8 @@ _UNIT = r"(?:(?:\s|\\text\s*\{\s*)+(?!(?:and|or|to)\b)[^\W\d_]+\}?){0,2}"
 _PERHAPS = r"(?:\s+(?:maybe|perhaps|possibly|even|about|up\s+to))?"
 _LINK = rf"(?:,?(?:\s|\\text\s*\{{\s*)*\b(?:or|to|through){_PERHAPS}[\s}}]+|\s?-\s?)"
 _LINK_AND = r"(?:\s|\\text\s*\{\s*)*\band[\s}]+"
-_NOT_WITHIN = r"(?<![\w.,/^_+=×$-])(?<![-+*/=×]\s)(?<![^*]\*)"
+# Not as a term of a longer expression: "+ $160 or ...".
+_NOT_WITHIN = r"(?<![\w.,/^_+=×-])(?<![-+*/=×]\s)(?<![-+*/=×][$\\])(?<![-+*/=×]\s[$\\])(?<![-+*/=×]\s\\\$)(?<![^*]\*)"
 _TOGETHER = re.compile(
     rf"{_NOT_WITHIN}(?:{AMOUNT}|[0-9]+['′]\s?[0-9]+|(?:{_ONE_OF}{_UNIT}{_LINK})+{_ONE_OF})"
     rf"|\bbetween\s+{_ONE_OF}{_UNIT}{_LINK_AND}{_ONE_OF}",
@@ -236,14 +237,15 @@ def _extract_last_result(text: str) -> str | None:
         return None
     together = _numbers_together(text, last)
     maths = _maths_around(text, last.start(), last.end())
-    if together is not None and (maths is None or together[0] not in maths):
-        return together[0]
+    goes_on = _GOES_ON.match(text, last.end())
+    if together is not None and (maths is None or together[0].strip("$\\()*") not in maths):
+        return None if goes_on else together[0]
     if maths is not None:
         return maths
     for matrix in _MATRIX.finditer(text):
         if matrix.start() < last.start() < matrix.end():
             return matrix[0]
-    if _GOES_ON.match(text, last.end()) or _PART_OF.search(text[max(0, last.start() - 8) : last.start()]):
+    if goes_on or _PART_OF.search(text[max(0, last.start() - 8) : last.start()]):
         return None
     return last[0]
 

@@ -74,6 +74,9 @@ CHAIN = [
     ("He has $250 in 10 days", "10"),
     ("30 + $160 or $190", "$190"),
     ("She has 3 days and $20", "$20"),
+    ("we get $5-12i$", "5-12i"),
+    ("we get 5-12i", None),
+    ("we get \\(6 - 9\\)", "6 - 9"),
     # Decimals that go on
     ("so it is 2.66...", "2.66..."),
     ("The answer is 2.66... because it repeats", "2.66..."),
