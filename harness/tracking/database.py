@@ -4,20 +4,26 @@ one is made anew.
 MLflow keeps the absolute address of every run's files. A home that was copied would write into the files of the
 original, and one that was moved would not find them: so the addresses are rewritten before MLflow reads them.
 
-Nobody makes this database while it is looked at: whoever opens it waits for its turn, so one that is not whole was left
-by a process that was killed, or by a disk that was full."""
+MLflow takes seconds to make or migrate a database, in many transactions, and cannot go on where it was stopped. So both
+happen under a lock in a file beside this one, which takes its place once its schema is complete. A file of that name
+that is found under the lock was left by a process that was killed."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_SIDES = ("-journal", "-wal", "-shm")
+"""What SQLite appends to the name of a database for its own files beside it."""
+_OF_THE_SCHEMA = ("alembic_version", "workspaces")
+"""Tables that MLflow's migrations fill, also where there is no run."""
 _WAIT_S = 20.0
 _CHECKED: set[Path] = set()
 """Databases that this process has opened: MLflow holds on to a file, so that none may take its place."""
@@ -29,18 +35,18 @@ def own_database(home: Path) -> Path:
 
 @contextmanager
 def opening(database: Path, artifacts: str) -> Iterator[None]:
-    """Open the database in here: it is whole or absent, and the files of its runs lie in the folder `artifacts` (an
-    address). Raises OSError."""
+    """Open the database in here: it has the schema of the installed MLflow, and the files of its runs lie in the folder
+    `artifacts` (an address). Raise OSError if it cannot be used, and SQLAlchemyError if it cannot be migrated."""
     with database.with_name(".mlflow.lock").open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if database not in _CHECKED:
-            if _is_torn(database):
-                aside = _set_aside(database)
-                _log.warning(
-                    f"{database} is damaged: it is set aside as {aside.name}, and a new one is made from the records. "
-                    "`bench sync` mirrors all sweeps and evaluations again."
-                )
-            _move_along(database, artifacts)
+            try:
+                if _is_damaged(database):
+                    _set_aside(database)
+                _complete(database)
+                _move_along(database, artifacts)
+            except sqlite3.DatabaseError as error:  # e.g. locked for too long
+                raise OSError(f"{database}: {error}") from error
         yield
         _CHECKED.add(database)
 
@@ -65,53 +71,118 @@ def tagged(database: Path, artifacts: str, tags: Mapping[str, str]) -> str | Non
     return None if found is None else str(found[0])
 
 
-def _is_torn(database: Path) -> bool:
-    """Whether SQLite cannot read it, or MLflow was stopped while it made it: the first experiment comes last."""
-    if not database.exists() or database.stat().st_size == 0:
+def _is_damaged(database: Path) -> bool:
+    """Return whether SQLite finds it damaged and no run in it can be read. Raise OSError if one can."""
+    if not database.exists():
         return False
-    try:
-        with closing(sqlite3.connect(database, timeout=_WAIT_S)) as connection:
-            [(verdict,)] = connection.execute("PRAGMA quick_check(1)").fetchall()
-            return verdict != "ok" or not _has_experiments(connection)
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode not in _DAMAGED:  # e.g. locked for too long
-            raise OSError(f"{database}: {error}") from error
-        return True
+    with closing(sqlite3.connect(database, timeout=_WAIT_S)) as connection:
+        try:
+            if connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]:
+                return False
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF not in _DAMAGED:
+                raise
+        with suppress(sqlite3.DatabaseError):
+            if connection.execute("SELECT 1 FROM runs LIMIT 1").fetchall():
+                raise OSError(
+                    "the file is damaged, but runs in it can be read: restore it from a copy, or move it away"
+                )
+    return True
 
 
-def _has_experiments(connection: sqlite3.Connection) -> bool:
-    tables = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'experiments'").fetchall()
-    return bool(tables and connection.execute("SELECT 1 FROM experiments LIMIT 1").fetchall())
-
-
-def _set_aside(database: Path) -> Path:
-    """Rename it; returns where it is now. SQLite's own files beside it go as SQLite opens it."""
+def _set_aside(database: Path) -> None:
     number = 1
     while (aside := database.with_name(f"{database.name}.damaged-{number}")).exists():
         number += 1
-    return database.rename(aside)
+    # The database goes last: after a kill, the next process finds it and the same number.
+    for side in (*_SIDES, ""):
+        with suppress(FileNotFoundError):
+            database.with_name(f"{database.name}{side}").rename(f"{aside}{side}")
+    _log.warning(
+        f"{database} is damaged: it is set aside as {aside.name}, and a new one is made from the records. `bench sync` "
+        "mirrors all sweeps and evaluations again."
+    )
+
+
+def _complete(database: Path) -> None:
+    """Give the database the schema of the installed MLflow. Make a new one if there is none, or if it holds nothing:
+    MLflow was stopped while it made it. Raise OSError if this MLflow does not know its schema."""
+    from alembic.script import ScriptDirectory
+    from alembic.util import CommandError
+    from mlflow.store.db import utils
+    from mlflow.store.tracking.dbmodels.initial_models import Base as FirstTables
+    from sqlalchemy import event
+
+    making = database.with_name(f".{database.name}.making")
+    for side in ("", *_SIDES):
+        making.with_name(f"{making.name}{side}").unlink(missing_ok=True)
+    before = database if database.exists() else ":memory:"
+    with closing(sqlite3.connect(before, timeout=_WAIT_S, isolation_level=None)) as old:
+        migrations, revision = ScriptDirectory.from_config(utils._get_alembic_config("")), _revision(old)
+        if revision == migrations.get_current_head():
+            return
+        try:
+            migrations.get_revisions(revision or ())
+        except CommandError as error:
+            raise OSError(f"another version of MLflow made it ({error})") from error
+        old.execute("PRAGMA journal_mode = DELETE")  # so that all it holds is in the one file
+        if _holds_rows(old):
+            # Nobody writes into it before the new one has its place. (An empty one would begin a journal here, which
+            # SQLite would play back into the new one after a kill.)
+            old.execute("BEGIN IMMEDIATE")
+            with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(making)) as copy:
+                source.backup(copy)
+        engine = utils.create_sqlalchemy_engine(f"sqlite:///{making}")
+        # A hundred commits need not wait for the disk: the file is on it before it is renamed.
+        event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
+        try:
+            FirstTables.metadata.create_all(engine)
+            utils._upgrade_db(engine)
+        finally:
+            engine.dispose()
+        with making.open("rb") as file:
+            os.fsync(file.fileno())
+        for side in _SIDES:  # of an earlier database of this name: SQLite would play them back into the new one
+            database.with_name(f"{database.name}{side}").unlink(missing_ok=True)
+        making.replace(database)
+
+
+def _revision(connection: sqlite3.Connection) -> str | None:
+    """Return the schema's revision, or None if there is none."""
+    if "alembic_version" not in _tables(connection):
+        return None
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return None if row is None else str(row[0])
+
+
+def _holds_rows(connection: sqlite3.Connection) -> bool:
+    """Return whether it holds anything but the schema."""
+    return any(
+        connection.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchall()
+        for table in _tables(connection)
+        if table not in _OF_THE_SCHEMA and not table.startswith("sqlite_")
+    )
+
+
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 
 def _move_along(database: Path, artifacts: str) -> None:
     """Rewrite the addresses of files that lay in a folder of this name, in another home."""
-    if not database.exists() or database.stat().st_size == 0:
-        return
     name = artifacts.rpartition("/")[2]
-    try:
-        with closing(sqlite3.connect(database, timeout=_WAIT_S)) as connection, connection:
-            moved = connection.execute(
-                "SELECT experiment_id, artifact_location FROM experiments"
-                " WHERE artifact_location LIKE 'file:%/' || ? AND artifact_location != ?",
-                (name, artifacts),
-            ).fetchall()
-            for experiment, before in moved:
-                connection.execute(
-                    "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (artifacts, experiment)
-                )
-                connection.execute(
-                    "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?)"
-                    " WHERE experiment_id = ? AND substr(artifact_uri, 1, ?) = ?",
-                    (artifacts, len(before) + 1, experiment, len(before), before),
-                )
-    except sqlite3.DatabaseError as error:
-        raise OSError(f"{database}: {error}") from error
+    with closing(sqlite3.connect(database, timeout=_WAIT_S)) as connection, connection:
+        moved = connection.execute(
+            "SELECT experiment_id, artifact_location FROM experiments"
+            " WHERE artifact_location LIKE 'file:%/' || ? AND artifact_location != ?",
+            (name, artifacts),
+        ).fetchall()
+        for experiment, before in moved:
+            connection.execute(
+                "UPDATE experiments SET artifact_location = ? WHERE experiment_id = ?", (artifacts, experiment)
+            )
+            connection.execute(
+                "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?)"
+                " WHERE experiment_id = ? AND substr(artifact_uri, 1, ?) = ?",
+                (artifacts, len(before) + 1, experiment, len(before), before),
+            )
