@@ -124,7 +124,7 @@ class _Redacting:
 
 def redact_output() -> None:
     """Redact what this process prints from now on, tracebacks included."""
-    sys.stdout, sys.stderr = _Redacting(sys.stdout), _Redacting(sys.stderr)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = _Redacting(sys.stdout), _Redacting(sys.stderr)
 
 
 def without_password(text: str, address: str = "") -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow.parquet
@@ -21,7 +22,7 @@ from harness.records.files import append_jsonl, read_json, read_jsonl, write_jso
 from harness.secrets import without_password
 from harness.trainers.process import Process
 from tests.harness.run import bench
-from tests.harness.sampling.judge_server import serving, write_judge
+from tests.harness.sampling.judge_server import Fault, serving, write_judge
 
 KEY = """sk-"Q7\\n'/+&%<x>=9"""
 """Every form of it differs from the others."""
@@ -63,14 +64,14 @@ def f(group, context):
 @pytest.mark.slow
 def test_a_key_that_servers_and_code_quote_is_nowhere(tmp_path: Path) -> None:
     quoting = " ".join(FORMS)
-    refusal = 401, f"wrong key: Authorization: Bearer {quoting}".encode(), {}
+    refusal: Fault = 401, f"wrong key: Authorization: Bearer {quoting}".encode(), {}
     home = tmp_path / "home"
     (tmp_path / "leaky.py").write_text(LEAKY.format(key="'JUDGE'"))
     (tmp_path / "leaky_too.py").write_text(LEAKY.format(key="'SOME_API_KEY'"))
     with serving(lambda question: f"Bearer {quoting} Verdict: yes") as server, serving(str, [refusal] * 999) as other:
         for name, address in (("echo", server.address), ("refuse", other.address)):
-            write_judge(tmp_path, f"{name}.yaml", address=address, api_key_env="JUDGE")
-        arms = {
+            write_judge(tmp_path, f"{name}.yaml", address=address, model=name, api_key_env="JUDGE")
+        arms: dict[str, dict[str, Any]] = {
             "echo": {"reward.grader": "echo.yaml"},
             "refused": {"reward.grader": "refuse.yaml"},
             "code": {"reward.grader": "echo.yaml", "reward.parts": {"correct": 1.0, "leaky:f": 1.0}},
@@ -97,11 +98,13 @@ def test_a_key_that_servers_and_code_quote_is_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key", ["sk-first-half\nsecond-half", "sk-first-half second-half", "sk-first-half-schlüssel"], ids=ascii
 )
-def test_what_is_no_key_is_refused_without_it(tmp_path: Path, key: str) -> None:
+def test_what_is_no_key_is_refused_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("JUDGE", key)
+    (tmp_path / "home").mkdir()
     with serving(lambda question: "Verdict: yes") as server:
         write_judge(tmp_path, address=server.address, api_key_env="JUDGE")
         sweep = bench.write_sweep(tmp_path, {"judged": {"reward.grader": "judge.yaml"}, "ruled": {}}, seeds=1)
-        code, said = bench_with(tmp_path / "home", {"JUDGE": key}, "run", str(sweep))
+        code, said = bench.run_here(sweep, tmp_path / "home")
     assert code == 2
     assert "JUDGE, which holds the key for" in said
     assert "set the variable to the key alone" in said
