@@ -65,9 +65,10 @@ def last_stated_choice(text: str) -> str | None:
     In running text small letters count only in brackets: "a" is a word.
     """
     plain = " ".join(_MARK_UP.sub(" ", text).split())
-    *earlier, last = list(_STATED.finditer(plain)) or list(_BRACKETED.finditer(plain)) or [None]
-    if last is None:
+    stated = list(_STATED.finditer(plain)) or list(_BRACKETED.finditer(plain))
+    if not stated:
         return parse_choice(text)
+    *earlier, last = stated
     letter = _named(last)
     if _ONE_MORE.match(plain, last.end()):
         return None
