@@ -52,7 +52,10 @@ _PERHAPS = r"(?:\s+(?:maybe|perhaps|possibly|even|about|up\s+to))?"
 _LINK = rf"(?:,?(?:\s|\\text\s*\{{\s*)*\b(?:or|to|through){_PERHAPS}[\s}}]+|\s?-\s?)"
 _LINK_AND = r"(?:\s|\\text\s*\{\s*)*\band[\s}]+"
 # Not as a term of a longer expression: "+ $160 or ...".
-_NOT_WITHIN = r"(?<![\w.,/^_+=×-])(?<![-+*/=×]\s)(?<![-+*/=×][$\\])(?<![-+*/=×]\s[$\\])(?<![-+*/=×]\s\\\$)(?<![^*]\*)"
+_NOT_WITHIN = (
+    r"(?=[0-9$£€¥₹\\*])(?<![\w.,/^_+=×-])(?<![-+*/=×]\s)(?<![-+*/=×][$\\])(?<![-+*/=×]\s[$\\])(?<![-+*/=×]\s\\\$)"
+    r"(?<![^*]\*)"
+)
 _TOGETHER = re.compile(
     rf"{_NOT_WITHIN}(?:{AMOUNT}|[0-9]+['′]\s?[0-9]+|(?:{_ONE_OF}{_UNIT}{_LINK})+{_ONE_OF})"
     rf"|\bbetween\s+{_ONE_OF}{_UNIT}{_LINK_AND}{_ONE_OF}",
@@ -101,18 +104,25 @@ def extract_boxed(text: str) -> str | None:
     """The content of the last `\\boxed{}`. If boxes are nested, the inner one counts. Boxes of one list, such as
     "$x_1=\\boxed{4}, x_2=\\boxed{-1}$", count together, or as one if they are equal. None if the last box was cut off.
     """
-    boxes, is_cut_off = _boxes(text)
+    return _boxed(text)[0]
+
+
+def _boxed(text: str) -> tuple[str | None, bool]:
+    """Return what `extract_boxed` does, and whether an answer was cut off in its box."""
+    boxes, is_cut_off = _boxes(text) if "\\box" in text or "\\fbox" in text else ([], False)
     if not boxes or is_cut_off:
-        return None
+        return None, is_cut_off
     contents = [text[boxes[-1][1] : boxes[-1][2]]]
     for earlier, later in zip(reversed(boxes[:-1]), reversed(boxes), strict=False):
         between = " ".join(text[earlier[3] : min(later[0], earlier[3] + _MAX_BETWEEN_BOXES)].split())
         if later[0] - earlier[3] > _MAX_BETWEEN_BOXES or not _BETWEEN_BOXES.fullmatch(_MARK_UP.sub(" ", between)):
             break
         contents.append(text[earlier[1] : earlier[2]])
+    if len(contents) == 1:
+        return contents[0], False
     values = {parse_number(content) for content in contents}
     is_one = len(set(contents)) == 1 or (len(values) == 1 and None not in values)
-    return contents[0] if is_one else ", ".join(reversed(contents))
+    return contents[0] if is_one else ", ".join(reversed(contents)), False
 
 
 def _boxes(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
@@ -188,10 +198,10 @@ def extract_last_number(text: str) -> str | None:
 
 def extract_choice(text: str) -> str | None:
     """The last box, else the letter that the text names last. None if the last box was cut off."""
-    if _boxes(text)[1]:
-        return None
-    boxed = extract_boxed(text)
-    return boxed if boxed is not None and bare(boxed) else last_stated_choice(text)
+    boxed, is_cut_off = _boxed(text)
+    if is_cut_off or (boxed is not None and bare(boxed)):
+        return boxed
+    return last_stated_choice(text)
 
 
 def extract_chain(text: str) -> str | None:
@@ -201,9 +211,10 @@ def extract_chain(text: str) -> str | None:
     an expression goes on from is none.
     """
     text = _MATRIX.sub(lambda matrix: " ".join(matrix[0].split()), text)
-    if _boxes(text)[1]:
-        return None
-    for extraction in (extract_boxed, extract_gsm8k, stated_answer, _extract_last_result):
+    boxed, is_cut_off = _boxed(text)
+    if is_cut_off or (boxed is not None and bare(boxed)):
+        return boxed
+    for extraction in (extract_gsm8k, stated_answer, _extract_last_result):
         found = extraction(text)
         if found is not None and bare(found):
             return found
@@ -226,7 +237,7 @@ def _of_own_solution(text: str, extraction: Callable[[str], str | None]) -> str 
             and _MARKED.search(text, problem.end())
         )
         found = None if is_quoted else extraction(own)
-        if (found is not None and bare(found)) or (not is_quoted and _boxes(own)[1]):
+        if (found is not None and bare(found)) or (not is_quoted and _boxed(own)[1]):
             return found
     return extraction(text)
 

@@ -74,6 +74,7 @@ AMOUNT = (
 )
 """An amount in several units."""
 _AMOUNT = re.compile(AMOUNT)
+_MAY_BE_AMOUNT = re.compile(r"[0-9][^0-9]*[a-zA-Z][^0-9]*[0-9]")
 _PIECES = re.compile(rf"(?P<dollar>\$)?\s*(?P<amount>{_INTEGER}(?:\.[0-9]+)?)\s*(?P<unit>[a-zA-Z]*)")
 
 _POWER = r"(?:\^\{?-?[0-9]\}?|[²³])"
@@ -183,7 +184,7 @@ def without_unending_side(text: str) -> str | None:
 
 def _same_amount(candidate: str, answer: str) -> bool | None:
     """Compare two amounts of one kind, of which one is in several units. Return None for any others."""
-    if len(candidate) + len(answer) > MAX_CHARACTERS:
+    if len(candidate) + len(answer) > MAX_CHARACTERS or not any(map(_MAY_BE_AMOUNT.search, (candidate, answer))):
         return None
     plain = [_plain(bare(normalise(text))) for text in (candidate, answer)]
     if not any(_AMOUNT.fullmatch(text) for text in plain):
