@@ -83,7 +83,7 @@ def _is_damaged(database: Path) -> bool:
             if error.sqlite_errorcode & 0xFF not in _DAMAGED:
                 raise
         with suppress(sqlite3.DatabaseError):
-            if connection.execute("SELECT 1 FROM runs LIMIT 1").fetchall():
+            if connection.execute("SELECT * FROM runs LIMIT 1").fetchall():
                 raise OSError(
                     "the file is damaged, but runs in it can be read: restore it from a copy, or move it away"
                 )
