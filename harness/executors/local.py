@@ -127,6 +127,7 @@ class LocalPool:
     def _died(self, worker: _Worker, job: Job) -> Ended:
         code = worker.process.wait()
         worker.stderr.seek(0)
+        # Redacted before the cut, which may leave half of a secret.
         output = redact(worker.stderr.read())[-_STDERR_TAIL_CHARACTERS:]
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
