@@ -26,7 +26,7 @@ _PASSWORDS = (
 registered_variables: dict[str, None] = {}
 """For programs that import nothing of ours: they inherit the values, but not which of them are secret."""
 _masks: dict[str, str] = {}
-"""What replaces each form of each secret; long forms first, because one may contain another."""
+"""Each form of each secret -> its mask; long forms first, because one may contain another."""
 
 
 def register(name: str, secret: str) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SIDES = ("-journal", "-wal", "-shm")
-"""What SQLite appends to the name of a database for its own files beside it."""
+"""The endings of the files that SQLite keeps beside a database."""
 _OF_THE_SCHEMA = ("alembic_version", "workspaces")
 """Tables that MLflow's migrations fill, also where there is no run."""
 _WAIT_S = 20.0

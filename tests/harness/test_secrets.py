@@ -32,7 +32,7 @@ MAIN = "from harness.cli import main; main()"
 
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is unknown to the next one."""
+    """Forget the secrets that a test registered."""
     monkeypatch.setattr(secrets, "_masks", {})
 
 

@@ -78,7 +78,7 @@ def in_child(sweep: Path, stop_at: int | None = None, by: signal.Signals = signa
 
 
 def database(home: Path) -> dict[str, Any]:
-    """What SQLite says of the home's database, and its runs; {} if there is none."""
+    """Return SQLite's integrity check of the home's database, and its runs; {} without one."""
     if not (home / "mlflow.db").exists():
         return {}
     with closing(sqlite3.connect(home / "mlflow.db")) as connection:
