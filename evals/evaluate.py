@@ -50,7 +50,7 @@ class SampleRow(TypedDict):
 
     reason: of the verdict that decides `correct` (see `evals.grading.Verdict`).
     verdicts: JSON object, grader -> correct.
-    reasons: JSON object, grader -> reason, the one that decides first; None in records of versions that kept none.
+    reasons: JSON object, grader -> reason, the one that decides first.
     faulty_steps: whether a written step is wrong; None where the task does not check or no step was written.
     turns: JSON list of the completion's turns (see `evals.tasks.environment.Turn`), whose words of the environment are
         not in the text; None where no environment answers, and in records of versions that knew none.

@@ -24,7 +24,7 @@ from harness.cli.options import (
     title,
     use_plugins,
 )
-from harness.errors import RefusedError, UnknownNameError
+from harness.errors import BenchError, RefusedError, UnknownNameError
 
 if TYPE_CHECKING:
     from harness.plugins import Kind
@@ -145,12 +145,11 @@ def _knobs() -> Iterator[Listed]:
 
 def _runs(home: Path) -> Iterator[Listed]:
     from harness.records import read_sweep
-    from harness.records.files import DamagedRecordError
 
     for path in sorted(home.glob("*/sweep.json")):
         try:
             sweep = read_sweep(path.parent)
-        except DamagedRecordError as error:
+        except BenchError as error:
             yield Listed(path.parent.name, str(error))
             continue
         done = sum(cell.state == "done" for cell in sweep.cells)

@@ -173,10 +173,9 @@ def weights_fingerprint(spec: RunSpec) -> str:
     if not path.is_file():
         raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
     meta = read_json(path)
-    if meta.get("is_start"):
+    if meta["is_start"]:
         return digest(["the start", starting_point_hash(spec)])
-    checksums = meta["xxh3_128"] if "xxh3_128" in meta else meta["blake2b"]  # the latter in earlier versions
-    weights = str(checksums["weights.safetensors"])
+    weights = str(meta["xxh3_128"]["weights.safetensors"])
     # Adapters mean nothing without what they were put on.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 
@@ -189,27 +188,13 @@ def evaluation_hash(spec: RunSpec) -> str:
 
 
 def semantic_hash(spec: RunSpec) -> str:
-    """Names all numbers of a cell, those of its evaluation included. Earlier versions filed cells under it. Raises as
-    `training_hash` and `evaluation_hash`."""
-    return _semantic_hash(spec, {})
-
-
-def earlier_hash(spec: RunSpec) -> str | None:
-    """The semantic hash of versions that fingerprinted a model's folder otherwise; None if it is the same. Raises as
-    `semantic_hash`."""
-    earlier = references.earlier_model_fingerprint(spec.model.source)
-    now = references.model_fingerprint(spec.model.source)
-    return None if earlier == now else _semantic_hash(spec, {"model": earlier})
-
-
-def _semantic_hash(spec: RunSpec, instead: dict[str, Any]) -> str:
+    """Name all numbers of a cell, its evaluation included. Raises as `training_hash` and `evaluation_hash`."""
     refers_to = {
         **references.all_of(spec),
         "reward_functions": _reward_functions(spec),
         **references.outside_rule(spec),
         **references.teacher_of(spec),
         **references.program_of(spec),
-        **instead,
     }
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 

@@ -114,8 +114,8 @@ class SampleStore:
         Raises DamagedRecordError for a file that is not what was written.
         """
         parquet = self.path.with_suffix(".parquet")
-        found = _sample_rows(parquet, _read_parquet(parquet)) if parquet.exists() else []
-        found += _sample_rows(self.path, read_jsonl(self.path))
+        found = typed_rows(parquet, _read_parquet(parquet), SampleRow) if parquet.exists() else []
+        found += typed_rows(self.path, read_jsonl(self.path), SampleRow)
         mine = [cast(dict[str, Any], row) for row in found]
         mine = [row for row in mine if all(row.get(name) == value for name, value in self.mark.items())]
         mine = [row for row in mine if "epoch" not in row or not self.superseded(row["epoch"], row["step"])]
@@ -255,13 +255,6 @@ def _key_of(request: Request) -> tuple[str, int]:
 
 def _draws(requests: Sequence[Request]) -> list[Draw]:
     return [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
-
-
-def _sample_rows(path: Path, rows: list[dict[str, Any]]) -> list[SampleRow]:
-    for row in rows:
-        for name in ("reasons", "turns"):  # earlier versions kept none
-            row.setdefault(name, None)
-    return typed_rows(path, rows, SampleRow)
 
 
 def _read_parquet(path: Path) -> list[dict[str, Any]]:
