@@ -27,7 +27,7 @@ def checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
     it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
     path = folder / "status.json"
     try:
-        status = read_object(path) if path.exists() else {"schema": SCHEMA, "state": "pending"}
+        status: dict[str, Any] = read_object(path) if path.exists() else {"schema": SCHEMA, "state": "pending"}
         require_schema(path, status)
     except (DamagedRecordError, OtherVersionError, OSError) as error:
         return {}, str(error)
