@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.console import note
+from harness.errors import note
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
