@@ -22,7 +22,7 @@ from algorithms.dialects import DIALECTS, Config, Dialect, differences, translat
 from algorithms.overrides import family_of
 from algorithms.space import defaults
 from docs.notebook import as_markdown
-from evals.grading import GRADERS
+from evals.graders import GRADERS
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES
 from evals.tasks import TASKS

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evals.evaluate import SampleRow
 from evals.metrics import Samples, metrics_for
 from evals.sampler import ks_of
+from evals.samples import SampleRow
 from harness.errors import RefusedError, few, nearest
 from harness.records.scores import METRIC_PREFIX, Matching, Names, match_problems
 from harness.shelves.imports.base import Run, Sample, Score
@@ -187,7 +187,7 @@ def _sample_row(sample: Sample) -> SampleRow:
         correct=sample.correct,
         reason="",
         verdicts="{}",
-        reasons=None,
+        reasons="{}",
         faulty_steps=None,
         turns=None,
     )

@@ -16,8 +16,7 @@ from pydantic import Field, model_validator
 from algorithms import Objective
 from algorithms.dialects import Config, Translation, names_of, translate
 from algorithms.elsewhere.trl import TRL
-from evals.grading.model_judge import judge_of
-from evals.grading.unit_tests import runs_code
+from evals.graders import judge_of, runs_code
 from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.yaml_file import load_yaml

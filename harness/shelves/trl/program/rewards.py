@@ -11,7 +11,8 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from algorithms.objective import Objective
-from evals.grading import get_grader, grade_together
+from evals.evaluate import grade_all
+from evals.graders import get_grader
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
 from harness.models.language_model import LanguageModel
@@ -57,7 +58,8 @@ class Rewards:
         """A reward for each completion; NaN for one that cannot be scored, from which TRL then learns nothing."""
         problems = [self._problems[name] for name in problem_id]
         texts = [self._start.decode(tokens) for tokens in completion_ids]
-        verdicts = grade_together(problems, texts, self._grader, self._task.extract).verdicts
+        graded = grade_all(problems, texts, self._task.extract, self._grader)
+        verdicts = [by_grader[self._grader.name] for by_grader in graded]
         attempts = [
             Attempt(
                 problem,

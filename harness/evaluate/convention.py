@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evals.errors import EvalError
-from evals.grading import get_grader, require_gradable
-from evals.grading.unit_tests import runs_code
+from evals.graders import get_grader, require_gradable, runs_code
 from evals.prompts import get_template
 from evals.sampler import SamplingParams, get_preset, ks_of
 from evals.tasks import get_task
-from evals.tasks.base import Problem
+from evals.tasks.base import Problem, Task
 from evals.tasks.rows import LoadedRows
 from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
@@ -25,10 +24,23 @@ OWN_PRESET = "cell"
 """The preset that is a cell's own evaluation: its `eval` section, with its seed."""
 
 
+def own_spec(subject: Subject) -> RunSpec:
+    """The spec of the cell that is evaluated. Raises RefusedError for what is no cell."""
+    if subject.cell is None:
+        raise RefusedError(
+            f"--preset {OWN_PRESET} means a cell's own evaluation, and {subject.label} is no cell. Give a cell's "
+            "folder, or another preset."
+        )
+    return recorded_spec(subject.cell)
+
+
 @dataclass(frozen=True)
 class Convention:
-    """How samples are drawn where nothing else is asked for. samples_of: by task. template, grader: None for each
-    task's own. ks: None for 1, 2, 4, ... problems: None for all. fits_context: as in `Conditions`."""
+    """How our tasks are sampled, graded and scored.
+
+    samples_of: by task. template, grader: None for each task's own. ks: None for 1, 2, 4, ... problems: None for all.
+    fits_context: as in `Conditions`. asked: what a user changed, who is told where it cannot be heeded.
+    """
 
     temperature: float
     top_p: float
@@ -42,6 +54,7 @@ class Convention:
     ks: Sequence[int] | None = None
     problems: int | None = None
     fits_context: bool = True
+    asked: frozenset[str] = frozenset()
 
     @classmethod
     def named(cls, name: str, subject: Subject) -> Convention:
@@ -67,36 +80,24 @@ class Convention:
             fits_context=False,
         )
 
+    def changed(self, samples: int | None = None, **fields: Any) -> Convention:
+        """The convention with other fields, and so many samples of each problem; None leaves one as it is."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        asked = frozenset(given)
+        if "max_completion_tokens" in given:
+            given["fits_context"] = False
+        if samples is not None:
+            given = {"ks": None, **given, "samples_of": lambda task: samples}
+            asked |= {"samples"}
+        return replace(self, **given, asked=asked)
 
-def own_spec(subject: Subject) -> RunSpec:
-    """The spec of the cell that is evaluated. Raises RefusedError for what is no cell."""
-    if subject.cell is None:
-        raise RefusedError(
-            f"--preset {OWN_PRESET} means a cell's own evaluation, and {subject.label} is no cell. Give a cell's "
-            "folder, or another preset."
-        )
-    return recorded_spec(subject.cell)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What `bench eval` is asked of our tasks. None: as the convention has it."""
-
-    tasks: Sequence[str]
-    convention: Convention
-    problems: int | None = None
-    samples: int | None = None
-    ks: Sequence[int] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    max_completion_tokens: int | None = None
-    template: str | None = None
-    grader: str | None = None
-    seed: int | None = None
-    thinking_budgets_tokens: Sequence[int | None] = (None,)
-    allow_code: bool = False
-
-    def of(self, subject: Subject) -> list[TaskEvaluation]:
+    def evaluations(
+        self,
+        subject: Subject,
+        tasks: Sequence[str],
+        thinking_budgets_tokens: Sequence[int | None] = (None,),
+        allow_code: bool = False,
+    ) -> list[TaskEvaluation]:
         """One evaluation for each task and thinking budget, each once.
 
         Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had and
@@ -106,91 +107,97 @@ class Asked:
         """
         found = []
         seen: dict[str, str] = {}
-        budgets = dict.fromkeys(self.thinking_budgets_tokens)
-        for name, budget in itertools.product(dict.fromkeys(self.tasks), budgets):
+        for name, budget in itertools.product(dict.fromkeys(tasks), dict.fromkeys(thinking_budgets_tokens)):
             task = get_task(name)
             if seen.setdefault(task.name, name) != name:
                 raise RefusedError(
                     f"--tasks {seen[task.name]},{name}: both are named {task.name}, so their samples would be mixed. "
                     "Name them differently in their files, or evaluate them one after the other."
                 )
-            found.append(self._evaluation(subject, name, budget))
+            found.append(self._evaluation(subject, name, budget, allow_code))
         return found
 
-    def _evaluation(self, subject: Subject, name: str, budget: int | None) -> TaskEvaluation:
-        task, usual = get_task(name), self.convention
-        template = self.template or usual.template or task.template
-        grader = self.grader or usual.grader
+    def _evaluation(self, subject: Subject, name: str, budget: int | None, allow_code: bool) -> TaskEvaluation:
+        task = get_task(name)
+        template, grader = self.template or task.template, self.grader
         if task.asks_itself:
             template, grader = task.template, None
         if fault := task.fault_of_mode(get_template(template)):
             raise RefusedError(f"--tasks {name}: {fault}.")
-        if budget is not None and task.environment is not None:
-            raise RefusedError(
-                f"--thinking-budget with {name}: its completions have several turns, and a budget cuts one thought. "
-                "Leave the option out, or evaluate another task."
-            )
-        if budget is not None and (task.mode == "direct" or task.thinking_budget_tokens is not None):
-            raise RefusedError(
-                f"--thinking-budget with {name}, which says by its name how much is thought: leave out the one or the "
-                "other."
-            )
+        if budget is not None and (fault := _fault_of_budget(name, task)):
+            raise RefusedError(f"--thinking-budget{fault}")
         params = SamplingParams(
-            _first(self.max_completion_tokens, usual.max_completion_tokens),
-            _first(self.temperature, usual.temperature),
-            _first(self.top_p, usual.top_p),
-            usual.top_k,
-            usual.stop + get_template(template).stop + task.stop,
+            self.max_completion_tokens,
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.stop + get_template(template).stop + task.stop,
         )
-        samples = self.samples or usual.samples_of(name)
-        if task.gives_choices:
-            samples = 1
-            if budget is not None:
-                raise RefusedError(
-                    f"--thinking-budget: the problems of {name} give choices, and nothing is written on the way to "
-                    "one. Leave it out, or evaluate that task by itself."
-                )
-        elif params.temperature == 0 and samples > 1:
+        samples = 1 if task.gives_choices else self.samples_of(name)
+        if params.temperature == 0 and samples > 1:
             raise RefusedError(
                 f"{name}: {samples} samples per problem at temperature 0 would all be the same. Use --samples 1, or a "
                 "--temperature above 0."
             )
         grader = grader or task.require_grader()
         get_grader(grader)
-        if runs_code(grader) and not self.allow_code:
+        if runs_code(grader) and not allow_code:
             raise RefusedError(
                 f"{name}: the grader {grader} runs programs that the model writes, on this machine. Read in "
                 "docs/howto/code.md what contains them, then give --allow-code; or leave this task out."
             )
-        rows, wanted = task.split("test").load(), _first(self.problems, usual.problems)
-        problems = list(itertools.islice(rows, wanted))
+        rows = task.split("test").load()
+        problems = list(itertools.islice(rows, self.problems))
         _require_gradable(name, problems, grader)
         conditions = Conditions(
             task,
             template,
             params,
             grader,
-            _first(self.seed, usual.seed),
-            thinking_budget_tokens=_first(budget, task.thinking_budget_tokens),
-            fits_context=usual.fits_context and self.max_completion_tokens is None and not task.gives_choices,
+            self.seed,
+            thinking_budget_tokens=task.thinking_budget_tokens if budget is None else budget,
+            fits_context=self.fits_context and not task.gives_choices,
         )
-        warning = _warning(rows, self.problems, self.samples if task.gives_choices else None)
+        warning = " ".join(self._remarks(task, rows)) or None
         return TaskEvaluation(subject, conditions, problems, samples, self._ks(name, samples), warning)
 
     def _ks(self, task: str, samples: int) -> Sequence[int]:
         if self.ks is None:
-            usual = self.convention.ks
-            return ks_of(samples) if usual is None or self.samples is not None else [k for k in usual if k <= samples]
-        if too_large := [k for k in self.ks if not 1 <= k <= samples]:
+            return ks_of(samples)
+        too_large = [k for k in self.ks if not 1 <= k <= samples]
+        if too_large and "ks" in self.asked:
             raise RefusedError(
                 f"--k {', '.join(map(str, too_large))} with {samples} samples per problem of {task}: pass@k needs "
                 "1 <= k <= samples. Raise --samples or drop these k."
             )
-        return self.ks
+        return [k for k in self.ks if k not in too_large]
+
+    def _remarks(self, task: Task, rows: Sequence[Problem]) -> Iterator[str]:
+        if task.gives_choices and "samples" in self.asked and self.samples_of(task.name) != 1:
+            yield (
+                "--samples does not count here. The most likely choice is always the same, so a problem has one sample."
+            )
+        if "problems" in self.asked and self.problems is not None and self.problems > len(rows):
+            yield f"--problems is {self.problems}, but there are {len(rows)}; all of them are used."
+        if isinstance(rows, LoadedRows) and rows.warning:
+            yield rows.warning
 
 
-def _first(asked: Any, usual: Any) -> Any:
-    return usual if asked is None else asked
+def _fault_of_budget(name: str, task: Task) -> str | None:
+    """Why a thinking budget cannot be kept to in this task, with the remedy; None if it can."""
+    if task.environment is not None:
+        return (
+            f" with {name}: its completions have several turns, and a budget cuts one thought. Leave the option out, "
+            "or evaluate another task."
+        )
+    if task.mode == "direct" or task.thinking_budget_tokens is not None:
+        return f" with {name}, which says by its name how much is thought: leave out the one or the other."
+    if task.gives_choices:
+        return (
+            f": the problems of {name} give choices, and nothing is written on the way to one. Leave it out, or "
+            "evaluate that task by itself."
+        )
+    return None
 
 
 def _require_gradable(task: str, problems: Sequence[Problem], grader: str) -> None:
@@ -200,16 +207,3 @@ def _require_gradable(task: str, problems: Sequence[Problem], grader: str) -> No
             require_gradable(problem.answer, grader, problem.own_comparison)
         except EvalError as error:
             raise EvalError(f"{task}, problem {problem.id}: {error}") from None
-
-
-def _warning(rows: Sequence[Problem], problems: int | None, unheeded_samples: int | None) -> str | None:
-    remarks = []
-    if unheeded_samples not in (None, 1):
-        remarks.append(
-            "--samples does not count here. The most likely choice is always the same, so a problem has one sample."
-        )
-    if problems is not None and problems > len(rows):
-        remarks.append(f"--problems is {problems}, but there are {len(rows)}; all of them are used.")
-    if isinstance(rows, LoadedRows) and rows.warning:
-        remarks.append(rows.warning)
-    return " ".join(remarks) or None
