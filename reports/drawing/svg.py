@@ -67,7 +67,7 @@ def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
     mark_panels(figure)
     written = io.StringIO()
     with mpl.rc_context(RC | {"svg.hashsalt": prefix}):
-        FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None})  # type: ignore[no-untyped-call]
+        FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None})
     figure.set_layout_engine("none")
     root = ElementTree.fromstring(NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", written.getvalue()))
     width, height = (size * POINTS_PER_INCH for size in figure.get_size_inches().tolist())
