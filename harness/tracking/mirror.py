@@ -79,7 +79,6 @@ from harness.tracking.run import MirroredRun
 
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
-# An arm that differs in one of these does not start from the model whose evaluation the sweep records.
 _STAND_TAG = "bench.stand"
 """On the parent run: the stand of the records when all of them were mirrored."""
 
@@ -210,10 +209,10 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     cells_of_ended = {name for trial in ended for name in trial.cells}
     present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}
     present |= {"FINISHED" for trial in ended if not trial.cells}
-    status = min(present, key=_PARENT_STATUS.index, default=session.parent.status)  # a search begins without trials
-    if status != session.parent.status:
+    first = min(present, key=_PARENT_STATUS.index, default=session.parent.status)  # a search begins without trials
+    if first != session.parent.status:
         ends_ms = [end_ms for cell in sweep.cells if (end_ms := ended_ms(cell))]
-        session.parent.set_status(status, max(ends_ms, default=None))
+        session.parent.set_status(first, max(ends_ms, default=None))
     return n_points
 
 
