@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    PluginOption,
-    TrustOption,
-    home_folder,
-    sweeps_holding,
-    use_recorded_plugins,
-    whole_numbers,
-    words,
-)
+from harness.cli.console import print_json
+from harness.cli.options import HomeOption, JsonOption, PluginOption, TrustOption, whole_numbers, words
 from harness.cli.report import list_runs
-from harness.errors import RefusedError
+from harness.errors import RefusedError, note
+from harness.runs import home_folder, sweeps_holding, use_recorded_plugins
 
 if TYPE_CHECKING:
     from harness.evaluate.suite import Suite, SuiteResult
