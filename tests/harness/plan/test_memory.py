@@ -18,7 +18,7 @@ from harness.plan import memory
 from harness.plan.memory import MemoryEstimate, estimate_memory, in_words
 from harness.plan.model_shape import ModelShape, find_shape
 from harness.plan.training_memory import FLOAT32_BYTES, activation_bytes
-from harness.sampling.store import CHUNK_SAMPLES
+from harness.sampling.evaluation import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedOptimizer
 from harness.training.sequences import Part, Sequences
 from harness.training.torch_optimizers import layer_matrices
