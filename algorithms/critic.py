@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from algorithms.space import Knobs
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ EQUAL = 1e-5
 """Numbers that differ by less than this share of the largest one are equal up to rounding."""
 
 
-class Critic(Knobs):
+class Critic(Settings):
     """The value function and its loss; it exists with baseline=critic."""
 
     gamma: float = Field(default=1.0, gt=0, le=1, description="discount per token; default: PPO for language models")

@@ -37,7 +37,7 @@ from typing import NamedTuple, TypeVar
 
 from algorithms.objective import GROUP_BASELINES, Aggregation, Objective, acts_without_advantage
 from algorithms.rules import Ratio, Rule, Sign
-from algorithms.space import KnobValue, active_knobs
+from harness.settings import KnobValue, active_knobs
 
 Said = TypeVar("Said")
 

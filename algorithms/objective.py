@@ -9,15 +9,15 @@ the sampler correction:
 
 A teacher, if there is one, adds to the advantages or to the loss (`distill`). Which rows and tokens take part is
 decided by `overlong`, `zero_std`, `advantage_sign` and `select`. Not every knob exists at every point:
-`algorithms.space` says which do.
+`harness.settings` says which do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from algorithms.critic import Critic
 from algorithms.distillation import Distill, NoDistillation
@@ -27,7 +27,8 @@ from algorithms.rules import RULES, Ratio, Rule
 from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.sampler_correction import NoCorrection, SamplerCorrection
 from algorithms.selection import NoSelection, Select
-from algorithms.space import Knobs, OneOf, OnlyWith, inactive_settings
+from harness.settings import InWords, OneOf, OnlyWith, Settings
+from harness.settings.marks import YOUNGER
 
 Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_weighted", "random_peer", "critic"]
 Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
@@ -47,7 +48,7 @@ GROUP_BASELINES: tuple[Baseline, ...] = ("group_mean", "leave_one_out", "length_
 _WITH_STD: tuple[Scale, ...] = ("group_std", "batch_std", "mini_batch_std", "whiten_tokens")
 
 
-class Penalise(Knobs):
+class Penalise(Settings):
     """A completion cut at the limit keeps the reward that it earned, plus a penalty."""
 
     type: Literal["penalise"] = "penalise"
@@ -58,25 +59,25 @@ class Penalise(Knobs):
     )
 
 
-class MaskAfter(Knobs):
+class MaskAfter(Settings):
     """It counts in baselines and stds, but its tokens do not enter the loss (overlong filtering, 2503.14476)."""
 
     type: Literal["mask_after"] = "mask_after"
 
 
-class MaskBefore(Knobs):
+class MaskBefore(Settings):
     """It counts neither in baselines and stds nor in the loss, but in the denominators over completions."""
 
     type: Literal["mask_before"] = "mask_before"
 
 
-class Drop(Knobs):
+class Drop(Settings):
     """It is removed from the batch, also from the denominators."""
 
     type: Literal["drop"] = "drop"
 
 
-class Soft(Knobs):
+class Soft(Settings):
     """DAPO's soft overlong punishment (2503.14476, eq. 13), added to the reward.
 
     0 up to L - C tokens, then linear to -factor at the limit L, with C = cache_frac x L; -factor if cut at L.
@@ -96,7 +97,7 @@ Overlong = Annotated[Penalise | MaskAfter | MaskBefore | Drop | Soft, Field(disc
 """What happens to completions that were cut at the limit."""
 
 
-class Objective(Knobs):
+class Objective(Settings):
     """What a policy update minimises; knobs that do not exist at this point must be left at their defaults."""
 
     baseline: Baseline = Field(
@@ -138,7 +139,7 @@ class Objective(Knobs):
         "standardised together over the group; a token's advantage is the sum over the steps that end at it or later "
         "(process supervision, 2402.03300, section 4.1.3)",
     )
-    pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out"))] = Field(
+    pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out")), YOUNGER] = Field(
         default=1,
         ge=1,
         description="k of pass training (2508.10751): a completion's reward is the mean, over all sets of k of its "
@@ -153,7 +154,7 @@ class Objective(Knobs):
     )
     rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
-    aggregation: Aggregation = Field(
+    aggregation: Annotated[Aggregation, InWords(default="the algorithm's")] = Field(
         description="how token losses become one number over the whole optimiser step. token_mean: their mean (DAPO, "
         "2503.14476, eq. 8); micro_token_mean: the mean over micro-batches of each one's mean, which depends on how "
         "the step is split (bnpo in TRL); group_token_mean: the mean over prompts of the mean over their tokens "
@@ -170,7 +171,7 @@ class Objective(Knobs):
         "rollout policy (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
     )
     entropy: Entropy = Entropy()
-    distill: Distill = NoDistillation()
+    distill: Annotated[Distill, YOUNGER] = NoDistillation()
     critic: Annotated[Critic, OnlyWith("baseline", ("critic",))] = Critic()
     overlong: Overlong = Penalise()
     zero_std: ZeroStd = Field(
@@ -184,12 +185,11 @@ class Objective(Knobs):
     )
     sampler_correction: SamplerCorrection = NoCorrection()
 
-    @model_validator(mode="after")
-    def _knobs_fit_together(self) -> Self:
-        problems = list(_problems(self))
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+    def contradictions(self) -> Iterator[str]:
+        yield from _ratio_problems(self)
+        yield from _sampler_problems(self)
+        yield from _scale_problems(self)
+        yield from _penalty_problems(self)
 
 
 def acts_without_advantage(objective: Objective) -> bool:
@@ -205,15 +205,6 @@ def acts_without_advantage(objective: Objective) -> bool:
         or objective.select.type != "none"
         or objective.aggregation == "micro_token_mean"
     )
-
-
-def _problems(objective: Objective) -> Iterator[str]:
-    for knob, value, selector, chosen in inactive_settings(objective):
-        yield f"{knob}={value} has no effect while {selector}={chosen}: leave it out, or choose another {selector}"
-    yield from _ratio_problems(objective)
-    yield from _sampler_problems(objective)
-    yield from _scale_problems(objective)
-    yield from _penalty_problems(objective)
 
 
 def _ratio_problems(objective: Objective) -> Iterator[str]:

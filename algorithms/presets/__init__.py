@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import overload
 
 from algorithms.overrides import AnObjective, AnyObjective, Family, family_of, with_overrides
-from algorithms.space import Knobs
 from harness.plugins import Kind
+from harness.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def presets(family: Family | None = None) -> tuple[str, ...]:
 def preset(name: str, /, **overrides: object) -> AnyObjective: ...
 @overload
 def preset(name: str, family: type[AnObjective], /, **overrides: object) -> AnObjective: ...
-def preset(name: str, family: type[Knobs] | None = None, /, **overrides: object) -> AnyObjective:
+def preset(name: str, family: type[Settings] | None = None, /, **overrides: object) -> AnyObjective:
     """The named objective, with dotted knobs changed: `preset("grpo", **{"rule.clip_high": 0.28})`.
 
     `preset("grpo", Objective)` is the same, typed as an `Objective`.

@@ -18,6 +18,7 @@ from evals.grading import NO_VERDICT, AsksModel, Reason, Reply, Submission, Verd
 from evals.grading.asked_model import ModelFile, Question, messenger, reply_costs
 from evals.yaml_file import read_yaml
 from harness import plugins
+from harness.settings import Listed
 
 
 class JudgeFile(ModelFile):
@@ -28,8 +29,8 @@ class JudgeFile(ModelFile):
 
     text: str = Field(description="the question, with {completion} or {extracted}; also {problem} and {answer}")
     parse: str = Field(description="a regular expression with one group; its last match in the reply is the verdict")
-    right: tuple[str, ...] = Field((), description="verdicts that mean a right answer; case is ignored")
-    wrong: tuple[str, ...] = Field((), description="verdicts that mean a wrong answer; case is ignored")
+    right: Listed[str] = Field((), description="verdicts that mean a right answer; case is ignored")
+    wrong: Listed[str] = Field((), description="verdicts that mean a wrong answer; case is ignored")
     right_from: float | None = Field(None, description="instead of both: the lowest number that means a right answer")
     largest: float = Field(10.0, gt=0, description="the number that is scaled to a score of 1; 0 stays 0")
 

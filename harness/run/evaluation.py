@@ -20,7 +20,7 @@ from evals.tasks import get_task
 from harness.config.hashing import conditions_of_model, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
-from harness.plan.filing import HASH_DIGITS, spec_of_earlier
+from harness.plan.filing import HASH_DIGITS
 from harness.processes import peak_memory_mb
 from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, EVALUATIONS
@@ -219,7 +219,4 @@ class EarlierEvaluations:
 
     def _document(self, folder: Path) -> Row | None:
         path = folder / EVALUATION_FILE
-        if path.exists():
-            return read_object(path)
-        spec = spec_of_earlier(self.cell.own) if folder == self.cell.path else None
-        return None if spec is None else evaluation_document(spec)
+        return read_object(path) if path.exists() else None

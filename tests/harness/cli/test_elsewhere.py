@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.config.hashing import semantic_hash
-from harness.config.run_spec import recorded_spec
-from harness.records import CellRecord, cell_directory_name, read_sweep
+from harness.records import CellRecord, read_sweep
 from harness.records.files import read_json
 from tests.harness.cli.conftest import Bench
 from tests.harness.run import bench as bench_run
@@ -102,20 +100,3 @@ def test_records_of_schema_1_are_reported_and_compared(earlier: Path, bench: Ben
     compared = bench("compare", "earlier/no_std", "earlier/group_std", "--home", earlier, "--json")
     assert compared.code == 0, compared.err
     assert read_json(earlier / "earlier" / "sweep.json")["schema"] == 1, "reading does not rewrite"
-
-
-def test_a_sweep_of_schema_1_goes_on(earlier: Path) -> None:
-    """Graders have risen since, which asks for every cell anew; here the folders are named as if they had not."""
-    for cell in bench_run.cells(earlier, "earlier").values():
-        today = cell_directory_name(cell.arm, cell.seed, semantic_hash(recorded_spec(cell)))
-        cell.path.rename(cell.path.with_name(today))
-    before = {cell.path.name: bench_run.contents(cell) for cell in bench_run.cells(earlier, "earlier").values()}
-    assert len(before) == 3
-    code, stderr = bench_run.run_here(earlier.parent / "files" / "earlier.yaml", earlier)
-    assert code == 0, stderr
-    after = bench_run.cells(earlier, "earlier")
-    assert [name.rpartition("-")[0] for name in after if name not in before] == ["no_std-s1"]
-    assert {name: bench_run.contents(after[name]) for name in before} == before
-    assert all(cell.state == "done" for cell in after.values())
-    record = read_sweep(earlier / "earlier")
-    assert record.asked is not None and len(record.cells) == 4
