@@ -28,7 +28,7 @@ from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.sampler_correction import NoCorrection, SamplerCorrection
 from algorithms.selection import NoSelection, Select
 from harness.settings import InWords, OneOf, OnlyWith, Settings
-from harness.settings.marks import YOUNGER
+from harness.settings.marks import YOUNGER, CannotAct
 
 Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_weighted", "random_peer", "critic"]
 Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
@@ -97,10 +97,13 @@ Overlong = Annotated[Penalise | MaskAfter | MaskBefore | Drop | Soft, Field(disc
 """What happens to completions that were cut at the limit."""
 
 
+OF_REWARDS = CannotAct(without_rewards="the loss uses no rewards")
+
+
 class Objective(Settings):
     """What a policy update minimises; knobs that do not exist at this point must be left at their defaults."""
 
-    baseline: Baseline = Field(
+    baseline: Annotated[Baseline, OF_REWARDS] = Field(
         default="none",
         description="what is subtracted from each reward. none: nothing; batch_mean: the mean of the batch; "
         "group_mean: the mean of the prompt's group (GRPO, 2402.03300); leave_one_out: the mean of the group's other "
@@ -108,7 +111,7 @@ class Objective(Settings):
         "2505.23585); random_peer: the reward of one random member of the group, and only the sign of the difference "
         "counts (BRPO, 2506.00103); critic: a learned value for each token, by GAE (PPO)",
     )
-    scale: Scale = Field(
+    scale: Annotated[Scale, OF_REWARDS] = Field(
         default="none",
         description="what the centred rewards are divided by. none: nothing (Dr. GRPO, 2503.20783); group_std: the "
         "std of the group's rewards (GRPO); batch_std: the std of the batch's raw rewards (LitePPO, 2508.08221); "
@@ -117,29 +120,29 @@ class Objective(Settings):
         "once for each of its tokens (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are not 0 "
         "(GPG, 2504.02546)",
     )
-    scale_ddof: Annotated[int, OnlyWith("scale", _WITH_STD)] = Field(
+    scale_ddof: Annotated[int, OnlyWith("scale", _WITH_STD), OF_REWARDS] = Field(
         default=1,
         ge=0,
         le=1,
         description="the std has the divisor n - ddof; default 1: TRL, verl, OpenRLHF's group norm (numpy: 0)",
     )
-    scale_eps: Annotated[float, OnlyWith("scale", _WITH_STD)] = Field(
+    scale_eps: Annotated[float, OnlyWith("scale", _WITH_STD), OF_REWARDS] = Field(
         default=1e-6,
         gt=0,
         description="added to the std, for whiten_tokens to the variance; default: verl (elsewhere 1e-4 to 1e-9)",
     )
-    advantage_sign: AdvantageSign = Field(
+    advantage_sign: Annotated[AdvantageSign, OF_REWARDS] = Field(
         default="both",
         description="which completions enter the policy loss. both: all; positive: those with A > 0 (as in "
         "rejection-sampling fine-tuning); negative: those with A < 0. The others still count in the denominators",
     )
-    credit: Credit = Field(
+    credit: Annotated[Credit, OF_REWARDS] = Field(
         default="completion",
         description="what a reward is paid for. completion: the whole completion; steps: its steps, whose rewards are "
         "standardised together over the group; a token's advantage is the sum over the steps that end at it or later "
         "(process supervision, 2402.03300, section 4.1.3)",
     )
-    pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out")), YOUNGER] = Field(
+    pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out")), OF_REWARDS, YOUNGER] = Field(
         default=1,
         ge=1,
         description="k of pass training (2508.10751): a completion's reward is the mean, over all sets of k of its "
@@ -164,7 +167,9 @@ class Objective(Settings):
         "the same algorithm's name",
     )
     kl: Kl = NoKl()
-    sequence_penalty: float = Field(
+    sequence_penalty: Annotated[
+        float, CannotAct(at_ratio_one="every log-ratio is 0, where the penalty's gradient is 0")
+    ] = Field(
         default=0.0,
         ge=0,
         description="tau: a completion's summed token losses rise by tau / 2 times the square of its log-ratio to the "

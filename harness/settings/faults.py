@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from harness.errors import RefusedError, few, nearest, shown
-from harness.settings.fields import Settings
+from harness.settings.fields import Settings, groups_in
 from harness.settings.space import knobs_of, unions_of
 
 Code = Literal["missing", "unknown", "value", "clash"]
@@ -57,7 +57,8 @@ def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", l
             continue
         name, keys = _located(model, detail["loc"])
         path = f"{prefix}{name}" if name else prefix.rstrip(".")
-        given, message = shown(detail["input"]), detail["msg"].removeprefix("Value error, ")
+        given = f"{path or 'the document'} is {shown(detail['input'])}"
+        message = detail["msg"].removeprefix("Value error, ")
         match detail["type"]:
             case "missing":
                 yield Fault("missing", path, f"{path} has no default: set it.")
@@ -70,23 +71,23 @@ def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", l
                 yield Fault("value", path, f"{path}.{union.selector} is {tag}: choose among {members}.")
             case "extra_forbidden":
                 near = nearest(path, [f"{prefix}{knob}" for knob in knobs_of(model)] if listed_by else keys)
-                rest = f"`{listed_by}` lists all." if listed_by else f"The keys here are {few(keys)}."
+                rest = f"`{listed_by}` lists all." if listed_by else f"The keys here are {', '.join(keys)}."
                 yield Fault("unknown", path, f"{path} is not a key here{near} {rest}")
             case "value_error":
                 where = f"{path}: " if path else ""
                 for line in _unindented(message).splitlines():
                     yield Fault("clash", path, f"{where}{line}{'' if line.endswith(('?', '.')) else '.'}")
             case "dict_type" | "model_type":
-                yield Fault("value", path, f"{path} is {given}: input should be a mapping, e.g. {{}}.")
+                yield Fault("value", path, f"{given}: input should be a mapping, e.g. {{}}.")
             case "tuple_type" | "list_type":
-                yield Fault("value", path, f"{path} is {given}: input should be a list, e.g. [a, b].")
+                yield Fault("value", path, f"{given}: input should be a list, e.g. [a, b].")
             case "less_than_equal":
                 most = detail["ctx"]["le"]
                 written = f"{most:,}" if isinstance(most, int) else f"{most:g}"
-                yield Fault("value", path, f"{path} is {given}: input should be less than or equal to {written}.")
+                yield Fault("value", path, f"{given}: input should be less than or equal to {written}.")
             case _:
                 hint = "; write null for none" if detail["input"] == "none" else ""
-                yield Fault("value", path, f"{path} is {given}: {message[0].lower()}{message[1:]}{hint}.")
+                yield Fault("value", path, f"{given}: {message[0].lower()}{message[1:]}{hint}.")
 
 
 def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str, list[str]]:
@@ -103,31 +104,24 @@ def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str,
         if part == "[key]":
             continue
         names.append(str(part))
-        inside = _groups_and_rows(holds)
-        if isinstance(inside, type) and issubclass(inside, BaseModel):
-            by_name = {info.alias or name: info for name, info in inside.model_fields.items()}
+        if groups := groups_in(holds):
+            by_name = {info.alias or name: info for name, info in groups[0].model_fields.items()}
             keys = list(by_name)
-            info = by_name.get(str(part))
-            holds = info.annotation if info else None
+            holds = by_name[str(part)].annotation if part in by_name else None
             union = unions.get(".".join(names))
             if union and union.selector and not union.is_kind:
                 members = union.members
         else:
-            holds = inside
+            holds = _entry_of(holds)
     return ".".join(names), keys
 
 
-def _groups_and_rows(annotation: Any) -> Any:
-    """The group that a field holds, or what the entries of its mapping or list are; None for anything else."""
-    if isinstance(annotation, type):
-        return annotation
+def _entry_of(annotation: Any) -> Any:
+    """What the entries of a mapping or a list are; None for anything else."""
     origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is dict:
-        return arguments[1]
-    if origin in (tuple, list):
-        return arguments[0]
-    found = [inside for argument in arguments if (inside := _groups_and_rows(argument)) is not None]
-    return next((one for one in found if isinstance(one, type) and issubclass(one, BaseModel)), None)
+    if origin in (dict, tuple, list):
+        return arguments[1] if origin is dict else arguments[0]
+    return next((entry for argument in arguments if (entry := _entry_of(argument)) is not None), None)
 
 
 def misnamed(name: str, model: type[Settings], prefix: str = "") -> str | None:

@@ -159,7 +159,7 @@ class SettingsField:
         """The group that it always holds."""
         if made := self.mark(MadeOf):
             return made.make()
-        groups = _groups_in(self.info.annotation)
+        groups = groups_in(self.info.annotation)
         return groups[0] if len(groups) == 1 and self.mark(OneOf) is None else None
 
     @property
@@ -167,7 +167,7 @@ class SettingsField:
         """The groups of which it holds one."""
         if one_of := self.mark(OneOf):
             return Groups("type", one_of.kind.all(), is_kind=True)
-        groups = _groups_in(self.info.annotation)
+        groups = groups_in(self.info.annotation)
         if len(groups) < 2:
             return None
         if not isinstance(selector := self.info.discriminator, str):
@@ -183,12 +183,12 @@ def fields_of(group: type[Settings]) -> tuple[SettingsField, ...]:
     return tuple(SettingsField(name, group.model_fields[name]) for name in names)
 
 
-def _groups_in(annotation: Any) -> list[type[Settings]]:
+def groups_in(annotation: Any) -> list[type[Settings]]:
     """The groups that a field may hold: one, or the members of a union."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return [annotation]
     if get_origin(annotation) in (Union, UnionType, Annotated):
-        return [group for argument in get_args(annotation) for group in _groups_in(argument)]
+        return [group for argument in get_args(annotation) for group in groups_in(argument)]
     return []
 
 
@@ -242,7 +242,7 @@ def _without_effect(group: Settings) -> Iterator[str]:
 @cache
 def _is_conditional(group: type[Settings]) -> bool:
     """Whether some of its fields may not exist at a point; a union may exclude some."""
-    return any(field.only_with or _groups_in(field.info.annotation) for field in fields_of(group))
+    return any(field.only_with or groups_in(field.info.annotation) for field in fields_of(group))
 
 
 def settings_of(group: Settings, prefix: str = "", absent_by: OnlyWith | None = None) -> Iterator[Setting]:

@@ -50,6 +50,18 @@ class Hashed:
     at_default: bool = True
 
 
+@dataclass(frozen=True)
+class CannotAct:
+    """Marks a knob of an objective that changes no gradient in some case, whatever the others are, with the reason.
+
+    at_ratio_one: where every importance ratio is 1, as in the first optimiser step. without_rewards: where the loss
+    depends on no rewards.
+    """
+
+    at_ratio_one: str = ""
+    without_rewards: str = ""
+
+
 REFERS = Hashed("content")
 NOT_HASHED = Hashed("nothing")
 """Another GPU needs another share of its memory for the same numbers, and what is only recorded or allowed changes
