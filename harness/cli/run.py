@@ -212,6 +212,7 @@ def run_to_repeat(given: str, home: Path) -> Path:
 
 def say_what_differs(repeated: Path, planned: Plan) -> None:
     """Print how the provenance here differs from that of the finished cells, and which cells have another hash."""
+    from harness.plan.filing import records_of
     from harness.records import read_sweep
     from harness.run.provenance import differences_from_now
 
@@ -224,7 +225,7 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
         note(f"differs from {repeated}: {name} was {few(then)}, is {now}")
     trained = {(cell.arm, cell.seed) for cell in finished}
     both = [cell for cell in planned.cells if cell.arm not in planned.to_tune and (cell.arm, cell.seed) in trained]
-    found = [(cell, cell.record(repeated / "cells")) for cell in both]
+    found = zip(both, records_of(both, repeated / "cells"), strict=True)
     others = [f"{cell.arm}-s{cell.seed}" for cell, record in found if not record.own.is_done]
     if others:
         note(

@@ -121,7 +121,7 @@ def evaluation_hash(spec: RunSpec) -> str:
 
 
 def semantic_hash(spec: RunSpec) -> str:
-    """Names all numbers of a cell, its evaluation included. Raises as `training_hash` and `evaluation_hash`."""
+    """Name all numbers of a cell, its evaluation included. Raises as `training_hash` and `evaluation_hash`."""
     refers_to = {
         **references.all_of(spec),
         "reward_functions": _reward_functions(spec),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -42,7 +41,17 @@ class ModelSource:
 
         Raises RefusedError if local files are missing.
         """
-        return self._digest(self._read_files())
+        if self.kind == "hf":
+            return f"hf:{self.name}@{self.revision or 'main'}"
+        if self.kind == "scratch":
+            return f"scratch:{self.name}"
+        self.require()
+        digest = hashlib.blake2b(digest_size=16)
+        for file in sorted(self._read_files()):
+            with file.open("rb") as handle:
+                digest.update(b"" if file == self.path else str(file.relative_to(self.path)).encode())
+                digest.update(hashlib.file_digest(handle, "blake2b").digest())
+        return digest.hexdigest()
 
     def _read_files(self) -> list[Path]:
         if not self.path.is_dir():
@@ -50,19 +59,6 @@ class ModelSource:
         templates = self.path / "additional_chat_templates"
         found = [path for folder in (self.path, templates) if folder.is_dir() for path in folder.iterdir()]
         return [path for path in found if path.suffix in _READ and not _is_document(path) and not path.is_dir()]
-
-    def _digest(self, files: Iterable[Path]) -> str:
-        if self.kind == "hf":
-            return f"hf:{self.name}@{self.revision or 'main'}"
-        if self.kind == "scratch":
-            return f"scratch:{self.name}"
-        self.require()
-        digest = hashlib.blake2b(digest_size=16)
-        for file in sorted(files):
-            with file.open("rb") as handle:
-                digest.update(b"" if file == self.path else str(file.relative_to(self.path)).encode())
-                digest.update(hashlib.file_digest(handle, "blake2b").digest())
-        return digest.hexdigest()
 
     def require(self) -> None:
         """RefusedError if a local source is not there."""
@@ -79,8 +75,8 @@ class ModelSource:
 
 
 _READ = {
-    *(".json", ".safetensors", ".bin", ".model", ".jinja", ".txt"),
-    *(".py", ".tiktoken", ".spm", ".bpe", ".codes", ".vocab", ".tokenizer"),
+    *(".json", ".safetensors", ".bin", ".model", ".jinja", ".txt", ".py"),
+    *(".tiktoken", ".spm", ".bpe", ".codes", ".vocab", ".tokenizer"),
 }
 """Suffixes of what transformers reads from a folder: configuration, weights, tokenizers, templates, a model's code."""
 

@@ -149,7 +149,7 @@ def evaluated(spec: RunSpec) -> dict[str, Any]:
 
 
 def all_of(spec: RunSpec) -> dict[str, Any]:
-    """What training and evaluation refer to, taken together."""
+    """Identify everything that training and evaluation refer to."""
     graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
     templates = (spec.task.template, spec.eval.template)
     return {

@@ -7,7 +7,7 @@ that asking for another task, more samples or another decoding never trains anew
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,24 +47,26 @@ class PlannedCell:
 
     def record(self, cells: Path) -> CellRecord:
         """Its record in a folder of cells, read under its evaluation."""
-        return under_evaluation(CellRecord(cells / self.directory, self.arm, self.seed, self.hash), self.evaluation)
+        return records_of([self], cells)[0]
+
+
+def records_of(planned: Iterable[PlannedCell], cells: Path) -> list[CellRecord]:
+    """Return the record of each planned cell in a folder of cells, read under its evaluation."""
+    return [
+        under_evaluation(CellRecord(cells / cell.directory, cell.arm, cell.seed, cell.hash), cell.evaluation)
+        for cell in planned
+    ]
 
 
 def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:
     """The record as it is read under the evaluation of this hash, which becomes a cell's own evaluation once the cell
     is trained. A record whose own evaluation cannot be read is damaged."""
     try:
-        if not record.is_done or _own_evaluation(record) == evaluation:
+        if not record.is_done or read_object(record.path / EVALUATION_FILE).get("hash") == evaluation:
             return record
     except DamagedRecordError as error:
         return replace(record, fault=str(error))
     return replace(record, evaluation=evaluation[:HASH_DIGITS])
-
-
-def _own_evaluation(record: CellRecord) -> str | None:
-    """The hash of the evaluation that a trained cell was run with; None if nothing says it."""
-    path = record.path / EVALUATION_FILE
-    return read_object(path).get("hash") if path.exists() else None
 
 
 _MOST_COMPARED = 200

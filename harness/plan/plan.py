@@ -20,7 +20,7 @@ from harness.config.trainer import BENCH, OutsideTrainer
 from harness.errors import Faults, GateError, RefusedError, few
 from harness.executors.slots import gpu_here
 from harness.plan.designs import leave_one_out_faults
-from harness.plan.filing import PlannedCell
+from harness.plan.filing import PlannedCell, records_of
 from harness.plan.gate import Gate, Noop, check_gate, find_noops, first_of
 from harness.plan.memory import estimate_memory
 from harness.plan.request import SweepRequest, metric_faults, read_request, resolved_arms
@@ -121,8 +121,7 @@ class Plan:
 
     def records(self, home: Path) -> list[CellRecord]:
         """Those of all cells, in their order."""
-        cells = self.folder(home) / "cells"
-        return [cell.record(cells) for cell in self.cells]
+        return records_of(self.cells, self.folder(home) / "cells")
 
     def require_answerable(self) -> None:
         """GateError unless the arms differ in declared knobs only and in something that can act."""

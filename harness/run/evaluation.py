@@ -212,11 +212,7 @@ class EarlierEvaluations:
     def _described(self) -> list[tuple[Path, Row]]:
         folders = [self.cell.path, *sorted((self.cell.path / EVALUATIONS).glob("*"))]
         return [
-            (folder, document["tasks"])
+            (folder, read_object(folder / EVALUATION_FILE)["tasks"])
             for folder in folders
-            if folder != self.besides and (document := self._document(folder))
+            if folder != self.besides and (folder / EVALUATION_FILE).exists()
         ]
-
-    def _document(self, folder: Path) -> Row | None:
-        path = folder / EVALUATION_FILE
-        return read_object(path) if path.exists() else None

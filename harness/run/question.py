@@ -26,6 +26,7 @@ from harness.config.hashing import digest, run_by, semantic_hash, user_code
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.plan import Plan, PlannedCell
+from harness.plan.filing import records_of
 from harness.plan.gate import values_that_differ
 from harness.plan.plan import RECOMMENDED_SEEDS
 from harness.plan.profile import EXTENDS, read_profile
@@ -90,8 +91,7 @@ def require_same_kind(folder: Path, *, is_search: bool) -> None:
 def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
     """The folder, spec and pending status of cells that are to be run. Raises RefusedError as `write_question`."""
     with _writable(plan.folder(home)):
-        for cell in cells:
-            record = cell.record(plan.folder(home) / "cells")
+        for cell, record in zip(cells, records_of(cells, plan.folder(home) / "cells"), strict=True):
             folder = record.evaluation_folder  # a trained cell keeps the spec and the code that it was trained with
             if record.state in ("running", "done", "damaged"):  # another `bench run` may have been quicker
                 continue

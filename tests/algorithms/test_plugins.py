@@ -147,7 +147,7 @@ def test_a_rule_adds_its_knobs(use: Any) -> None:
     assert governor("objective.rule.epsilon") == "objective.rule.type"
     assert with_overrides(objective, {"rule.type": "weighted"}) == preset("grpo", **{"rule.type": "weighted"})
     assert Objective.model_validate_json(objective.model_dump_json()) == objective
-    with pytest.raises(ValueError, match=r"rule.epsilon=-1: input should be greater than 0"):
+    with pytest.raises(ValueError, match=r"rule.epsilon is -1: input should be greater than 0"):
         spo(**{"rule.epsilon": -1})
     with pytest.raises(ValueError, match=r"rule.epsilon does not exist while rule.type=ppo_clip: .* rule.type to spo"):
         preset("grpo", **{"rule.epsilon": 0.5})
