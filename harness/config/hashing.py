@@ -285,33 +285,26 @@ def _chosen(spec: RunSpec, *names: str) -> dict[str, Any]:
 
 
 def _knobs(spec: RunSpec) -> dict[str, Any]:
-    knobs = {knob: _identity(knob, value) for knob, value in active(spec).items() if _is_hashed(knob, value)}
+    knobs = {}
+    for knob, value in active(spec).items():
+        hashed, default = _how_hashed(knob)
+        if hashed.by not in ("content", "nothing") and (hashed.at_default or value != default):
+            knobs[knob] = value if value is None or hashed.by == "value" else _identity(hashed, value)
     # The kind of device rounds in its own way; which one of a kind does not matter.
     return knobs | {"train.device": spec.train.device.partition(":")[0]}
 
 
 @cached
-def _hashed(name: str) -> Hashed:
+def _how_hashed(name: str) -> tuple[Hashed, Any]:
+    """How a knob enters hashes, and its default."""
     knob = knob_at(name)
-    return (knob and knob.mark(Hashed)) or Hashed()
+    return (Hashed(), None) if knob is None else (knob.mark(Hashed) or Hashed(), knob.default)
 
 
-def _is_hashed(name: str, value: Any) -> bool:
-    hashed, knob = _hashed(name), knob_at(name)
-    is_younger = not hashed.at_default and knob is not None and value == knob.default
-    return hashed.by not in ("content", "nothing") and not is_younger
-
-
-def _identity(name: str, value: Any) -> Any:
-    """What stands for a value in a hash."""
-    if value is None:
-        return None
-    match _hashed(name).by:
-        case "template":
-            return references.template_identity(value)
-        case "grader":
-            return references.grader_identity(value)
-        case "pair_judge":
-            return references.judge_identity(read_pair_judge(value))
-        case _:
-            return value
+def _identity(hashed: Hashed, name: str) -> object:
+    """What stands in a hash for the name of something."""
+    if hashed.by == "template":
+        return references.template_identity(name)
+    return (
+        references.grader_identity(name) if hashed.by == "grader" else references.judge_identity(read_pair_judge(name))
+    )

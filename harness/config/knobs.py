@@ -32,8 +32,9 @@ def knob_at(name: str) -> Knob | None:
     """Return the knob of a name, for one that the user chose (`trainer.args.rank`) that which stands for it; None for
     an unknown one."""
     known = spec_knobs()
-    group = next((group.rstrip(".") for group in (PARTS, *OPEN) if name.startswith(group)), name)
-    return known.get(name) or known.get(group)
+    if name in known:
+        return known[name]
+    return next((known[group.rstrip(".")] for group in (PARTS, *OPEN) if name.startswith(group)), None)
 
 
 @cached
@@ -50,7 +51,10 @@ def active(spec: RunSpec) -> dict[str, Any]:
     """Every active knob with its value; a tuple is a list. Knobs that do not exist at this point are absent: also those
     of drawing and rewarding completions, where training is on given pairs, of all training, where a checkpoint is
     evaluated, and those that a program of the user's own does not read, where one trains."""
-    return {knob: value for knob, value in _existing(spec).items() if reads(spec, knob)}
+    existing = _existing(spec)
+    if not isinstance(spec.trainer, OutsideTrainer):
+        return existing
+    return {knob: value for knob, value in existing.items() if reads(spec, knob)}
 
 
 def unread(spec: RunSpec) -> dict[str, Any]:

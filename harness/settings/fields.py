@@ -221,7 +221,7 @@ def _without_effect(group: Settings) -> Iterator[str]:
     """Say of each field that is set, but does not exist at this point, what it would need."""
     if not _is_conditional(type(group)):
         return
-    values = dict(group)
+    values = vars(group)
     excluded = _excluded(group, "")
     for field in fields_of(type(group)):
         only_with = excluded.get(field.name) or field.only_with
@@ -242,40 +242,51 @@ def _without_effect(group: Settings) -> Iterator[str]:
 @cache
 def _is_conditional(group: type[Settings]) -> bool:
     """Whether some of its fields may not exist at a point; a union may exclude some."""
-    return any(field.only_with or groups_in(field.info.annotation) for field in fields_of(group))
+    return bool(_unions_in(group)) or any(field.only_with for field in fields_of(group))
 
 
-def settings_of(group: Settings, prefix: str = "", absent_by: OnlyWith | None = None) -> Iterator[Setting]:
-    """Yield all knobs of a group at hand, whose groups may be of plug-ins that are not in use any more."""
-    values = dict(group)
+def settings_of(group: Settings, prefix: str = "") -> list[Setting]:
+    """Return all knobs of a group at hand, whose groups may be of plug-ins that are not in use any more."""
+    found: list[Setting] = []
+    _collect(group, prefix, None, found)
+    return found
+
+
+def _collect(group: Settings, prefix: str, absent_by: OnlyWith | None, found: list[Setting]) -> None:
+    values = vars(group)
     excluded, unread = _excluded(group, prefix), group.absent_fields()
     for field in fields_of(type(group)):
         value, only_with = values[field.name], field.only_with
         path = f"{prefix}{field.name}"
         absent = absent_by or excluded.get(field.name)
-        if only_with is not None and not only_with.holds_at(_value_at(values, only_with.selector)):
-            absent = absent or replace(only_with, selector=f"{prefix}{only_with.selector}")
+        if absent is None and only_with is not None and not only_with.holds_at(_value_at(values, only_with.selector)):
+            absent = replace(only_with, selector=f"{prefix}{only_with.selector}")
         if field.name in unread or (field.if_chosen and getattr(value, "type", value) in (None, "none")):
             absent = absent or OnlyWith("")
         if isinstance(value, Settings):
-            yield from settings_of(value, f"{path}.", absent)
-        elif isinstance(value, Mapping):
+            _collect(value, f"{path}.", absent, found)
+        elif isinstance(value, dict):
             entries = dotted(value, f"{path}.").items()
-            yield from (Setting(knob, entry, None, absent) for knob, entry in entries if entry != {})
+            found += (Setting(knob, entry, None, absent) for knob, entry in entries if entry != {})
         else:
             plain = list(value) if isinstance(value, tuple) else value
-            yield Setting(path, plain, field.info.default, absent)
+            found.append(Setting(path, plain, field.info.default, absent))
 
 
 def _excluded(group: Settings, prefix: str) -> dict[str, OnlyWith]:
     """The fields that do not exist beside the groups that are chosen, each with where it would."""
     return {
         name: OnlyWith(f"{prefix}{field.name}.{union.selector}", without(name, union))
-        for field in fields_of(type(group))
-        if isinstance(value := getattr(group, field.name), Settings)
-        for name in value.excludes()
+        for field in _unions_in(type(group))
+        for name in getattr(group, field.name).excludes()
         if (union := field.union)
     }
+
+
+@cache
+def _unions_in(group: type[Settings]) -> tuple[SettingsField, ...]:
+    """Its fields that hold one of several groups."""
+    return tuple(field for field in fields_of(group) if field.mark(OneOf) or len(groups_in(field.info.annotation)) > 1)
 
 
 def _value_at(values: Any, path: str) -> Any:

@@ -142,7 +142,7 @@ def test_it_is_identified_by_its_content(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("txet: '{problem}'\n", r"txet is not a key here; did you mean text\? The keys here are .*text, system, chat, stop"),
+        ("txet: '{problem}'\n", r"txet is not a key here; did you mean text\? The keys here are .*text, system, chat"),
         ("chat: true\n", "text has no default: set it"),
         ("text: 'Answer:'\n", r"no \{problem\} in its text"),
         ("text: '{problem}'\nsystem: Be brief.\n", "has a system message, but is plain text.*set chat to true"),

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import RefusedError
-from harness.imports.base import Format, Run, Sample, Score, beginning, finite, flat
+from harness.imports.base import Format, Run, Sample, Score, beginning, finite
 from harness.imports.names import metric_name
 from harness.records.scores import content_of
+from harness.settings import dotted
 
 _ZSTANDARD = 93
 """A compression that Python's zipfile knows from 3.14 on."""
@@ -68,8 +69,8 @@ def _run(source: str) -> Run:
         ]
     conditions = {name: (header.get("plan") or {}).get("config", {}).get(name) for name in _GENERATION}
     steps = [step.get("solver") for step in (header.get("plan") or {}).get("steps", [])]
-    run.config = flat({"solvers": steps, "scorer": scorer, "dataset": evaluation["dataset"].get("name")}, "eval.")
-    run.config |= flat(conditions | {"task_args": evaluation.get("task_args")}, "eval.")
+    run.config = dotted({"solvers": steps, "scorer": scorer, "dataset": evaluation["dataset"].get("name")}, "eval.")
+    run.config |= dotted(conditions | {"task_args": evaluation.get("task_args")}, "eval.")
     return run
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import RefusedError, shown
-from harness.imports.base import Format, Run, beginning, flat
+from harness.imports.base import Format, Run, beginning
 from harness.imports.names import log, score_of
+from harness.settings import dotted
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BEFORE_PROCESS = re.compile(r"(?:\x1b\[\d+m)+(?=\([^)\n]*pid=\d+[^)\n]*\))")
@@ -53,7 +54,7 @@ def _run(source: str) -> Run:
             # Beside the row of the same step, which rounds: what is exact replaces it.
             run.scores = [one for one in run.scores if one.step != step]
             log(run, step, scores)
-    run.config = flat(_settings(lines))
+    run.config = dotted(_settings(lines))
     return run
 
 
