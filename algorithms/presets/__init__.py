@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import overload
 
+from algorithms.objective import Objective
 from algorithms.overrides import AnObjective, AnyObjective, Family, family_of, with_overrides
 from harness.plugins import Kind
 from harness.settings import Settings
@@ -39,6 +41,9 @@ class Preset:
         """Policy gradient or preference."""
         return family_of(self.objective)
 
+
+grpo_like = partial(Objective, baseline="group_mean", scale="group_std", ratio="token")
+"""GRPO's advantages and importance ratio; a preset names what it has besides, or instead."""
 
 PRESETS: Kind[Preset] = Kind(
     "algorithm",
