@@ -19,7 +19,7 @@ from harness.records.cell import EVALUATIONS
 from harness.records.files import write_json
 from harness.run.cell_job import run_cell
 from harness.run.provenance import provenance
-from harness.sampling import store as sample_store
+from harness.sampling import evaluation
 from harness.sampling.sampler import EngineSampler
 from tests.harness.run.small import small_spec
 
@@ -109,8 +109,8 @@ def test_a_topped_up_evaluation_is_that_which_had_all_samples_from_the_start(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Drawn
 ) -> None:
     """Bit for bit, over several chunks of problems and of samples; nothing of the training is touched."""
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 16)
-    monkeypatch.setattr(sample_store, "BLOCK_SAMPLES", 8)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 16)
+    monkeypatch.setattr(evaluation, "BLOCK_SAMPLES", 8)
     more = spec_with({"eval.samples": 20})
     before = training_of(record_of(home, spec_with()))
     assert record_of(home, more).lacks == "evaluation"
@@ -190,7 +190,7 @@ def test_a_cell_that_another_run_trained_meanwhile_is_evaluated(home: Path) -> N
 
 
 def test_a_kill_in_the_middle_loses_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_store, "BLOCK_SAMPLES", 4)
+    monkeypatch.setattr(evaluation, "BLOCK_SAMPLES", 4)
     more, drawn = spec_with({"eval.samples": 16}), Drawn(monkeypatch)
     drawn.killed_at = 3
     with pytest.raises(KeyboardInterrupt):
@@ -208,7 +208,7 @@ def test_a_kill_in_the_middle_loses_nothing(home: Path, tmp_path: Path, monkeypa
 def test_an_interrupted_cell_goes_on_under_another_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had drawn is put aside, not mixed in and not lost."""
     drawn = Drawn(monkeypatch)
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
     drawn.killed_at = 4  # after the curve, and a part of the final evaluation
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, spec_with())
