@@ -10,12 +10,11 @@ import torch
 from pydantic import ValidationError
 
 from evals.yaml_file import load_yaml
-from harness.config.knobs import keys_of
 from harness.config.model import SupervisedColdStart
-from harness.config.resolve import readable_errors
-from harness.config.section import Section
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
+from harness.settings import Settings
+from harness.settings.faults import faults_of
 from harness.training.demonstrations import Demonstration, encoded_demonstrations
 from harness.training.optimizer import warm_up_and_decay
 from harness.training.sequences import Sequences, score_completions
@@ -24,7 +23,7 @@ MICRO_BATCH_TOKENS = 2048
 Progress = Callable[[int, int, float], None]
 
 
-class Recipe(Section):
+class Recipe(Settings):
     """What `bench coldstart` makes. source: as `model.source`, or `scratch:tiny` for random weights of the tiny
     architecture."""
 
@@ -37,9 +36,7 @@ def load_recipe(path: Path) -> Recipe:
     try:
         return Recipe.model_validate(load_yaml(path))
     except ValidationError as error:
-        raise RefusedError(
-            "\n".join(f"{path}: {line}" for _, line in readable_errors(error, list(keys_of(Recipe))))
-        ) from None
+        raise RefusedError("\n".join(f"{path}: {fault.line}" for fault in faults_of(error, Recipe))) from None
 
 
 def run_cold_start(start: LanguageModel, recipe: SupervisedColdStart, on_step: Progress) -> None:

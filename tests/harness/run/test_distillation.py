@@ -103,7 +103,7 @@ def test_a_teacher_sees_the_solution_and_the_student_does_not(tiny: LanguageMode
         (GIVEN | {"rollout.samples_per_prompt": 4}, "Set samples_per_prompt to 1"),
         ({"task.template": "solution_shown"}, r"task\.template=solution_shown: .* only a teacher may see"),
         ({"eval.template": "solution_shown"}, r"eval\.template=solution_shown: .* only a teacher may see"),
-        ({"rollout.policy_frac": 0.5}, "policy_frac=0.5 has no effect with sampler=policy"),
+        ({"rollout.policy_frac": 0.5}, "policy_frac=0.5 has no effect while sampler=policy"),
         ({"algorithm": "gkd", "teacher.source": "tiny"}, r"teacher\.source takes .* must be builtin:tiny"),
         (
             {"algorithm": "gkd", "teacher.cold_start": RECIPE | {"data": "solutions:arithmetc"}},
