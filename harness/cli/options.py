@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from algorithms import AnyObjective
     from harness.records import CellRecord, SweepRecord
     from reports.measure import Analysis
-    from reports.page.document import Report
+    from reports.report import Report
 
 SWEEP_ARGUMENT = typer.Argument(
     help="A sweep file, the name of a shipped sweep (see `bench ls sweeps`), or the name or folder of one that was run."
@@ -347,9 +347,9 @@ def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:
 def record_look(sweep: SweepRecord, document: Report) -> None:
     """Record that the verdicts of report.json are shown, if the plan is complete. Records that cannot be written can
     still be read: a note says that this look is not counted."""
-    declared = document["interactions"] or document["contrasts"]
+    declared = document.interactions or document.contrasts
     try:
-        sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
+        sweep.record_look({contrast.arm: contrast.verdict for contrast in declared})
     except OSError as error:
         note(
             f"warning: this look is not counted, since {sweep.path / 'sweep.json'} cannot be written "

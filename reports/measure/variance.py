@@ -16,6 +16,7 @@ from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.interactions import declared_of, effects_of
 from reports.measure.measurements import Measurement
+from reports.report import ErrorBudget, Share, Variance
 from reports.statistics import MIN_PAIRS, FloatArray, Part, VarianceComponents, components, components_of_problems
 
 MEANS_OF_SAMPLES = ("pass@1", "avg@n")
@@ -153,6 +154,45 @@ def _in_order(problems: tuple[str, ...]) -> tuple[list[str], npt.NDArray[np.intp
     """The problems, sorted, with the place of each among those given; cells evaluate the same ones."""
     order = sorted(range(len(problems)), key=problems.__getitem__)
     return [problems[place] for place in order], np.array(order)
+
+
+def variance_of(budget: VarianceBudget) -> Variance:
+    """Return what report.json says of a contrast's variance: for these problems, as its verdict is, and for new
+    ones."""
+    found = budget.components
+    known = {"refused": budget.refused or None, "shared_noise_share": budget.shared_noise_share}
+    if found is None:
+        return Variance(**known)
+    return Variance(
+        **known,
+        level=1 - found.alpha,
+        n_seeds=found.n_seeds,
+        n_problems=found.n_problems,
+        n_samples=found.n_samples,
+        sampling_known=found.sampling_known,
+        these_problems=_error_budget(found, new_problems=False),
+        new_problems=_error_budget(found, new_problems=True),
+    )
+
+
+def _error_budget(found: VarianceComponents, *, new_problems: bool) -> ErrorBudget:
+    error, parts = found.error_of_mean(new_problems=new_problems), found.parts_of_mean(new_problems=new_problems)
+    return ErrorBudget(
+        error_pp=error.value,
+        error_low_pp=error.low,
+        error_high_pp=error.high,
+        parts={
+            name: Share(
+                sd_pp=part.sd.value,
+                sd_low_pp=part.sd.low,
+                sd_high_pp=part.sd.high,
+                share=part.share.value,
+                share_low=part.share.low,
+                share_high=part.share.high,
+            )
+            for name, part in parts.items()
+        },
+    )
 
 
 def variance_row(budget: VarianceBudget) -> dict[str, Any]:
