@@ -257,7 +257,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     screening = screened.plan.sweep.screening
     if screening is None or not any(cell.state == "done" for cell in screened.records()):
         return []
-    best = best_arms(write(screened.folder))
+    best = best_arms(write(screened.folder).as_json())
     if not best:  # some cells have not ended
         return []
     plan = confirming_plan(screened.plan, screening, best, screened.home)
@@ -268,7 +268,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     with ExitStack() as mirrored:
         unmeasured = _unmeasured(watched(confirming, screened.home, mirrored))
         if len(unmeasured) < len(plan.cells):
-            record_confirmation(screened.folder, plan, write(confirming.folder))
+            record_confirmation(screened.folder, plan, write(confirming.folder).as_json())
     return unmeasured
 
 
@@ -328,13 +328,13 @@ def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) ->
             cells = [
                 {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": r.state, "reason": r.reason} for r in records
             ]
-            from reports.page.document import SECTIONS
+            from reports.report import SECTIONS
 
             print_json({key: [] for key in SECTIONS} | {"cells": cells})
         return unmeasured
     document = written_already(folder) or write(folder)
     if as_json:
-        print_json(document)
+        print_json(document.as_json())
     else:
         print_verdict(document, folder)
     return unmeasured

@@ -166,7 +166,7 @@ def _confirm(
         )
     if len(unmeasured) == len(confirming.cells):
         return study, problem
-    found = confirmation(confirming, winner, write(sweep_run.folder))
+    found = confirmation(confirming, winner, write(sweep_run.folder).as_json())
     return study | {"confirmation": found}, problem
 
 
