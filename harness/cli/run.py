@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from harness.cli.console import note, print_json
+from harness.cli.console import print_json
 from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
 from harness.cli.options import (
     SWEEP_ARGUMENT,
@@ -28,10 +28,7 @@ from harness.cli.options import (
     TrustOption,
     arm_names,
     command_line,
-    home_folder,
-    home_of,
     question_in,
-    run_folder,
     with_eval_samples,
 )
 from harness.cli.until import (
@@ -42,7 +39,8 @@ from harness.cli.until import (
     looks_to_take,
     require_one_plan_of_seeds,
 )
-from harness.errors import BenchError, RefusedError, few
+from harness.errors import BenchError, RefusedError, few, note
+from harness.runs import home_folder, home_of, run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

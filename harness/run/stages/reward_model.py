@@ -65,11 +65,14 @@ def draw_graded(
     on_progress is told after each chunk how many problems are drawn."""
     import torch
 
+    from harness.sampling.evaluation import evaluate
     from harness.sampling.sampler import EngineSampler
     from harness.training.sequences import Sequences
 
     sampler = EngineSampler(language_model, engine, conditions.seed, conditions.stream)
-    rows: list[Any] = store.fill(problems, samples, conditions, sampler, on_progress)
+    rows: list[Any] = evaluate(
+        lambda: sampler, conditions, store, problems, samples, on_progress=lambda done, total, remark: on_progress(done)
+    )
     encoded = [language_model.encode(conditions.prompts.ask(problem)) for problem in problems]
     padded = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(row["tokens"]) for row in rows], batch_first=True, padding_value=language_model.pad_token_id

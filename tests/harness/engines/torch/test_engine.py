@@ -26,8 +26,8 @@ from harness.engines.torch.passes import (
     one_token_attention,
 )
 from harness.errors import RefusedError
-from harness.extras.engine_contract import PROBLEMS, keys, repeated, rows_of
 from harness.models.language_model import LanguageModel
+from harness.shelves.engine_contract import PROBLEMS, keys, repeated, rows_of
 
 PARAMS = SamplingParams(40)
 
