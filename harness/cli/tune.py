@@ -14,6 +14,7 @@ import typer
 
 from harness.cli.console import note, print_json, print_link, print_table, print_text
 from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
+from harness.cli.live import watched
 from harness.cli.options import (
     HomeOption,
     JsonOption,
@@ -26,7 +27,6 @@ from harness.cli.options import (
     home_of,
     numbers,
 )
-from harness.cli.run import watched
 from harness.errors import BenchError, RefusedError
 from harness.secrets import without_password
 

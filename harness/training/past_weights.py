@@ -18,12 +18,12 @@ from harness.records.files import DamagedRecordError, write_atomic
 from harness.training.checkpoint import (
     checkpoint_folders,
     load_trained_weights,
-    on_host,
     step_of,
     trained_weights,
     weights_as_bytes,
 )
 from harness.training.reference import frozen_copy
+from harness.training.tensors import on_host
 
 PROGRESS = "past_weights"
 """The key of their checksums in a checkpoint's progress."""

@@ -22,7 +22,7 @@ from evals.tasks.environment import Interjection
 from harness.config.run_spec import RunSpec
 from harness.processes import Processes, Share
 from harness.sampling.turns import Woven
-from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches, on_device, to_host
+from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches
 from harness.training.prefix_attention import (
     PrefixLayout,
     attending_by,
@@ -31,6 +31,7 @@ from harness.training.prefix_attention import (
     shares_prompts,
     spread,
 )
+from harness.training.tensors import on_device, to_host
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_scores
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from harness.rewards import Attempt
 from harness.rewards.judging import judge_metrics
 from harness.rewards.parts.correct import true_verdict
 from harness.training.batch import Batch
-from harness.training.optimizer import OptimizerStep, with_tensors
+from harness.training.optimizer import OptimizerStep
 from harness.training.sequences import PassTokens, rows_to_measure
+from harness.training.tensors import with_tensors
 
 T = TypeVar("T")
 Metrics = dict[str, float | None]

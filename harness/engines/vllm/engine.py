@@ -42,7 +42,7 @@ from harness.engines.base import (
     ends_with_stop,
 )
 from harness.engines.parity import probe_sequences, require_parity
-from harness.engines.vllm import CPU_CACHE_BYTES, sleeps_between_calls, temperature_refusal
+from harness.engines.vllm.limits import CPU_CACHE_BYTES, sleeps_between_calls, temperature_refusal
 from harness.errors import RefusedError
 from harness.models.language_model import require_answerable, weight_version
 from harness.models.precision import Float32Head

@@ -21,8 +21,8 @@ from harness.run.learning.pairs import DatasetPairsLearner, PolicyPairsLearner
 from harness.run.learning.rewards import PolicyGradientLearner
 from harness.sampling.sampler import EngineSampler
 from harness.training.checkpoint import Checkpoint, load_checkpoint, load_trained_weights, trained_weights
-from harness.training.optimizer import with_tensors
 from harness.training.split import gather_into, scatter_into, whole
+from harness.training.tensors import with_tensors
 
 
 class Trained:
