@@ -155,10 +155,6 @@ def summed(losses: Sequence[Tensor]) -> float:
     return float(sum(torch.stack([loss.detach() for loss in losses]).tolist())) if losses else 0.0
 
 
-WARM_UP_FRAC = 0.05
-LOWEST_FRAC = 0.02
-
-
 def schedule(step: int, train: TrainSpec) -> float:
     """The learning rate's factor at batch `step` (from 1): linear warm-up, then the named decay to 0 at the end."""
     if step <= train.warmup_steps:
@@ -169,13 +165,6 @@ def schedule(step: int, train: TrainSpec) -> float:
         "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
     }
     return decays[train.lr_schedule]((step - 1 - train.warmup_steps) / max(1, train.steps - train.warmup_steps))
-
-
-def warm_up_and_decay(step: int, steps: int) -> float:
-    """The learning rate's factor at step `step` (from 1) of supervised training: warm-up over 5 % of the steps, times a
-    linear decay from the first step on that stops at 2 %."""
-    warm_up = min(1.0, step / max(1.0, WARM_UP_FRAC * steps))
-    return warm_up * max(LOWEST_FRAC, 1 - (step - 1) / steps)
 
 
 def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[Tensor]:

@@ -95,8 +95,8 @@ def make_learner(
     Raises ValueError if the spec needs a dataset of pairs and the examples hold none.
     """
     match spec.pairs:
-        case PolicyPairs() as pairs:
-            return PolicyPairsLearner(spec, start, examples, engine, pairs, checkpoints)
+        case PolicyPairs():
+            return PolicyPairsLearner(spec, start, examples, engine, checkpoints)
         case DatasetPairs() as pairs:
             if examples.pairs is None:
                 raise ValueError("pairs.type=dataset, but the examples hold no pairs")
