@@ -11,17 +11,26 @@ from typing import Protocol
 
 from evals.errors import EvalError
 from evals.prompts import Message
+from evals.tasks.base import Problem
 from evals.tasks.environment import Turn
 from harness.errors import few, nearest
 
 
 @dataclass(frozen=True)
 class Draw:
-    """One completion to be drawn. `example` (a problem's id) and `sample` (from 0) name its noise."""
+    """One completion to be drawn. `example` (a problem's id) and `sample` (from 0) name its noise. problem: which is
+    asked; None where whoever draws has no `Problem` of it, as lm-eval has not."""
 
     prompt: str | list[Message]
     example: str
     sample: int
+    problem: Problem | None = None
+
+    def require_problem(self) -> Problem:
+        """The problem. Raises ValueError without one."""
+        if self.problem is None:
+            raise ValueError(f"{self.example}: is drawn without its problem, by which it is graded or answered")
+        return self.problem
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from harness.cli.options import finished_analysis, home_folder, record_look
 from harness.errors import RefusedError, UnknownNameError, few
+from harness.namesakes import require_own_packages
 from harness.plugins import user_code
+from harness.runs import finished_analysis, home_folder, record_look
 
 if TYPE_CHECKING:
     import pyarrow
 
     from harness.records import SweepRecord
     from reports.measure import Analysis
+
+require_own_packages()
 
 Form = Literal["csv", "parquet"]
 TABLES = ("scores", "steps", "samples", "contrasts")

@@ -40,9 +40,9 @@ def process_count(n_cells: int) -> int:
     """How many processes work on the report of so many cells, this one included: one per core that it may use."""
     if n_cells < 2 * CELLS_OF_A_PROCESS:
         return 1
-    from joblib import cpu_count
-
-    return min(int(cpu_count()), MOST_PROCESSES, n_cells // CELLS_OF_A_PROCESS)
+    # A system without affinity, such as macOS, has no such function.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_PROCESSES, n_cells // CELLS_OF_A_PROCESS)
 
 
 class _KilledError(Exception):

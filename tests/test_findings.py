@@ -20,7 +20,7 @@ from docs.findings.change import before_and_after
 from docs.findings.contents import HEAD_ROWS, README, with_head
 from docs.findings.measures import Measure, difference, measures_table
 from docs.findings.source import FOLDER, RECORDS, Prediction, Run, read_findings
-from evals.grading import grader_version
+from evals.graders import grader_version
 from harness.config import hashing, references
 from harness.config.hashing import NUMERICS_VERSION
 from harness.errors import RefusedError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from algorithms.elsewhere import (
+from algorithms.dialects import (
     UNBOUNDED,
     Config,
     Dialect,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from algorithms.elsewhere import UNBOUNDED, Given, Knobs, unbounded
+from algorithms.dialects import UNBOUNDED, Given, Knobs, unbounded
 from algorithms.space import KnobValue
 
 ACTOR = "actor_rollout_ref.actor."

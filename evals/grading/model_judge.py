@@ -13,10 +13,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from evals.errors import EvalError
-from evals.grading import NO_VERDICT, AsksModel, Reason, Reply, Submission, Verdict, get_grader
+from evals.grading import NO_VERDICT, Grader, Reason, Reply, Submission, Verdict, never_compares
 from evals.grading.asked_model import ModelFile, Question, messenger, reply_costs
-from evals.yaml_file import read_yaml
 from harness import plugins
 
 
@@ -59,8 +57,11 @@ def _folded(words: Iterable[str]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Judge(AsksModel):
+class Judge(Grader):
     """A judge as its file says. version: the file's."""
+
+    reads_whole: ClassVar[bool] = True
+    asks_model: ClassVar[bool] = True
 
     file: JudgeFile = None  # type: ignore[assignment]  # dataclasses want defaults after those of Grader
 
@@ -116,22 +117,12 @@ def read_judge(name: str) -> Judge:
 @plugins.cached
 def _judge_in(path: str, name: str) -> Judge:
     """Read once per process, so that editing the file does not change verdicts of a running cell."""
-    file = read_yaml(Path(path), JudgeFile, "judge", listed=False)
-    if faults := list(file.faults()):
-        raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
+    file = JudgeFile.read(Path(path), "judge")
     who = file.model or file.source
     where = "in process" if file.address is None else f"at {file.address}"
-    return Judge(name, file.version, f"{who} {where} says so", _never, needs_answer="answer" in file.shown, file=file)
-
-
-def _never(candidate: str, answer: str) -> Reason:
-    raise AssertionError("a judge reads submissions, never two answers")
-
-
-def judge_of(grader: str | None) -> Judge | None:
-    """The judge if the grader of this name is one, else None. Raises as `get_grader`."""
-    found = None if grader is None else get_grader(grader)
-    return found if isinstance(found, Judge) else None
+    return Judge(
+        name, file.version, f"{who} {where} says so", never_compares, needs_answer="answer" in file.shown, file=file
+    )
 
 
 def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[str, float | None]:

@@ -10,17 +10,15 @@ from typing import Literal
 
 from pydantic import Field, StrictInt
 
-from evals.tasks.base import Task
+from evals.errors import EvalError
+from evals.tasks.base import GYM_PREFIX, LM_EVAL_PREFIX, VERIFIERS_PREFIX, Task
 from evals.tasks.rows import Fields, HubDataset, LocalFile, Rows
 from evals.yaml_file import ENDINGS, Declared, read_yaml
 from harness import plugins
 from harness.plugins import Kind
 
-GYM_PREFIX = "reasoning_gym:"
 GYM_TASKS = f"{GYM_PREFIX}<name>[?option=value&...]"
 """How a task of the package reasoning-gym is named."""
-LM_EVAL_PREFIX = "lm_eval:"
-VERIFIERS_PREFIX = "verifiers:"
 MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
 """Before the name of a task that is to be evaluated in a mode."""
 
@@ -112,10 +110,13 @@ def get_task(name: str) -> Task:
     Raises UnknownNameError for an unknown name, and EvalError for a faulty file, for faulty options, for a package that
     is not installed, and for an environment that cannot be played.
     """
-    if MODE_PREFIX.match(name):
-        from evals.tasks.modes import load_task_in_mode
+    if mode := MODE_PREFIX.match(name):
+        from evals.tasks.modes import in_mode
 
-        return load_task_in_mode(name)
+        own = name[mode.end() :]
+        if MODE_PREFIX.match(own):
+            raise EvalError(f"{name}: names two modes or budgets. Leave one of them out.")
+        return in_mode(get_task(own), mode[0], mode["budget"])
     if name.startswith(GYM_PREFIX):
         from evals.tasks.reasoning_gym import load_gym_task
 

@@ -7,20 +7,19 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from evals.errors import DataMissingError, EvalError
-from evals.grading import get_grader
-from evals.grading.unit_tests import reference_of, runs_code
-from evals.hub import hub_rows
+from evals.graders import get_grader, runs_code
+from evals.grading.unit_tests import reference_of
+from evals.hub import Row, hub_rows
 from evals.tasks.base import Problem
 
 DATA_FOLDER_VARIABLE = "BENCH_DATA"
 
-Row = Mapping[str, object]
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 

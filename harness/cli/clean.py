@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json, print_table, print_text
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    TrustOption,
-    home_folder,
-    use_recorded_plugins,
-)
-from harness.errors import BenchError, few
+from harness.cli.console import print_json, print_table, print_text
+from harness.cli.options import HomeOption, JsonOption, TrustOption
+from harness.errors import BenchError, few, note
+from harness.runs import home_folder, use_recorded_plugins
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord

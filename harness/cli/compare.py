@@ -12,18 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from harness.cli.console import note, print_json, print_table, print_text
-from harness.cli.look import shown
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    TrustOption,
-    home_folder,
-    run_folder,
-    use_recorded_plugins,
-    warn_of_damage,
-)
-from harness.errors import RefusedError, few, nearest
+from harness.cli.console import print_json, print_table, print_text
+from harness.cli.options import HomeOption, JsonOption, TrustOption, knob_text
+from harness.cli.verb import Reader, added
+from harness.errors import RefusedError, few, nearest, note
+from harness.runs import home_folder, run_folder, use_recorded_plugins, warn_of_damage
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -145,7 +138,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
         return
     if differs:
         labels = ["knob", *(side.label for side in sides)]
-        print_table("", labels, [[knob, shown(one), shown(other)] for knob, (one, other) in differs.items()])
+        print_table("", labels, [[knob, knob_text(one), knob_text(other)] for knob, (one, other) in differs.items()])
     # A knob that exists on one side only follows from another that decides so.
     decided = [knob for knob, pair in differs.items() if ABSENT not in pair]
     if len(decided) > 1:
@@ -219,9 +212,10 @@ def _is_foreign(given: str) -> bool:
 
 
 def _imported(given: str, aside: Path, metric: str | None) -> Runs:
-    from harness.imports.records import Request, import_sweep
-
-    sweep = import_sweep(aside, Request(aside.name, [given], metric=metric))
+    reader = next(added(Reader), None)
+    if reader is None:
+        raise RefusedError(f"{given}: is no run of bench, and what reads results of other tools is not installed.")
+    sweep = reader.read(given, aside, metric)
     if len(sweep.arms) > 1:
         raise RefusedError(
             f"{given}: holds the arms {few(sweep.arms)}, and one is compared with one. `bench import NAME {given}` "
@@ -297,8 +291,8 @@ def _require_same_answers(sides: list[Runs], task: str) -> None:
     differ = [problem for problem, answer in one.items() if other.get(problem, answer) != answer]
     if differ:
         raise RefusedError(
-            f"{task} is not the same in both: the answer of problem {differ[0]} is {shown(one[differ[0]])} in "
-            f"{sides[0].label}, but {shown(other[differ[0]])} in {sides[1].label} ({len(differ)} such problems). "
+            f"{task} is not the same in both: the answer of problem {differ[0]} is {knob_text(one[differ[0]])} in "
+            f"{sides[0].label}, but {knob_text(other[differ[0]])} in {sides[1].label} ({len(differ)} such problems). "
             "Scores on different problems do not compare; measure both on one."
         )
 
@@ -335,13 +329,12 @@ def _how_to_run(side: Runs) -> str:
 def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, Any]]:
     """Knob -> its value on both sides. Within a group only the seed differs. Settings of another tool have names of
     their own, so that nothing is known of how they differ from ours."""
-    from harness.imports.gate import settings_that_differ
-    from harness.plan.gate import values_that_differ
+    from harness.plan.gate import imported_settings_that_differ, values_that_differ
 
     foreign = [side.sweep.is_imported for side in (treatment, baseline)]
     if all(foreign):
         one, other = (side.cells[0].spec["imported"] for side in (treatment, baseline))
-        return settings_that_differ(one, other)
+        return imported_settings_that_differ(one, other)
     if any(foreign):
         return {}
     specs = {name: _spec(side) for name, side in (("treatment", treatment), ("baseline", baseline))}
@@ -371,7 +364,7 @@ def _evaluate_one_checkpoint(sides: Sequence[Runs]) -> bool:
 def _require_same_evaluation(differs: dict[str, tuple[Any, Any]], task: str) -> None:
     """Scores of different evaluations do not compare."""
     unlike = [
-        f"{knob} ({shown(one)} against {shown(other)})"
+        f"{knob} ({knob_text(one)} against {knob_text(other)})"
         for knob, (one, other) in differs.items()
         if knob.startswith("eval.") and knob not in _NOT_OF_FINAL_SCORES
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -12,8 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from harness.cli.console import note
-from harness.errors import BenchError
+from harness.errors import BenchError, note
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -64,7 +64,7 @@ class LiveRun:
     _used_before: dict[str, float] = field(default_factory=dict)
     _events: dict[str, dict[str, Any]] = field(default_factory=dict)
     _started_s: float = field(default_factory=time.monotonic)
-    _written_s: float = field(default_factory=time.monotonic)
+    _written_s: float = -math.inf  # the first news of a cell is written at once
     _stack: ExitStack = field(default_factory=ExitStack)
     _display: Progress | None = None
     _tasks: dict[str, TaskID] = field(default_factory=dict)

@@ -20,11 +20,13 @@ from harness.cli.options import (
     PluginOption,
     UnusedHomeOption,
     find_objective,
-    home_folder,
+    knob_text,
     title,
     use_plugins,
 )
+from harness.cli.verb import Verb, added
 from harness.errors import RefusedError, UnknownNameError
+from harness.runs import home_folder
 
 if TYPE_CHECKING:
     from harness.plugins import Kind
@@ -38,15 +40,14 @@ KINDS = {
     "templates": ("evals.prompts:TEMPLATES",),
     "graders": ("evals.grading:GRADERS",),
     "metrics": ("evals.metrics:METRICS",),
-    "dialects": ("algorithms.elsewhere:DIALECTS",),
+    "dialects": ("algorithms.dialects:DIALECTS",),
     "rewards": ("harness.rewards.base:PARTS",),
     "engines": ("harness.config.engine:ENGINES",),
     "executors": ("harness.executors.base:EXECUTORS",),
     "trainers": ("harness.config.trainer:TRAINERS",),
     "stages": ("harness.run.stages:STAGES",),
-    "formats": ("harness.imports.base:FORMATS",),
-    "checks": ("harness.extras.selftest.checks:CHECKS",),
     "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
+    **{word: (place,) for verb in added(Verb) for word, place in verb.lists.items()},
 }
 """Where the kinds of plug-ins are that `bench ls <word>` lists."""
 
@@ -211,7 +212,7 @@ def show(
 
     use_plugins(plugin)
     if as_ is not None or from_ is not None:
-        from harness.cli.elsewhere import show_elsewhere
+        from harness.cli.dialects import show_elsewhere
 
         show_elsewhere(name, as_, from_, set_ or [], json)
         return
@@ -323,7 +324,7 @@ def _algorithm(name: str, settings: Sequence[str]) -> dict[str, Any]:
 def _print_algorithm(name: str, document: dict[str, Any]) -> None:
     typer.echo(document["algorithm"])
     typer.echo("\nknobs (objective.*)")
-    _print_pairs({knob: shown(value) for knob, value in document["knobs"].items()})
+    _print_pairs({knob: knob_text(value) for knob, value in document["knobs"].items()})
     typer.echo("\nformula")
     _print_pairs(document["formula"])
     typer.echo(f"\n{name}: {document['summary']}")
@@ -332,7 +333,7 @@ def _print_algorithm(name: str, document: dict[str, Any]) -> None:
             typer.echo(f"\n{heading}: {document[heading]}")
     if document["companions"]:
         typer.echo("\ncompanions: settings outside the objective that the paper also uses; not applied")
-        _print_pairs({knob: shown(value) for knob, value in document["companions"].items()})
+        _print_pairs({knob: knob_text(value) for knob, value in document["companions"].items()})
 
 
 def _print_pairs(pairs: Mapping[str, str]) -> None:
@@ -382,7 +383,7 @@ def diff(
     elif not differs:
         typer.echo(f"{first} and {document['second']} are the same: all knobs are equal")
     else:
-        rows = [[row["knob"], shown(row["first"]), shown(row["second"])] for row in document["differs"]]
+        rows = [[row["knob"], knob_text(row["first"]), knob_text(row["second"])] for row in document["differs"]]
         print_table("", ["knob", first, document["second"]], rows)
         for reason, knobs in _by_reason(document["cannot_act_in_one_step"]).items():
             typer.echo(f"cannot act: {', '.join(knobs)}: {reason}")
@@ -393,8 +394,3 @@ def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
     for knob, reason in reasons.items():
         grouped.setdefault(reason, []).append(knob)
     return grouped
-
-
-def shown(value: Any) -> str:
-    """A knob's value for people."""
-    return "none" if value is None else str(value)

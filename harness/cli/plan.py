@@ -24,11 +24,11 @@ from harness.cli.options import (
     SweepArgument,
     TrustOption,
     arm_names,
-    home_of,
     question_in,
     with_eval_samples,
 )
 from harness.errors import few
+from harness.runs import home_of
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec

@@ -11,15 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.console import print_json, print_table, print_text
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    TrustOption,
-    finished_analysis,
-    finished_verdicts,
-    home_folder,
-)
+from harness.cli.options import HomeOption, JsonOption, TrustOption
 from harness.errors import RefusedError
+from harness.runs import finished_analysis, finished_verdicts, home_folder
 
 MIN_PAIRS_FOR_SD = 2
 SMALLEST_PP = 0.001

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json, print_text
+from harness.cli.console import print_json, print_text
 from harness.cli.executor import ChosenExecutor, ExecutorOption
 from harness.cli.options import (
     ArmsOption,
@@ -20,16 +20,11 @@ from harness.cli.options import (
     TrustOption,
     arm_names,
     command_line,
-    finished_verdicts,
-    home_folder,
-    home_of,
-    read_arms,
-    run_folder,
-    use_recorded_plugins,
     words,
 )
 from harness.cli.until import MostSeedsOption, UntilOption, command_until, require_one_plan_of_seeds
-from harness.errors import BenchError, RefusedError, few
+from harness.errors import BenchError, RefusedError, few, note
+from harness.runs import finished_verdicts, home_folder, home_of, read_arms, run_folder, use_recorded_plugins
 
 if TYPE_CHECKING:
     from harness.plan import Plan

@@ -13,22 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import note, print_json, print_link, print_table, print_text
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    OpenOption,
-    RunArgument,
-    TrustOption,
-    home_folder,
-    record_look,
-    require_any_done,
-    run_folder,
-    use_recorded_plugins,
-    warn_of_damage,
-    words,
-)
-from harness.errors import RefusedError
+from harness.cli.console import print_json, print_link, print_table, print_text
+from harness.cli.options import HomeOption, JsonOption, OpenOption, RunArgument, TrustOption, words
+from harness.errors import RefusedError, note
+from harness.runs import home_folder, record_look, require_any_done, run_folder, use_recorded_plugins, warn_of_damage
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord

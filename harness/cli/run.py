@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json
+from harness.cli.console import print_json
 from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
 from harness.cli.live import watched
 from harness.cli.options import (
@@ -26,10 +26,7 @@ from harness.cli.options import (
     TrustOption,
     arm_names,
     command_line,
-    home_folder,
-    home_of,
     question_in,
-    run_folder,
     with_eval_samples,
 )
 from harness.cli.until import (
@@ -40,7 +37,8 @@ from harness.cli.until import (
     looks_to_take,
     require_one_plan_of_seeds,
 )
-from harness.errors import BenchError, RefusedError, few
+from harness.errors import BenchError, RefusedError, few, note
+from harness.runs import home_folder, home_of, run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

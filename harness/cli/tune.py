@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.console import note, print_json, print_link, print_table, print_text
+from harness.cli.console import print_json, print_link, print_table, print_text
 from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
 from harness.cli.live import watched
 from harness.cli.options import (
@@ -24,10 +24,10 @@ from harness.cli.options import (
     SweepArgument,
     TrustOption,
     command_line,
-    home_of,
     numbers,
 )
-from harness.errors import BenchError, RefusedError
+from harness.errors import BenchError, RefusedError, note
+from harness.runs import home_of
 from harness.secrets import without_password
 
 if TYPE_CHECKING:

@@ -28,15 +28,11 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import typer
 
-from harness.cli.console import note, print_json
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    TrustOption,
-    home_folder,
-)
-from harness.errors import RefusedError
+from harness.cli.console import print_json
+from harness.cli.options import HomeOption, JsonOption, TrustOption
+from harness.errors import RefusedError, note
 from harness.plugins.user_code import TRUST_OPTION
+from harness.runs import home_folder
 
 ADDRESS = "127.0.0.1"
 PORT = 8642

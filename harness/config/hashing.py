@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import RULES, Objective
-from evals.grading import GRADERS, grader_version
+from evals.graders import GRADERS, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
 from evals.grading.pair_judge import read_pair_judge
 from evals.metrics import METRICS

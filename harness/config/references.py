@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from algorithms import RULES, Objective
-from evals.grading import grader_version
+from evals.graders import grader_version, judge_of
 from evals.grading.extract import EXTRACTION_VERSION
-from evals.grading.model_judge import Judge, judge_of
+from evals.grading.model_judge import Judge
 from evals.grading.pair_judge import PairJudge
 from evals.metrics import metric_sources
 from evals.pairs import parse_pair_source

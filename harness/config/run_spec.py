@@ -18,10 +18,11 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
-from evals.grading.model_judge import Judge, judge_of
+from evals.graders import judge_of, runs_code
+from evals.grading.model_judge import Judge
 from evals.grading.pair_judge import PairJudge
-from evals.grading.unit_tests import runs_code
-from evals.tasks import LM_EVAL_PREFIX, get_task, without_mode
+from evals.tasks import get_task, without_mode
+from evals.tasks.base import LM_EVAL_PREFIX
 from evals.tasks.environment import Environment
 from harness.config.clashes import clashes
 from harness.config.engine import ENGINES, engine_on

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from evals.grading import get_grader
+from evals.graders import get_grader
 from evals.prompts import get_template
 from evals.tasks import get_task
 

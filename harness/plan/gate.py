@@ -235,3 +235,15 @@ def _without_weight(a: RunSpec, b: RunSpec) -> dict[str, str]:
                         f"the part {part.name} has weight 0: it is recorded but not trained on"
                     )
     return inert
+
+
+def imported_settings_that_differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Knob -> its two values, for two cells as their spec.json has them under `imported`; {} unless both are known."""
+    configs = [
+        {knob: value for knob, value in side["config"].items() if knob not in side["passed_over"]}
+        for side in (one, other)
+    ]
+    if not all(configs):
+        return {}
+    pairs = {knob: (configs[0].get(knob, ABSENT), configs[1].get(knob, ABSENT)) for knob in configs[0] | configs[1]}
+    return {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}

@@ -108,6 +108,9 @@ def shortfall(knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, An
     which training collapsed says little about the peak. What lies near the best is kept, however many trials are better
     still, since it shows how steep the slopes are.
     """
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern
+
     means = scores.mean(axis=1)
     picked = int(means.argmax())
     n = len(means)
@@ -120,23 +123,23 @@ def shortfall(knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, An
     if spread == 0:  # all settings score alike, without any noise
         return Shortfall(0.0, 0.0)
     points = np.vstack([np.array([_coordinates(knobs, values) for values in settings]), _candidates(knobs)])
-    distances = np.sqrt(((points[:, None] - points[None]) ** 2).sum(axis=2))
-    logs, posteriors = [], []
-    for length in _LENGTHS * math.sqrt(len(knobs)):
-        scaled = math.sqrt(5) * distances / length
-        correlation = (1 + scaled + scaled**2 / 3) * np.exp(-scaled)
-        for amplitude in _AMPLITUDES:
-            covariance = (amplitude * spread) ** 2 * correlation + (10 * spread) ** 2
-            root = np.linalg.cholesky(covariance[:n, :n] + (noise + 1e-6 * spread**2) * np.eye(n))
-            whitened = np.linalg.solve(root, observed)
-            explained = np.linalg.solve(root, covariance[:n])
-            logs.append(-0.5 * whitened @ whitened - np.log(np.diag(root)).sum())
-            posteriors.append((explained.T @ whitened, covariance - explained.T @ explained))
-    weights = np.exp(np.array(logs) - max(logs))
+    processes = [
+        GaussianProcessRegressor(
+            ConstantKernel((amplitude * spread) ** 2) * Matern(length, nu=2.5) + ConstantKernel((10 * spread) ** 2),
+            alpha=noise + 1e-6 * spread**2,
+            optimizer=None,
+        ).fit(points[:n], observed)
+        for length in _LENGTHS * math.sqrt(len(knobs))
+        for amplitude in _AMPLITUDES
+    ]
+    logs = np.array([process.log_marginal_likelihood_value_ for process in processes])
+    weights = np.exp(logs - logs.max())
     random = np.random.default_rng(0)
     drawn = []
-    for share, (mean, covariance) in zip(weights / weights.sum(), posteriors, strict=True):
+    for share, process in zip(weights / weights.sum(), processes, strict=True):
         if count := round(_DRAWS * share):
+            # `sample_y` would decompose the covariance by singular values, which takes ten times as long.
+            mean, covariance = process.predict(points, return_cov=True)
             root = np.linalg.cholesky(covariance + 1e-8 * spread**2 * np.eye(len(mean)))  # without it hardly positive
             functions = mean + random.standard_normal((count, len(mean))) @ root.T
             drawn.append(functions.max(axis=1) - functions[:, picked])

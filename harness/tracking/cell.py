@@ -118,25 +118,17 @@ class CellView:
 
 @dataclass(frozen=True)
 class News:
-    """The rows of a cell, and the points of those that come after what is mirrored. No call of MLflow is needed to read
-    them, so that it is done while a database works.
+    """The points of the rows of a cell that come after what is mirrored.
 
     extents: by record, what is mirrored once the points are; sending: which rows the points are of.
     """
 
-    rows: dict[str, list[Row]]
     extents: dict[str, _Extent]
     sending: dict[str, _Extent]
     points: Curves
 
     @classmethod
-    def read(cls, view: CellView, run: MirroredRun | None) -> News:
-        """run: as in `sync_cell`. Raises DamagedRecordError."""
-        rows = view.rows(began_ms(view.cell) if run is None else run.start_ms)
-        return cls.after(rows, {} if run is None else run.tags)
-
-    @classmethod
-    def after(cls, rows: dict[str, list[Row]], tags: Mapping[str, str]) -> News:
+    def of(cls, rows: dict[str, list[Row]], tags: Mapping[str, str]) -> News:
         """tags: those of the run, which say what is mirrored."""
         mirrored = _extents(tags, _MIRRORED_TAG)
         new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
@@ -145,18 +137,18 @@ class News:
             texts, n_rows = _texts(rows[name]), len(rows[name])
             extents[name] = _Extent(n_rows, _digest(texts))
             sending[name] = _Extent(n_rows, _digest(_timed_texts(texts[mirrored[name].n_rows :], new[name])))
-        return cls(rows, extents, sending, joined(record.curves(new[name]) for name, record in _RECORDS.items()))
+        return cls(extents, sending, joined(record.curves(new[name]) for name, record in _RECORDS.items()))
 
 
-def begin_cell(
-    view: CellView, news: News, run: MirroredRun | None, create: Callable[..., MirroredRun]
-) -> tuple[MirroredRun, News]:
-    """Prepare `run` for the news, or one that is made with `create(name, start_ms, tags)` if there is none or if the
-    records are no longer those it shows. Returns the run and what is news to it."""
-    cell, rows = view.cell, news.rows
+def begin_cell(view: CellView, run: MirroredRun | None, create: Callable[..., MirroredRun]) -> tuple[MirroredRun, News]:
+    """Prepare `run` for what is news to it, or one that is made with `create(name, start_ms, tags)` if there is none or
+    if the records are no longer those it shows. Return the run and its news. Raise DamagedRecordError."""
+    cell = view.cell
+    rows = view.rows(began_ms(cell) if run is None else run.start_ms)
     if run is not None and _shows_other_rows(run, rows, view.is_over):
         run.delete()
-        run, news = None, News.after(rows, {})
+        run = None
+    news = News.of(rows, {} if run is None else run.tags)
     if run is None:
         identity = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
         run = create(f"{cell.arm}-s{cell.seed}", began_ms(cell), {**identity, **view.sweep_tags})

@@ -10,8 +10,7 @@ rows of each record it holds, and their digest. It is written after the points i
 them. A point that is sent again is the same point (see `MirroredRun.log_points`). So no point is lost or there twice,
 whatever happens:
 
-    killed between points and tag        SQLite has neither, because both are written in one transaction. To others the
-                                         points are sent again, and one of each is kept. If a resume has rewritten
+    killed between points and tag        the points are sent again, and one of each is kept. If a resume has rewritten
                                          their rows, with new times, the run goes to the bin and the cell gets a new one
     mlflow.db deleted, server replaced   there is no tag, so all is sent
     a resume cut rows off the end        nothing is sent until the records have grown back to what is mirrored. If the
@@ -32,13 +31,12 @@ import logging
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from harness.errors import BenchError
 from harness.records import CellRecord, SweepRecord, read_sweep
@@ -49,7 +47,6 @@ from harness.tracking.cell import (
     STATUS,
     TRIAL_TAG,
     CellView,
-    News,
     begin_cell,
     end_cell,
     ended_ms,
@@ -79,9 +76,7 @@ from harness.tracking.question import (
     sync_report,
 )
 from harness.tracking.run import MirroredRun
-from harness.tracking.store import Writing
 
-Item = TypeVar("Item")
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
 # An arm that differs in one of these does not start from the model whose evaluation the sweep records.
@@ -193,44 +188,27 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     start_is_known = bool(sweep.base_scores_by_arm) or _start_alike(sweep)
     session.damaged = []
 
-    def changed() -> Iterator[tuple[str, Any, CellView, News]]:
-        for cell in sweep.cells:
-            name, status = cell.path.name, statuses[cell.path]
-            tags = trial_tags(trials[name]) if name in trials else {}
-            base_scores = sweep.base_scores_of(cell.arm) if start_is_known else []
-            now = (status, fingerprint(cell), tags, len(base_scores))
-            if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
-                continue
-            if status["state"] == "damaged":
-                session.damaged.append(status["reason"])
-                continue
-            view = CellView(cell, status, tags, base_scores, inputs_of(sweep, cell), sweep_tags(sweep))
-            try:
-                yield name, now, view, News.read(view, session.children.get(name))
-            except DamagedRecordError as error:
-                session.damaged.append(str(error))
-
-    def end(name: str, now: Any, view: CellView, news: News, n_sent: int) -> None:
-        nonlocal n_points
+    create = partial(_create_child, session)
+    for cell in sweep.cells:
+        name, status = cell.path.name, statuses[cell.path]
+        tags = trial_tags(trials[name]) if name in trials else {}
+        base_scores = sweep.base_scores_of(cell.arm) if start_is_known else []
+        now = (status, fingerprint(cell), tags, len(base_scores))
+        if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
+            continue
+        if status["state"] == "damaged":
+            session.damaged.append(status["reason"])
+            continue
+        view = CellView(cell, status, tags, base_scores, inputs_of(sweep, cell), sweep_tags(sweep))
         try:
-            end_cell(view, news, session.children[name])
+            run, news = begin_cell(view, session.children.get(name), create)
+            session.children[name] = run
+            n_points += run.log_points(news.points)
+            end_cell(view, news, run)
         except DamagedRecordError as error:
             session.damaged.append(str(error))
         else:
             session.seen[name] = now
-        n_points += n_sent
-
-    with Ahead(changed()) as cells, Writing.to(session.client) as writing:
-        for name, now, view, news in cells:
-            try:
-                create = partial(_create_child, session)
-                run, news = begin_cell(view, news, session.children.get(name), create)
-            except DamagedRecordError as error:
-                session.damaged.append(str(error))
-                continue
-            session.children[name] = run
-            cells.start_next()
-            writing.send(name, partial(run.log_points, news.points), partial(end, name, now, view, news))
     ended = [] if study is None else [trial for trial in study.trials if trial.state != "running"]
     cells_of_ended = {name for trial in ended for name in trial.cells}
     present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}
@@ -240,35 +218,6 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
         ends_ms = [end_ms for cell in sweep.cells if (end_ms := ended_ms(cell))]
         session.parent.set_status(status, max(ends_ms, default=None))
     return n_points
-
-
-class Ahead(Iterator[Item]):
-    """Items, at most one of which is made before it is asked for, by a thread. It begins at `start_next`: call it where
-    this thread is about to wait for a database, as two that compute take turns in one process."""
-
-    def __init__(self, items: Iterator[Item]) -> None:
-        self._items = items
-        self._end = object()
-        self._maker = ThreadPoolExecutor(1)
-        self._coming: Future[Any] | None = None
-
-    def __enter__(self) -> Ahead[Item]:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._maker.shutdown()
-
-    def start_next(self) -> None:
-        self._coming = self._maker.submit(next, self._items, self._end)
-
-    def __next__(self) -> Item:
-        if self._coming is None:
-            self.start_next()
-        assert self._coming is not None
-        item, self._coming = self._coming.result(), None
-        if item is self._end:
-            raise StopIteration
-        return cast(Item, item)
 
 
 def _start_alike(sweep: SweepRecord) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from harness.records.files import ProblemRow
 from harness.secrets import redact, redacted
 from harness.tracking.curves import Curves, mlflow_name, value_curves
-from harness.tracking.store import add_metrics, add_params
+from harness.tracking.store import add_points
 
 if TYPE_CHECKING:
     import pyarrow
@@ -34,10 +34,9 @@ class MirroredRun:
     start_ms: int
     status: str
     tags: dict[str, str]
+    params: dict[str, str]
     metrics: dict[str, float]
     """The last value of each metric as this process found the run, and of those that `log_values` has sent since."""
-    has_points: bool = True
-    """Whether it may have some."""
 
     @classmethod
     def find(cls, client: Any, experiment_id: str, tag: str, value: str) -> list[MirroredRun]:
@@ -55,14 +54,15 @@ class MirroredRun:
     ) -> MirroredRun:
         """A new run of whoever runs this process; without `start_ms` it begins now."""
         tags = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL"} | tags
-        run = cls._of(client, client.create_run(experiment_id, start_time=start_ms, tags=redacted(tags), run_name=name))
-        run.has_points = False
-        return run
+        return cls._of(
+            client, client.create_run(experiment_id, start_time=start_ms, tags=redacted(tags), run_name=name)
+        )
 
     @classmethod
     def _of(cls, client: Any, run: Any) -> MirroredRun:
         info, data = run.info, run.data
-        return cls(client, info.run_id, info.start_time, info.status, dict(data.tags), dict(data.metrics))
+        tags, params, metrics = dict(data.tags), dict(data.params), dict(data.metrics)
+        return cls(client, info.run_id, info.start_time, info.status, tags, params, metrics)
 
     def log_points(self, curves: Curves) -> int:
         """Add points to the curves, and return how many there were. A server gets them in requests of the size that
@@ -73,8 +73,7 @@ class MirroredRun:
         """
         from mlflow.entities import Metric
 
-        is_first, self.has_points = not self.has_points, True
-        if not add_metrics(self.client, self.run_id, curves, is_first):
+        if not add_points(self.client.tracking_uri, self.run_id, curves):
             points = ((name, *point) for name, curve in curves.items() for point in curve.points())
             self.client.log_batch(self.run_id, metrics=[Metric(*point) for point in points])
         return sum(len(curve.steps) for curve in curves.values())
@@ -88,11 +87,12 @@ class MirroredRun:
         return len(new)
 
     def log_params(self, params: dict[str, str]) -> None:
+        """Add parameters; one that is there already stays as it is, because MLflow cannot change it."""
         from mlflow.entities import Param
 
-        params = redacted(params)
-        if not add_params(self.client, self.run_id, params):
-            self.client.log_batch(self.run_id, params=[Param(*item) for item in params.items()])
+        new = {key: value for key, value in redacted(params).items() if key not in self.params}
+        self.client.log_batch(self.run_id, params=[Param(*item) for item in new.items()])
+        self.params |= new
 
     def log_inputs(self, datasets: Sequence[Any]) -> None:
         """Name the datasets that the run has used; see `dataset_inputs`. One that is named again stays one."""

@@ -49,6 +49,7 @@ RC: dict[str, Any] = {
     "axes.titley": 1.0,  # else matplotlib measures what is at the top, at each drawing, to keep titles clear of it
     "figure.constrained_layout.w_pad": 0.08,
     "figure.constrained_layout.h_pad": 0.08,
+    "axes.facecolor": "none",  # the page shows through a panel
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": INK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reports.drawing.panels import as_strip, keep_only_grid, legend_at_bottom, strip_panels
+from reports.drawing.panels import as_strip, hide_labels, legend_at_bottom, strip_panels
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import ARM_COLORS, GREY
 from reports.figures import Figure
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.container import BarContainer
 
 COLORS = dict(zip(PART_NAMES, (*ARM_COLORS[:3], GREY), strict=True))
-HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "...", "problems": "xxx"}
+HATCHES = {"seeds": "", "seeds_x_problems": "///", "sampling": "\\\\\\", "problems": "xxx"}
 TRAINED = (
     "More seeds shrink every part but problems. More samples shrink evaluation samples alone, so they buy little where"
     " that part is small. More problems shrink seed x problem, evaluation samples and problems. The verdict is about"
@@ -53,7 +53,7 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
         as_strip(axes, contrast.arm, f"error {error}   n = {n}")
         axes.set_xlim(0, 1)
     strips = [axes for (axes,) in panels]
-    keep_only_grid(strips[:-1], "x")
+    hide_labels(strips[:-1], "x")
     strips[-1].xaxis.set_major_formatter(lambda value, _position: f"{value:.0%}")
     strips[-1].set_xlabel("share of the variance of the mean difference")
     legend_at_bottom(figure, [handles[part] for part in parts])

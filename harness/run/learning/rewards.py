@@ -16,9 +16,12 @@ from transformers import PreTrainedModel
 
 from algorithms import Objective
 from algorithms.objective import Credit, Overlong, Penalise
-from evals.grading import get_grader, grade_together, rule_beside
+from evals.evaluate import grade_all
+from evals.graders import get_grader, rule_beside
+from evals.grading import Grader
 from evals.grading.asked_model import requests_sent
 from evals.tasks import get_task
+from evals.tasks.base import Problem
 from evals.tasks.environment import turns_as_json
 from harness.config.rollout import Slices
 from harness.config.run_spec import RunSpec
@@ -148,14 +151,19 @@ class Rollouts:
         completions = zip(batch.sequences.completions.tolist(), lengths, strict=True)
         texts = [self._language_model.decode(tokens[:length]) for tokens, length in completions]
         turns = batch.turns or [()] * len(batch)
-        answering = [self._task.graded_text(text, own) if own else text for text, own in zip(texts, turns, strict=True)]
-        graded = grade_together(batch.problems, answering, self.grader, self._task.extract, self._rule)
-        measured = zip(lengths, truncated, graded.verdicts, mean_logps, learned, strict=True)
+        answering = [self._task.graded_text(text, own) for text, own in zip(texts, turns, strict=True)]
+        graded = grade_all(batch.problems, answering, self._task.extract, self.grader, self._beside)
+        verdicts = [by_grader[self.grader.name] for by_grader in graded]
+        by_rule = [by_grader.get(self._rule.name) if self._rule else None for by_grader in graded]
+        measured = zip(lengths, truncated, verdicts, mean_logps, learned, strict=True)
         attempts = zip(batch.problems, samples, texts, measured, strict=True)
         return [
-            Attempt(problem, sample, text, *values, rule_verdict=graded.by_rule[row], turns=turns[row])
+            Attempt(problem, sample, text, *values, rule_verdict=by_rule[row], turns=turns[row])
             for row, (problem, sample, text, values) in enumerate(attempts)
         ]
+
+    def _beside(self, problem: Problem) -> list[Grader]:
+        return [self._rule] if self._rule is not None and problem.answer else []
 
 
 def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:

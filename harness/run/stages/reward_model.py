@@ -51,11 +51,14 @@ def draw_graded(
 
     from harness.engines.base import Completions
     from harness.rewards import Attempt
+    from harness.sampling.evaluation import evaluate
     from harness.sampling.sampler import EngineSampler
     from harness.training.batch import Batch
 
     sampler = EngineSampler(language_model, engine, conditions.seed, conditions.stream)
-    rows: list[Any] = store.fill(problems, samples, conditions, sampler, on_progress)
+    rows: list[Any] = evaluate(
+        lambda: sampler, conditions, store, problems, samples, on_progress=lambda done, total, remark: on_progress(done)
+    )
     tokens = [row["tokens"] for row in rows]
     unknown = [[math.nan] * len(row) for row in tokens]
     drawn = Completions.of(tokens, unknown, [row["truncated"] for row in rows], language_model.pad_token_id)

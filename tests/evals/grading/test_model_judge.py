@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.grading import Reply, Submission, Verdict, get_grader, grade, grader_version
+from evals.graders import get_grader, grade, grader_version
+from evals.grading import Reply, Submission, Verdict
 from evals.grading.asked_model import Asking, Question, lent
 from evals.grading.model_judge import Judge, cohens_kappa, read_judge, reply_metrics
 from harness.errors import RefusedError

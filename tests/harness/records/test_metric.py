@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from evals.evaluate import SampleRow, scores
+from evals.evaluate import scores
 from evals.metrics import metric_facts
+from evals.samples import SampleRow
 from harness.records.scores import accuracy_names, is_accuracy
 from tests.reports.synthetic import write_sweep
 
@@ -15,7 +16,7 @@ def recorded() -> list[str]:
     """Every metric of an evaluation with k of 1 and 2."""
     row = SampleRow(
         task="sums", problem_id="p", sample=0, text="", n_tokens=1, truncated=False, extracted="3", correct=True,
-        reason="", verdicts="{}", reasons=None, faulty_steps=None, turns=None,
+        reason="", verdicts="{}", reasons="{}", faulty_steps=None, turns=None,
     )  # fmt: skip
     return list(scores([row, row | {"sample": 1}], [1, 2]))
 

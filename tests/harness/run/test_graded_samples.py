@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evals.grading import grade
+from evals.graders import grade
 from evals.sampler import SamplingParams
 from evals.tasks import get_task
 from harness.engines.base import Completions
@@ -15,7 +15,7 @@ from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.random_keys import random_key
 from harness.run.stages.reward_model import draw_graded
-from harness.sampling import store as sample_store
+from harness.sampling import evaluation
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
 from harness.training.batch import Batch
@@ -73,7 +73,7 @@ def test_chunks_are_drawn_apart_and_a_kill_loses_one(
     told: list[int] = []
     whole = drawn_by(model, tmp_path / "whole.jsonl", told)
     assert told == [5]
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 2 * SAMPLES + 1)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 2 * SAMPLES + 1)
     told.clear()
     file = tmp_path / "samples.jsonl"
     with pytest.raises(KeyboardInterrupt):

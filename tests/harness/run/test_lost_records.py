@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evals.evaluate import SampleRow
+from evals.samples import SampleRow
 from harness.config.hashing import evaluation_hash
 from harness.executors.base import Ended, Job, Progress
 from harness.models.language_model import load_model

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from evals.evaluate import SampleRow
+from evals.samples import SampleRow
 from evals.tasks import get_task
 from harness.config.hashing import evaluation_hash, starting_point_hash, training_hash
 from harness.config.run_spec import RunSpec
@@ -61,7 +61,7 @@ def test_a_step_asks_in_both_modes(tiny: LanguageModel) -> None:
 
 
 def evaluated(spec: RunSpec, model: LanguageModel, path: Path) -> dict[str, tuple[dict[str, Any], list[SampleRow]]]:
-    evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(model, make_engine(spec.rollout, model), spec.seed))
+    evaluator = Evaluator(spec.eval, spec.seed, lambda: EngineSampler.of(spec, model))
     return {row["task"]: (row, rows) for row, rows in evaluator.run(2, SampleStore(path))}
 
 

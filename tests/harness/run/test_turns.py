@@ -12,7 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from evals.evaluate import turns_of
+from evals.samples import turns_of
 from evals.tasks import get_task
 from evals.tasks.environment import Turn, turns_from_json
 from harness import plugins
@@ -25,6 +25,7 @@ from harness.processes import Interrupted, Stopping
 from harness.records import CellRecord
 from harness.run.learning.rewards import Rollouts
 from harness.sampling.conditions import Conditions
+from harness.sampling.evaluation import evaluate
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from harness.training.batch import Batch
@@ -138,10 +139,11 @@ def test_an_evaluation_keeps_the_turns_of_its_samples(tiny: LanguageModel, tmp_p
     conditions = Conditions.of_evaluation(spec.eval, task, seed=0)
     store, problems = SampleStore(tmp_path / "evals.jsonl"), task.split("test").load()[:4]
     sampler = EngineSampler(tiny, make_engine(spec.rollout, tiny), 0)
-    drawn = store.fill(problems, 4, conditions, sampler)
+    drawn = evaluate(lambda: sampler, conditions, store, problems, 4)
     store.compact(drawn)
     store.drop()
-    assert SampleStore(tmp_path / "evals.jsonl").fill(problems, 4, conditions, sampler) == drawn
+    again = SampleStore(tmp_path / "evals.jsonl")
+    assert evaluate(lambda: pytest.fail("drew"), conditions, again, problems, 4) == drawn
     assert {len(turns_of(row)) for row in drawn} & {2, 3, 4}
     assert all(turns_of(row)[-1].end_tokens == row["n_tokens"] for row in drawn)
     assert conditions.as_json(problems)["environment"] == {"version": 1, "max_turns": 4}

@@ -27,8 +27,8 @@ from harness.engines.torch.passes import (
 )
 from harness.engines.torch.sizes import MAX_ROWS
 from harness.errors import RefusedError
-from harness.extras.engine_contract import PROBLEMS, keys, repeated, rows_of
 from harness.models.language_model import LanguageModel
+from harness.shelves.engine_contract import PROBLEMS, keys, repeated, rows_of
 
 PARAMS = SamplingParams(40)
 

@@ -17,8 +17,8 @@ from harness.engines.vllm import VLLM
 from harness.engines.vllm import engine as vllm_engine
 from harness.engines.vllm.engine import VllmEngine
 from harness.engines.vllm.limits import sleeps_between_calls
-from harness.extras.engine_contract import Trial, rows_of
 from harness.models.language_model import LanguageModel, load_model
+from harness.shelves.engine_contract import Trial, rows_of
 
 SPEC = RolloutSpec(engine="vllm", max_completion_tokens=40)
 
