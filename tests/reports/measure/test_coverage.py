@@ -19,6 +19,7 @@ from reports.measure.coverage import Crossover, coverage, coverage_rows, crossov
 from reports.measure.curves import Curve, Line
 from reports.page.coverage import coverage_sentence, coverage_table
 from reports.statistics import FloatArray
+from tests.reports.rewriting import changed
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 
 SAMPLES = 16
@@ -190,12 +191,12 @@ def test_the_noise_of_the_model_before_training_is_in_its_band(tmp_path):
 def test_records_without_counts_of_the_model_before_training_have_no_word(tmp_path):
     analysis = with_rates(tmp_path, {"base": BEFORE, "arm": SHARPER})
     rows = coverage_rows(analysis)
-    assert [(row["against"], row["word"]) for row in rows] == [
+    assert [(row.against, row.word) for row in rows] == [
         ("base", "sharpened"),
         (None, "cannot tell"),
         (None, "cannot tell"),
     ]
-    assert "was not recorded" in rows[1]["note"] and np.isnan(rows[1]["low_pp"]).all()
+    assert "was not recorded" in rows[1].note and {*rows[1].low_pp} == {None}
 
 
 @pytest.mark.slow
@@ -225,7 +226,7 @@ def test_the_page_says_what_arms_do_and_where_nothing_could_be_lost(tmp_path):
     sentence = coverage_sentence(rows)
     assert sentence.startswith("Coverage, pass@k for all k up to 16: Against base, sharpened: arm (crossover at k = ")
     assert "training, cannot tell (no clear difference at k = 1): base; sharpened: arm (crossover" in sentence
-    alike = [row | {"arm": arm, "word": "cannot tell"} for row in rows[:1] for arm in ("arm", "other", "third")]
+    alike = [changed(row, arm=arm, word="cannot tell") for row in rows[:1] for arm in ("arm", "other", "third")]
     assert coverage_sentence(alike).endswith("Against base, cannot tell (up at k = 1; unclear at k = 16): all 3 arms.")
     table = coverage_table(rows)
     assert table is not None and len(table.rows) == 3 and "nothing can be lost" not in table.note

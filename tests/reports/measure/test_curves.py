@@ -161,7 +161,7 @@ def test_each_arm_begins_with_the_model_that_it_starts_from(tmp_path):
         ("base", UNKNOWN_NOISE),
         ("up", UNKNOWN_NOISE),
     ]
-    assert [arm["before_pp"] for arm in report_document(analysis)["arms"]] == [35.0, 20.0]
+    assert [arm.before_pp for arm in report_document(analysis).arms] == [35.0, 20.0]
 
 
 def cut_tokens(sweep: SweepRecord, fractions: tuple[float, ...]) -> None:

@@ -94,10 +94,10 @@ def test_p_values_say_that_they_count_one_look(record: SweepRecord) -> None:
     """Intervals and verdicts stand at the boundary of the look, but p and Holm's p do not."""
     first, second = (analyse(record.model_copy(update={"looks": looks})) for looks in ([], [look(4)]))
     once, twice = report_document(first), report_document(second)
-    assert once["contrasts"][0]["p_holm"] == twice["contrasts"][0]["p_holm"]
+    assert once.contrasts[0].p_holm == twice.contrasts[0].p_holm
     says = "p and p (Holm) count one look; intervals and verdicts use the boundary of look 2."
     for report, expected in ((once, ""), (twice, says)):
-        tables = [result_table(report), contrast_table(report["contrasts"])]
+        tables = [result_table(report), contrast_table(report.contrasts)]
         assert [table.note for table in tables if table is not None] == [expected] * 2
     assert "(one look)" in statements(twice)[0].sentence and "(one look)" not in statements(once)[0].sentence
 

@@ -33,7 +33,7 @@ SETS: dict[str, dict[str, Any]] = {
 def report_of(name: str) -> Any:
     """report.json of a set, as plain data with rounded numbers."""
     with tempfile.TemporaryDirectory() as folder:
-        document = report_document(analyse(write_sweep(Path(folder) / name, **SETS[name])))
+        document = report_document(analyse(write_sweep(Path(folder) / name, **SETS[name]))).as_json()
     return _rounded(json.loads(json.dumps(document)))
 
 
