@@ -16,7 +16,6 @@ from harness.executors.slots import gpu_here
 from harness.plugins import user_code
 from harness.records import CellRecord
 from harness.records.cell import is_cell_directory_name
-from harness.records.files import read_json
 
 BARE_MODEL = Layer(
     "evaluation",
@@ -53,11 +52,6 @@ class Subject:
     def cell(self) -> CellRecord | None:
         """The cell that trained it."""
         return CellRecord.at(self.checkpoint.parents[1]) if self.checkpoint else None
-
-    @property
-    def checkpoint_step(self) -> int | None:
-        """After how many steps the cell was as it is evaluated."""
-        return int(read_json(self.checkpoint / "checkpoint.json")["step"]) if self.checkpoint else None
 
     @property
     def moves(self) -> bool:

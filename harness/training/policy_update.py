@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,9 +81,6 @@ class Critic(nn.Module):
         hidden = policy_hidden if self.trunk is None else part.hidden(self.trunk)
         values: Tensor = self.head(hidden.to(self.head.weight.dtype))[:, :, 0]
         return values.float().where(part.mask, 0.0)
-
-    def trained(self) -> Iterator[nn.Parameter]:
-        return (weight for weight in self.parameters() if weight.requires_grad)
 
 
 @dataclass

@@ -38,7 +38,7 @@ def gradients(trunk: str) -> tuple[bool, bool]:
     def moved(weights) -> bool:
         return any(weight.grad is not None and bool(weight.grad.abs().max() > 0) for weight in weights)
 
-    return moved(policy.parameters()), moved(critic.trained())
+    return moved(policy.parameters()), moved(critic.parameters())
 
 
 def test_an_own_trunk_leaves_the_policy_alone() -> None:
@@ -68,7 +68,7 @@ def test_a_value_does_not_see_its_token() -> None:
 
 def test_trained_weights() -> None:
     policy = rollouts.model()
-    own = sum(weight.numel() for weight in Critic(policy, "own").trained())
-    shared = sum(weight.numel() for weight in Critic(policy, "shared").trained())
+    own = sum(weight.numel() for weight in Critic(policy, "own").parameters())
+    shared = sum(weight.numel() for weight in Critic(policy, "shared").parameters())
     assert shared == policy.config.hidden_size + 1
     assert own == shared + sum(weight.numel() for weight in policy.parameters())
