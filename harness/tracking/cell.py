@@ -215,9 +215,9 @@ def _extents(tags: Mapping[str, str], tag: str) -> dict[str, _Extent]:
 
 
 def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: bool) -> bool:
-    """Whether what is mirrored is no longer recorded, or was mirrored by an earlier version. Rows that a resume cut off
-    may yet grow back as they were. So may rows that were on their way as we were killed, but at another time: MLflow
-    would take them for other points."""
+    """Return whether what is mirrored is no longer recorded. Rows that a resume cut off may yet grow back as they were.
+    So may rows that were on their way as we were killed, but at another time: MLflow would take them for other
+    points."""
     mirrored = _extents(run.tags, _MIRRORED_TAG)
     is_other = any(
         record.is_reproducible
@@ -232,8 +232,7 @@ def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: boo
         if extent.n_rows
         for sent in [rows[name][mirrored[name].n_rows : extent.n_rows]]
     )
-    is_of_earlier_version = _MIRRORED_TAG in run.tags and _SENDING_TAG not in run.tags
-    return is_other or is_sent_otherwise or is_of_earlier_version
+    return is_other or is_sent_otherwise
 
 
 def _texts(rows: Sequence[Row]) -> list[str]:
