@@ -90,17 +90,26 @@ models: .models/SmolLM2-135M-Instruct.Q4_1.gguf
 	$(PYTHON) -m venv .venv
 	touch $@
 
+# Installs what is given, and says every five seconds how far it is: pip loads all packages before it puts one in place.
+define install
+@echo "installing bench and what it needs into .venv: one to three minutes"
+@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)' & pip=$$!; waited=0; \
+trap "kill $$pip; exit 130" INT TERM; while sleep 5; kill -0 $$pip 2>/dev/null; do waited=$$((waited + 5)); \
+	echo "  $$waited s: $$(ls -d .venv/lib/python*/site-packages/*.dist-info | wc -l) packages in place"; \
+done; wait $$pip
+@touch $@
+endef
+
 .venv/installed: .venv/created pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
-	touch $@
+	$(call install,.)
 
 .venv/installed-test: .venv/created pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
-	touch .venv/installed $@
+	$(call install,.[test])
+	@touch .venv/installed
 
 .venv/installed-docs: .venv/created pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	touch .venv/installed $@
+	$(call install,.[docs])
+	@touch .venv/installed
 
 # vLLM needs versions of its own, transformers among them; every other pin is that of constraints.txt.
 .venv-vllm: .venv-vllm/installed

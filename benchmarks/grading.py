@@ -21,7 +21,7 @@ from functools import partial
 
 from outcome import arguments, bounds, finish
 
-from evals.grading import grade
+from evals.graders import grade
 from evals.grading.extract import extract_answer
 from evals.grading.sandbox import AT_ONCE, isolation
 from evals.grading.unit_tests import Trial, outcome_of

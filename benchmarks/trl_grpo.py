@@ -82,7 +82,7 @@ def scorer(workload: Workload) -> Callable[[str, str], float]:
     """(text, answer) -> reward: the one that our cell computes."""
     from benchmark_rewards import hash_is_even, starts_with_answer
 
-    from evals.grading import grade
+    from evals.graders import grade
     from evals.tasks import get_task
 
     if workload.untrained:

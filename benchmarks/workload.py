@@ -140,7 +140,7 @@ def workload_of(given: argparse.Namespace) -> Workload:
     """What the options say; the untrained model is saved if it is not there."""
     if given.untrained is not None:
         if not given.untrained.exists():
-            from harness.extras.selftest.whole_cells import save_half_billion
+            from harness.shelves.selftest.whole_cells import save_half_billion
 
             save_half_billion(given.untrained)
         given.model = str(given.untrained)

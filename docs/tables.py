@@ -18,11 +18,10 @@ from pydantic_core import PydanticUndefined
 from typer.testing import CliRunner
 
 from algorithms import RULES, AnyObjective, Objective, PreferenceObjective, active_knobs, describe, presets
-from algorithms.elsewhere import DIALECTS, Config, Dialect, differences, translate, understand, yaml_scalar
+from algorithms.dialects import DIALECTS, Config, Dialect, differences, translate, understand, yaml_scalar
 from algorithms.overrides import family_of
-from algorithms.space import defaults
 from docs.notebook import as_markdown
-from evals.grading import GRADERS
+from evals.graders import GRADERS
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES
 from evals.tasks import TASKS
@@ -33,10 +32,11 @@ from harness.config.knobs import knob_facts
 from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget, Tune
 from harness.errors import RefusedError
 from harness.executors.base import EXECUTORS
-from harness.extras.selftest.checks import CHECKS
 from harness.plan.sweep_file import SHIPPED, Comparison, Screening, SweepFile, load_sweep, shipped
 from harness.rewards.base import nameable_parts
 from harness.run.health import FLAGS
+from harness.settings import defaults
+from harness.shelves.selftest.checks import CHECKS
 from reports.figures import FIGURES
 from reports.formats import markdown_table
 

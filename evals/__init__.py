@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from evals.errors import DataMissingError, EvalError
-    from evals.grading import Grader, Verdict, grade
+    from evals.graders import grade
+    from evals.grading import Grader, Verdict
     from evals.metrics import Metric
     from evals.metrics.success import pass_at_k
     from evals.prompts import Template, get_template
@@ -25,7 +26,7 @@ _HOMES = {
     "Verdict": "evals.grading",
     "get_task": "evals.tasks",
     "get_template": "evals.prompts",
-    "grade": "evals.grading",
+    "grade": "evals.graders",
     "pass_at_k": "evals.metrics.success",
     "task_names": "evals.tasks",
 }

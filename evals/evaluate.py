@@ -1,4 +1,4 @@
-"""Evaluation without a sampler: which samples are still to be drawn, their records, and what records give: scores, new
+"""Evaluation without a model: which samples are still to be drawn, their records, and what records give: scores, new
 verdicts by another grader, and where graders disagree."""
 
 from __future__ import annotations
@@ -8,134 +8,119 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from evals.errors import EvalError
-from evals.grading import (
-    OWN,
-    AsksModel,
-    GradesWhole,
-    Submission,
-    applicable_graders,
-    get_grader,
-    grade_ahead,
-    judge,
-)
+from evals.graders import applicable_graders, get_grader
+from evals.grading import OWN, Grader, Submission, Verdict
 from evals.grading.extract import extract_answer
 from evals.grading.model_judge import cohens_kappa
 from evals.metrics import Samples, metrics_for
-from evals.prompts import Message, Template
+from evals.prompts import Template
+from evals.sampler import Draw, Drawn
+from evals.samples import SampleRow, turns_of
 from evals.tasks.base import Problem, Task
-from evals.tasks.environment import Turn, turns_as_json, turns_from_json
+from evals.tasks.environment import turns_as_json
 
 # A thread only waits for the process that compares expressions; there are as many of those.
 _THREADS = 2
 _MAX_EXAMPLES = 5
 
 
-@dataclass(frozen=True)
-class Request:
-    """One sample to be drawn: sample number `sample` (from 0) of a problem."""
-
-    problem: Problem
-    sample: int
-    prompt: str | list[Message]
-
-
-class SampleRow(TypedDict):
-    """The record of one sample. It holds the text, so that it can be graded again.
-
-    reason: of the verdict that decides `correct` (see `evals.grading.Verdict`).
-    verdicts: JSON object, grader -> correct.
-    reasons: JSON object, grader -> reason, the one that decides first; None in records of versions that kept none.
-    faulty_steps: whether a written step is wrong; None where the task does not check or no step was written.
-    turns: JSON list of the completion's turns (see `evals.tasks.environment.Turn`), whose words of the environment are
-        not in the text; None where no environment answers, and in records of versions that knew none.
-    """
-
-    task: str
-    problem_id: str
-    sample: int
-    text: str
-    n_tokens: int
-    truncated: bool
-    extracted: str | None
-    correct: bool
-    reason: str
-    verdicts: str
-    reasons: str | None
-    faulty_steps: bool | None
-    turns: str | None
-
-
-def missing_requests(
+def missing_draws(
     problems: Iterable[Problem], template: Template, n_samples: int, finished: Collection[tuple[str, int]] = frozenset()
-) -> Iterator[Request]:
+) -> Iterator[Draw]:
     """The samples that are not in `finished`, a collection of (problem id, sample). Problems keep their order, and all
     samples of a problem come together."""
     for problem in problems:
         missing = [sample for sample in range(n_samples) if (problem.id, sample) not in finished]
         if missing:
             prompt = template.ask(problem)
-            yield from (Request(problem, sample, prompt) for sample in missing)
+            yield from (Draw(prompt, problem.id, sample, problem) for sample in missing)
 
 
-def grade_sample(
+def grade_all(
+    problems: Sequence[Problem],
+    texts: Sequence[str],
+    extract: str,
+    grader: Grader,
+    beside: Callable[[Problem], Sequence[Grader]] = lambda problem: (),
+    each: Callable[..., Iterable[Any]] = map,
+) -> list[dict[str, Verdict]]:
+    """The verdicts on each text as a completion of its problem, by the grader's name; those of `grader` come first.
+
+    A grader of whole completions gets all at once. beside: the graders that are asked too. each: goes through the
+    completions, `map` or that of several threads. Raises as `grade`.
+    """
+    submissions = [
+        Submission(one.problem, one.answer, text, extract_answer(text, extract), one.own_comparison)
+        for one, text in zip(problems, texts, strict=True)
+    ]
+    decided = grader.verdicts(submissions) if grader.reads_whole else [None] * len(submissions)
+
+    def by_name(problem: Problem, submission: Submission, verdict: Verdict | None) -> dict[str, Verdict]:
+        others = {one.name: one.verdicts([submission])[0] for one in beside(problem)}
+        return {grader.name: verdict or grader.verdicts([submission])[0], **others}
+
+    return list(each(by_name, problems, submissions, decided))
+
+
+def graded_rows(
     task: Task,
-    request: Request,
-    text: str,
-    n_tokens: int,
-    truncated: bool,
+    draws: Sequence[Draw],
+    drawn: Sequence[Drawn],
     grader: str | None = None,
     ask_others: bool = True,
-    turns: Sequence[Turn] = (),
-) -> SampleRow:
-    """The record of a drawn sample. `Task.graded_text` says what is graded if it has several turns.
+    each: Callable[..., Iterable[Any]] = map,
+) -> list[SampleRow]:
+    """The records of drawn samples. `Task.graded_text` says what is graded of one that has several turns.
 
     grader: decides `correct`; the task's own if None.
     ask_others: `verdicts` and `reasons` add those of all other graders that can compare with the reference, except
-        where the problem has a comparison of its own: then the reference is one of several right answers. `math` starts
-        its process only for what text, letters, words and numbers leave open, and asks it once about each pair of
-        answer and reference.
+        where the problem has a comparison of its own: then the reference is one of several right answers, and only a
+        judge has the problem's own comparison beside it. `math` starts its process only for what text, letters, words
+        and numbers leave open, and asks it once about each pair of answer and reference.
+    each: as in `grade_all`.
 
     Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references, if there is
     neither a grader nor one of the task's own, and for a problem without an answer.
     """
-    deciding = grader or task.require_grader()
-    answer, asks_model = request.problem.answer, isinstance(get_grader(deciding), AsksModel)
-    if not answer and get_grader(deciding).needs_answer:
-        raise EvalError(
-            f"problem {request.problem.id} of task {task.name} has no answer to compare with. Give all its rows their "
-            "answers, or take another task."
+    deciding, problems = get_grader(grader or task.require_grader()), [draw.require_problem() for draw in draws]
+    for problem in problems:
+        if not problem.answer and deciding.needs_answer:
+            raise EvalError(
+                f"problem {problem.id} of task {task.name} has no answer to compare with. Give all its rows their "
+                "answers, or take another task."
+            )
+
+    def beside(problem: Problem) -> list[Grader]:
+        names = applicable_graders(problem.answer) if problem.answer else []
+        if problem.own_comparison is not None:
+            names = [OWN] if deciding.asks_model else []
+        return [get_grader(name) for name in names if ask_others and name != deciding.name]
+
+    texts = [task.graded_text(one.text, one.turns) for one in drawn]
+    graded = grade_all(problems, texts, task.extract, deciding, beside, each)
+    return [
+        SampleRow(
+            task=task.name,
+            problem_id=problem.id,
+            sample=draw.sample,
+            text=one.text,
+            n_tokens=one.n_tokens,
+            truncated=one.truncated,
+            extracted=by_grader[deciding.name].extracted,
+            correct=by_grader[deciding.name].correct,
+            reason=by_grader[deciding.name].reason,
+            verdicts=json.dumps({name: verdict.correct for name, verdict in by_grader.items()}, sort_keys=True),
+            reasons=json.dumps({name: verdict.reason for name, verdict in by_grader.items()}),
+            faulty_steps=task.check_steps(problem, one.text) if task.check_steps else None,
+            turns=turns_as_json(one.turns) if one.turns else None,
         )
-    answering = task.graded_text(text, turns)
-    extracted = extract_answer(answering, task.extract)
-    own = request.problem.own_comparison
-    submission = Submission(request.problem.problem, answer, answering, extracted)
-    verdict = judge(extracted, answer, deciding, own, submission)
-    applicable = applicable_graders(answer) if ask_others and own is None and answer else []
-    if ask_others and own is not None and asks_model:
-        applicable = [OWN]
-    others = {name: judge(extracted, answer, name, own) for name in applicable if name != deciding}
-    by_grader = {deciding: verdict, **dict(sorted(others.items()))}
-    return SampleRow(
-        task=task.name,
-        problem_id=request.problem.id,
-        sample=request.sample,
-        text=text,
-        n_tokens=n_tokens,
-        truncated=truncated,
-        extracted=extracted,
-        correct=verdict.correct,
-        reason=verdict.reason,
-        verdicts=json.dumps({name: one.correct for name, one in by_grader.items()}, sort_keys=True),
-        reasons=json.dumps({name: one.reason for name, one in by_grader.items()}),
-        faulty_steps=task.check_steps(request.problem, text) if task.check_steps else None,
-        turns=turns_as_json(turns) if turns else None,
-    )
+        for draw, problem, one, by_grader in zip(draws, problems, drawn, graded, strict=True)
+    ]
 
 
 def scores(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float | None]:
@@ -173,7 +158,7 @@ def regrade(
 
     grader: decides `correct`; the task's own if None.
 
-    Raises EvalError for a record of another task or of a problem that is not among `problems`, and as `grade_sample`.
+    Raises EvalError for a record of another task or of a problem that is not among `problems`, and as `graded_rows`.
     """
     by_id = {problem.id: problem for problem in problems}
     for row in rows:
@@ -189,24 +174,11 @@ def regrade(
                 "from"
             )
 
-    deciding = get_grader(grader or task.require_grader())
-    if isinstance(deciding, GradesWhole):
-        answering = [(by_id[row["problem_id"]], task.graded_text(row["text"], turns_of(row))) for row in rows]
-        grade_ahead(answering, deciding, task.extract)
-
-    def again(row: SampleRow) -> SampleRow:
-        request = Request(by_id[row["problem_id"]], row["sample"], "")
-        tokens, truncated, turns = row["n_tokens"], row["truncated"], turns_of(row)
-        graded = grade_sample(task, request, row["text"], tokens, truncated, grader, turns=turns)
-        return {**row, **graded}
-
+    draws = [Draw("", row["problem_id"], row["sample"], by_id[row["problem_id"]]) for row in rows]
+    drawn = [Drawn(row["text"], row["n_tokens"], row["truncated"], turns=turns_of(row)) for row in rows]
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(again, rows))
-
-
-def turns_of(row: SampleRow) -> Sequence[Turn]:
-    """The turns of a record's completion; none where no environment answered."""
-    return () if row["turns"] is None else turns_from_json(row["turns"])
+        graded = graded_rows(task, draws, drawn, grader, each=pool.map)
+    return [{**row, **again} for row, again in zip(rows, graded, strict=True)]
 
 
 class Example(TypedDict):

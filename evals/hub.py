@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from evals.errors import DataMissingError
 
-if TYPE_CHECKING:
-    from evals.tasks.rows import Row
+Row = Mapping[str, object]
+"""A row of a data set, as it is read."""
 
 
 def hub_rows(name: str, id: str, config: str | None, split: str, revision: str | None) -> Iterator[tuple[str, Row]]:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evals.errors import EvalError
-from evals.grading import grade, normalise
+from evals.graders import grade
+from evals.grading import normalise
 from evals.sampler import Draw, Sampler, SamplingParams
 from evals.tasks.base import Problem, Task
 

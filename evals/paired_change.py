@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evals.errors import EvalError
-from evals.evaluate import SampleRow
 from evals.lm_eval_adapter import LmEvalResult, LmEvalRow
+from evals.samples import SampleRow
 
 
 @dataclass(frozen=True)

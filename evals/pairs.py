@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from evals.errors import DataMissingError, EvalError
-from evals.hub import hub_rows
+from evals.hub import Row, hub_rows
 from evals.prompts import Message
-from evals.tasks.rows import DATA_FOLDER_VARIABLE, Row, file_rows
+from evals.tasks.rows import DATA_FOLDER_VARIABLE, file_rows
 from harness import plugins
 
 SHOWN_FAULTS = 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Collection, Iterable
 from types import TracebackType
 
@@ -96,3 +97,8 @@ def shown(value: object, most_characters: int = 120) -> str:
     text = redact(repr(value))  # first, because a cut may leave half of a secret
     cut = len(text) - most_characters
     return text if cut <= 0 else f"{text[: most_characters - 20]}... ({cut:,} characters left out) ...{text[-20:]}"
+
+
+def note(message: str) -> None:
+    """Print a line for people, on stderr."""
+    print(message, file=sys.stderr, flush=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from algorithms.elsewhere import Config, Dialect, Given, Knobs, Point, Written, names_of
-from algorithms.space import KnobValue
+from algorithms.dialects import Config, Dialect, Given, Knobs, Point, Written, names_of
+from harness.settings import KnobValue
 
 ALGORITHM = "orchestrator.algo."
 LOSS = "trainer.loss."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from algorithms.elsewhere import Config, Given, Knobs, Point, Written, names_of
-from algorithms.space import KnobValue
+from algorithms.dialects import Config, Given, Knobs, Point, Written, names_of
+from harness.settings import KnobValue
 
 _LINKS: dict[str, dict[str, KnobValue]] = {
     "sigmoid": {"link": "logistic"},

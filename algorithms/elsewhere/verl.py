@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from algorithms.elsewhere import (
+from algorithms.dialects import (
     UNBOUNDED,
     Config,
     Dialect,
@@ -32,7 +32,7 @@ from algorithms.elsewhere.verl_terms import (
     written_kl,
     written_overlong,
 )
-from algorithms.space import KnobValue
+from harness.settings import KnobValue
 
 LOSS = f"{ACTOR}policy_loss."
 FILTER = "algorithm.filter_groups."

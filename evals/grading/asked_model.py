@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field
@@ -19,8 +20,9 @@ from pydantic import Field
 from evals.errors import EvalError
 from evals.grading import Reply
 from evals.prompts import Message
-from evals.yaml_file import Declared
+from evals.yaml_file import read_yaml
 from harness.secrets import register_variable
+from harness.settings import Settings
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
@@ -34,7 +36,7 @@ class Question(NamedTuple):
     messages: list[Message]
 
 
-class ModelFile(Declared):
+class ModelFile(Settings):
     """What the files of all judges say. Only the fields of `SERVICE` cannot change a verdict."""
 
     holes: ClassVar[tuple[str, ...]] = ()
@@ -54,6 +56,14 @@ class ModelFile(Declared):
     concurrency: int = Field(8, ge=1, le=1024, description="questions asked at once")
     timeout_s: float = Field(120.0, gt=0, description="time limit for one reply")
     patience_s: float = Field(600.0, ge=0, description="how long a server may be away before the cell is interrupted")
+
+    @classmethod
+    def read(cls, path: Path, noun: str) -> Self:
+        """The content of a file. Raises EvalError if it is missing or faulty."""
+        file = read_yaml(path, cls, noun, listed=False)
+        if faults := list(file.faults()):
+            raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
+        return file
 
     def model_post_init(self, _: object) -> None:
         if self.api_key_env is not None:  # its name need not say that it holds a secret

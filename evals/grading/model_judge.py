@@ -13,11 +13,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from evals.errors import EvalError
-from evals.grading import NO_VERDICT, AsksModel, Reason, Reply, Submission, Verdict, get_grader
+from evals.grading import NO_VERDICT, Grader, Reason, Reply, Submission, Verdict, never_compares
 from evals.grading.asked_model import ModelFile, Question, messenger, reply_costs
-from evals.yaml_file import read_yaml
 from harness import plugins
+from harness.settings import Listed
 
 
 class JudgeFile(ModelFile):
@@ -28,8 +27,8 @@ class JudgeFile(ModelFile):
 
     text: str = Field(description="the question, with {completion} or {extracted}; also {problem} and {answer}")
     parse: str = Field(description="a regular expression with one group; its last match in the reply is the verdict")
-    right: tuple[str, ...] = Field((), description="verdicts that mean a right answer; case is ignored")
-    wrong: tuple[str, ...] = Field((), description="verdicts that mean a wrong answer; case is ignored")
+    right: Listed[str] = Field((), description="verdicts that mean a right answer; case is ignored")
+    wrong: Listed[str] = Field((), description="verdicts that mean a wrong answer; case is ignored")
     right_from: float | None = Field(None, description="instead of both: the lowest number that means a right answer")
     largest: float = Field(10.0, gt=0, description="the number that is scaled to a score of 1; 0 stays 0")
 
@@ -59,8 +58,11 @@ def _folded(words: Iterable[str]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Judge(AsksModel):
+class Judge(Grader):
     """A judge as its file says. version: the file's."""
+
+    reads_whole: ClassVar[bool] = True
+    asks_model: ClassVar[bool] = True
 
     file: JudgeFile = None  # type: ignore[assignment]  # dataclasses want defaults after those of Grader
 
@@ -116,22 +118,12 @@ def read_judge(name: str) -> Judge:
 @plugins.cached
 def _judge_in(path: str, name: str) -> Judge:
     """Read once per process, so that editing the file does not change verdicts of a running cell."""
-    file = read_yaml(Path(path), JudgeFile, "judge", listed=False)
-    if faults := list(file.faults()):
-        raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
+    file = JudgeFile.read(Path(path), "judge")
     who = file.model or file.source
     where = "in process" if file.address is None else f"at {file.address}"
-    return Judge(name, file.version, f"{who} {where} says so", _never, needs_answer="answer" in file.shown, file=file)
-
-
-def _never(candidate: str, answer: str) -> Reason:
-    raise AssertionError("a judge reads submissions, never two answers")
-
-
-def judge_of(grader: str | None) -> Judge | None:
-    """The judge if the grader of this name is one, else None. Raises as `get_grader`."""
-    found = None if grader is None else get_grader(grader)
-    return found if isinstance(found, Judge) else None
+    return Judge(
+        name, file.version, f"{who} {where} says so", never_compares, needs_answer="answer" in file.shown, file=file
+    )
 
 
 def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[str, float | None]:

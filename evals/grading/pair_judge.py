@@ -12,11 +12,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from evals.errors import EvalError
 from evals.grading import Reply
 from evals.grading.asked_model import ModelFile, messenger
 from evals.grading.model_judge import Judge, read_judge
-from evals.yaml_file import ENDINGS, load_yaml, read_yaml
+from evals.yaml_file import ENDINGS, load_yaml
 from harness import plugins
 
 
@@ -86,7 +85,5 @@ def judge_in(name: str) -> Judge | PairJudge | None:
 @plugins.cached
 def _judge_in(path: str, name: str) -> PairJudge:
     """Read once per process, so that editing the file does not change verdicts of a running cell."""
-    file = read_yaml(Path(path), PairJudgeFile, "pairwise judge", listed=False)
-    if faults := list(file.faults()):
-        raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
+    file = PairJudgeFile.read(Path(path), "pairwise judge")
     return PairJudge(name, file)

@@ -13,14 +13,14 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from pydantic import Field, ValidationError
 
 from evals.errors import EvalError
-from evals.grading import NO_VERDICT, GradesWhole, Reason, Submission, Verdict, get_grader
+from evals.grading import NO_VERDICT, Grader, Reason, Submission, Verdict, never_compares
 from evals.grading.sandbox import AT_ONCE, Program, run_program
-from evals.yaml_file import Declared
+from harness.settings import Settings
 
 NAME = "unit_tests"
 MOST_CHARACTERS = 100_000
@@ -28,14 +28,14 @@ MOST_CHARACTERS = 100_000
 _FENCE = re.compile(r"^[ \t]*```[^`\n]*(?:\n|\Z)", re.MULTILINE)
 
 
-class UnitTest(Declared):
+class UnitTest(Settings):
     """A call and its result, both as JSON: a tuple that is returned counts as a list."""
 
     args: list[Any]
     returns: Any
 
 
-class FunctionTests(Declared):
+class FunctionTests(Settings):
     """The tests of a problem, as its reference answer holds them."""
 
     entry_point: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -154,8 +154,10 @@ def same_value(value: object, expected: object) -> bool:
 
 
 @dataclass(frozen=True)
-class RunsTests(GradesWhole):
+class RunsTests(Grader):
     """The score of a verdict is the share of tests that a program passes; None without a verdict."""
+
+    reads_whole: ClassVar[bool] = True
 
     @property
     def at_once(self) -> int:
@@ -178,22 +180,13 @@ def _verdict(code: str, outcome: Outcome, tests: int) -> Verdict:
     return Verdict(outcome.reason == "match", code, outcome.reason, score=score)
 
 
-def _never(candidate: str, answer: str) -> Reason:
-    raise AssertionError("programs are graded by `verdicts`")
-
-
 unit_tests = RunsTests(
     NAME,
     version=1,
     meaning="its function returns what each unit test expects; runs the model's program (reward.allow_code)",
-    compare=_never,
+    compare=never_compares,
     fault=_fault,
 )
-
-
-def runs_code(grader: str | None) -> bool:
-    """Whether a grader of that name runs programs. Raises as `get_grader`."""
-    return grader is not None and isinstance(get_grader(grader), RunsTests)
 
 
 _lent: list[Tester] = []

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from evals.errors import DataMissingError, EvalError
-from evals.grading import grade
+from evals.graders import grade
+from evals.hub import Row
 from evals.metrics.averages import avg_at_n
 from evals.metrics.success import pass_at_k
 from evals.prompts import get_template
-from evals.tasks.rows import DATA_FOLDER_VARIABLE, Row, file_rows
+from evals.tasks.rows import DATA_FOLDER_VARIABLE, file_rows
 
 
 def load_rows(files: Mapping[str, str], columns: Mapping[str, str], **_metadata: object) -> Any:

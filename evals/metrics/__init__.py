@@ -14,7 +14,7 @@ from harness.errors import RefusedError
 from harness.plugins import Kind
 
 if TYPE_CHECKING:
-    from evals.evaluate import SampleRow
+    from evals.samples import SampleRow
 
 Unit = Literal["count", "percentage points", "tokens", "fraction"]
 Better = Literal["more", "less"]

@@ -11,12 +11,17 @@ from typing import Protocol
 
 from evals.choices import Choices
 from evals.errors import EvalError
-from evals.grading import OwnComparison, get_grader
+from evals.graders import get_grader
+from evals.grading import OwnComparison
 from evals.grading.extract import get_extraction
 from evals.prompts import Mode, Template, get_template
 from evals.tasks.environment import Environment, Turn, last_turn
 from harness.errors import few, nearest
 from harness.plugins import UserModule
+
+GYM_PREFIX = "reasoning_gym:"
+LM_EVAL_PREFIX = "lm_eval:"
+VERIFIERS_PREFIX = "verifiers:"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import yaml
 
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
-from evals.tasks import LM_EVAL_PREFIX as PREFIX
+from evals.tasks.base import LM_EVAL_PREFIX as PREFIX
 from evals.tasks.base import Problem, Task
 from evals.yaml_file import ENDINGS, YamlError, compose_yaml, read_text
 from harness import plugins

@@ -15,41 +15,34 @@ from dataclasses import dataclass, replace
 
 from evals.errors import EvalError
 from evals.prompts import Mode
-from evals.tasks import MODE_PREFIX, get_task
 from evals.tasks.base import Problem, SplitSource, Task
 from evals.tasks.rows import LoadedRows
 
 
-def load_task_in_mode(name: str) -> Task:
-    """The task of `direct:<task>` or `think<N>:<task>`.
+def in_mode(task: Task, prefix: str, written_budget: str | None) -> Task:
+    """The task of `direct:<task>` or `think<N>:<task>`, whose name begins with `prefix`.
 
-    Raises as `get_task`, and EvalError for a budget of 0, for two modes, and for a task whose prompts are its own.
+    Raises EvalError for a budget of 0, and for a task whose prompts are its own.
     """
-    found = MODE_PREFIX.match(name)
-    if found is None:
-        raise ValueError(f"{name} names no mode")
-    given = name[found.end() :]
-    if MODE_PREFIX.match(given):
-        raise EvalError(f"{name}: names two modes or budgets. Leave one of them out.")
-    task = get_task(given)
+    name = f"{prefix}{task.name}"
     if task.asks_itself or task.gives_choices:
         raise EvalError(
             f"{name}: the prompts of {task.name} are whole as they come, and hold no flag of a mode. Evaluate it by "
             "its own name, or name another task."
         )
-    if found["budget"] is not None and task.environment is not None:
+    if written_budget is not None and task.environment is not None:
         raise EvalError(
             f"{name}: the completions of {task.name} have several turns, and a budget cuts one thought. Evaluate it by "
             "its own name, or name another task."
         )
-    budget = None if found["budget"] is None else int(found["budget"])
+    budget = None if written_budget is None else int(written_budget)
     if budget == 0:
         raise EvalError(f"{name}: a budget has at least 1 token. direct:{task.name} asks for no thinking at all.")
     mode: Mode = "direct" if budget is None else "think"
     return replace(
         task,
-        name=f"{found[0]}{task.name}",
-        splits={"test": _InMode(task.split("test"), found[0], mode)},
+        name=name,
+        splits={"test": _InMode(task.split("test"), prefix, mode)},
         mode=mode,
         thinking_budget_tokens=budget,
     )

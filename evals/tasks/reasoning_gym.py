@@ -37,7 +37,7 @@ from pydantic import TypeAdapter, ValidationError
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.grading.worker_process import WORKER, WorkerProcess
-from evals.tasks import GYM_PREFIX as PREFIX
+from evals.tasks.base import GYM_PREFIX as PREFIX
 from evals.tasks.base import Problem, Task
 from harness.errors import UnknownNameError, few, nearest
 

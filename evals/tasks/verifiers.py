@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.grading.worker_process import WorkerLostError, WorkerProcess
-from evals.tasks import VERIFIERS_PREFIX as PREFIX
+from evals.tasks.base import VERIFIERS_PREFIX as PREFIX
 from evals.tasks.base import Problem, Task
 from evals.tasks.environment import Environment, Reply
 from harness import plugins

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import select
@@ -11,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from harness import OUR_PACKAGES
+from harness.namesakes import require_own_packages
 from harness.secrets import redact, redact_output
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ def main() -> None:
     redact_output()
     # A notebook's kernel sets this for its child processes, to a matplotlib backend that our Python may lack.
     os.environ.pop("MPLBACKEND", None)
-    _refuse_namesakes()
     try:
         code = _exit_code()
     except KeyboardInterrupt:
@@ -44,10 +42,12 @@ def _exit_code() -> int:
     """Do what the command line asks, up to the last byte of its output. Faults of our own are raised."""
     from typer import TyperException
 
-    from harness.cli.app import app
     from harness.errors import BenchError
 
     try:
+        require_own_packages()
+        from harness.cli.app import app
+
         code = app(prog_name="bench", standalone_mode=False) or 0
         if code == INTERRUPTED:  # typer's answer to it
             raise KeyboardInterrupt
@@ -133,27 +133,3 @@ def _about_a_file(error: OSError) -> str:
         case _:
             remedy = "Once that is mended, the same command continues"
     return f"{f'{path}: ' if path else ''}{error.strerror}. {remedy}."
-
-
-def _refuse_namesakes() -> None:
-    """Exit with code 2 if another package with the name of one of ours is found in its place: what it lacks would be
-    told as an ImportError, and what it has would run as ours. Nothing is imported to find out."""
-    ours = Path(__file__).resolve().parents[2]
-    for name in OUR_PACKAGES:
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None or Path(spec.origin).resolve().parent == ours / name:
-            continue
-        found = Path(spec.origin)
-        stranger = found.parent if found.name == "__init__.py" else found
-        if stranger.parent.resolve() in _folders_of("PYTHONPATH"):
-            remedy = "Take its folder out of PYTHONPATH, or rename it."
-        elif stranger.parent.resolve() == Path.cwd():
-            remedy = "Run from another folder, rename it, or set PYTHONSAFEPATH=1 (python -P)."
-        else:
-            remedy = "Uninstall it, or install bench in an environment of its own."
-        print(f"error: {stranger} stands before bench's own package {name} ({ours / name}). {remedy}", file=sys.stderr)
-        sys.exit(2)
-
-
-def _folders_of(variable: str) -> list[Path]:
-    return [Path(folder).resolve() for folder in os.environ.get(variable, "").split(os.pathsep) if folder]

@@ -1,4 +1,5 @@
-"""The verbs in their groups. Heavy imports wait inside the functions, so that help and mistakes come at once."""
+"""The verbs in their groups; those on shelves are found, not imported. Heavy imports wait inside the functions, so that
+help and mistakes come at once."""
 
 from __future__ import annotations
 
@@ -11,10 +12,9 @@ from typer.core import TyperGroup
 from harness.cli.clean import clean
 from harness.cli.compare import compare
 from harness.cli.eval import eval_
-from harness.cli.exchange import export, import_
-from harness.cli.extras import probe, replay
+from harness.cli.export import export
 from harness.cli.look import diff, ls, show
-from harness.cli.maintain import coldstart, cp, doctor, selftest, sync
+from harness.cli.maintain import coldstart, cp, doctor, sync
 from harness.cli.plan import plan
 from harness.cli.power import power
 from harness.cli.registered import freeze, verdict, verify
@@ -23,14 +23,18 @@ from harness.cli.run import run
 from harness.cli.status import status
 from harness.cli.tune import tune
 from harness.cli.ui import ui
+from harness.cli.verb import Verb, added
 from harness.cli.worker import worker
 
-GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Ask": (plan, freeze, run, worker, tune, probe, import_),
-    "Look": (ui, status, ls, show, diff),
-    "Understand": (report, verdict, compare, power, verify, replay, eval_, export),
-    "Maintain": (doctor, selftest, clean, cp, sync, coldstart),
+GROUPS: dict[str, list[Callable[..., None]]] = {
+    "Ask": [plan, freeze, run, worker, tune],
+    "Look": [ui, status, ls, show, diff],
+    "Understand": [report, verdict, compare, power, verify, eval_, export],
+    "Maintain": [doctor, clean, cp, sync, coldstart],
 }
+
+for _verb in added(Verb):
+    GROUPS[_verb.group].append(_verb.run)
 
 
 class Verbs(TyperGroup):
@@ -88,5 +92,5 @@ def _main(
         raise typer.Exit(2)
 
 
-for _verb in (verb for verbs in GROUPS.values() for verb in verbs):
-    app.command(_name(_verb))(_verb)
+for _function in (verb for verbs in GROUPS.values() for verb in verbs):
+    app.command(_name(_function))(_function)

@@ -12,15 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json, print_table, print_text
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    TrustOption,
-    home_folder,
-    use_recorded_plugins,
-)
-from harness.errors import BenchError, few
+from harness.cli.console import print_json, print_table, print_text
+from harness.cli.options import HomeOption, JsonOption, TrustOption
+from harness.errors import BenchError, few, note
+from harness.runs import home_folder, use_recorded_plugins
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
@@ -38,8 +33,8 @@ def clean(
 ) -> None:
     """List what no sweep refers to, with sizes; delete it with --yes.
 
-    These are cells and evaluations of earlier versions of a question, and results in the cache that no cell of any
-    sweep reads. If you go back to such a version, its cells are trained again. Searches, `bench eval` and MLflow stay
+    These are cells and evaluations of earlier forms of a question, and results in the cache that no cell of any
+    sweep reads. If you go back to such a form, its cells are trained again. Searches, `bench eval` and MLflow stay
     as they are, and so do files that a process is using or that were written in the last ten minutes.
 
     Example: bench clean

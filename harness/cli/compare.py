@@ -12,18 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from harness.cli.console import note, print_json, print_table, print_text
-from harness.cli.look import shown
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    TrustOption,
-    home_folder,
-    run_folder,
-    use_recorded_plugins,
-    warn_of_damage,
-)
-from harness.errors import RefusedError, few, nearest
+from harness.cli.console import print_json, print_table, print_text
+from harness.cli.options import HomeOption, JsonOption, TrustOption, knob_text
+from harness.cli.verb import Reader, added
+from harness.errors import RefusedError, few, nearest, note
+from harness.runs import home_folder, run_folder, use_recorded_plugins, warn_of_damage
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -32,6 +25,7 @@ if TYPE_CHECKING:
     from harness.records.scores import Matching
     from reports.measure.measurements import Metric
     from reports.page.comparison import Group
+    from reports.report import ContrastRow
 
 Read = TypeVar("Read")
 # A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
@@ -108,7 +102,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     use_recorded_plugins(side.sweep.path for side in sides)
     wanted = metric or sides[0].sweep.metric
 
-    def compared(sides: list[Runs]) -> tuple[list[Group], dict[str, Any], dict[str, tuple[Any, Any]]]:
+    def compared(sides: list[Runs]) -> tuple[list[Group], ContrastRow, dict[str, tuple[Any, Any]]]:
         """The two groups, the row that compares them, and the knobs that differ."""
         differs = _knobs_that_differ(*sides)
         metrics = [Metric.parse(wanted, side.sweep) for side in sides]
@@ -141,24 +135,24 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
         warn_of_damage(side.cells)
     if json:
         knobs = [{"knob": knob, "treatment": pair[0], "baseline": pair[1]} for knob, pair in differs.items()]
-        print_json(row | {"differs": knobs})
+        print_json(row.as_json() | {"differs": knobs})
         return
     if differs:
         labels = ["knob", *(side.label for side in sides)]
-        print_table("", labels, [[knob, shown(one), shown(other)] for knob, (one, other) in differs.items()])
+        print_table("", labels, [[knob, knob_text(one), knob_text(other)] for knob, (one, other) in differs.items()])
     # A knob that exists on one side only follows from another that decides so.
     decided = [knob for knob, pair in differs.items() if ABSENT not in pair]
     if len(decided) > 1:
         note(f"warning: {len(decided)} knobs differ, so the difference cannot be put down to one of them")
     print_text(answer([row]))
-    print_judgement(row["verdict"], verdict_sentence(row))
+    print_judgement(row.verdict, verdict_sentence(row))
     for group in groups:
         for m in group.scored:
             if m.cell.flags:
                 seed, flags = m.cell.seed, ", ".join(m.cell.flags)
                 print_text(f"flagged: {group.label} seed {seed}: {flags}, scored at step {m.cell.step}")
-    if not row["paired"]:
-        print_text(f"unpaired: {row['why_unpaired']}")
+    if not row.paired:
+        print_text(f"unpaired: {row.why_unpaired}")
     for detail in verdict_details(row):
         print_text(f"note: {detail}")
 
@@ -219,9 +213,10 @@ def _is_foreign(given: str) -> bool:
 
 
 def _imported(given: str, aside: Path, metric: str | None) -> Runs:
-    from harness.imports.records import Request, import_sweep
-
-    sweep = import_sweep(aside, Request(aside.name, [given], metric=metric))
+    reader = next(added(Reader), None)
+    if reader is None:
+        raise RefusedError(f"{given}: is no run of bench, and what reads results of other tools is not installed.")
+    sweep = reader.read(given, aside, metric)
     if len(sweep.arms) > 1:
         raise RefusedError(
             f"{given}: holds the arms {few(sweep.arms)}, and one is compared with one. `bench import NAME {given}` "
@@ -297,8 +292,8 @@ def _require_same_answers(sides: list[Runs], task: str) -> None:
     differ = [problem for problem, answer in one.items() if other.get(problem, answer) != answer]
     if differ:
         raise RefusedError(
-            f"{task} is not the same in both: the answer of problem {differ[0]} is {shown(one[differ[0]])} in "
-            f"{sides[0].label}, but {shown(other[differ[0]])} in {sides[1].label} ({len(differ)} such problems). "
+            f"{task} is not the same in both: the answer of problem {differ[0]} is {knob_text(one[differ[0]])} in "
+            f"{sides[0].label}, but {knob_text(other[differ[0]])} in {sides[1].label} ({len(differ)} such problems). "
             "Scores on different problems do not compare; measure both on one."
         )
 
@@ -335,13 +330,12 @@ def _how_to_run(side: Runs) -> str:
 def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, Any]]:
     """Knob -> its value on both sides. Within a group only the seed differs. Settings of another tool have names of
     their own, so that nothing is known of how they differ from ours."""
-    from harness.imports.gate import settings_that_differ
-    from harness.plan.gate import values_that_differ
+    from harness.plan.gate import imported_settings_that_differ, values_that_differ
 
     foreign = [side.sweep.is_imported for side in (treatment, baseline)]
     if all(foreign):
         one, other = (side.cells[0].spec["imported"] for side in (treatment, baseline))
-        return settings_that_differ(one, other)
+        return imported_settings_that_differ(one, other)
     if any(foreign):
         return {}
     specs = {name: _spec(side) for name, side in (("treatment", treatment), ("baseline", baseline))}
@@ -371,7 +365,7 @@ def _evaluate_one_checkpoint(sides: Sequence[Runs]) -> bool:
 def _require_same_evaluation(differs: dict[str, tuple[Any, Any]], task: str) -> None:
     """Scores of different evaluations do not compare."""
     unlike = [
-        f"{knob} ({shown(one)} against {shown(other)})"
+        f"{knob} ({knob_text(one)} against {knob_text(other)})"
         for knob, (one, other) in differs.items()
         if knob.startswith("eval.") and knob not in _NOT_OF_FINAL_SCORES
     ]

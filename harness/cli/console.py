@@ -168,8 +168,3 @@ def styled(text: str, style: str) -> str:
 def _has_styles() -> bool:
     """See https://no-color.org."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def note(message: str) -> None:
-    """A line for people, on stderr."""
-    print(message, file=sys.stderr, flush=True)

@@ -7,27 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    PluginOption,
-    TrustOption,
-    home_folder,
-    sweeps_holding,
-    use_recorded_plugins,
-    whole_numbers,
-    words,
-)
+from harness.cli.console import print_json
+from harness.cli.options import HomeOption, JsonOption, PluginOption, TrustOption, whole_numbers, words
 from harness.cli.report import list_runs
-from harness.errors import RefusedError
+from harness.errors import RefusedError, note
+from harness.runs import home_folder, sweeps_holding, use_recorded_plugins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from harness.evaluate.suite import Suite, SuiteResult
     from harness.plan.subject import Subject
-    from harness.sampling.sampler import EngineSampler
+    from harness.sampling.sampler import EngineSampler, Policy
 
 
 def eval_(
@@ -140,7 +129,7 @@ def eval_(
 
     Example: bench eval runs/std_norm/cells/no_std-s0-1f2e3d4c5b --tasks arithmetic --samples 16 --temperature 1
     """
-    from harness.evaluate.asked import OWN_PRESET, Asked, Convention, own_spec
+    from harness.evaluate.convention import OWN_PRESET, Convention, own_spec
     from harness.evaluate.suite import LmEvaluation, Suite
     from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
     from harness.plan.subject import find_subject
@@ -185,11 +174,7 @@ def eval_(
             "evaluation of its own."
         )
     names = own_spec(subject).eval.tasks if own else words("--tasks", tasks) if tasks is not None else []
-    convention = Convention.named(preset, subject)
-    seed = convention.seed if seed is None else seed
-    asked = Asked(
-        names,
-        convention,
+    convention = Convention.named(preset, subject).changed(
         problems=problems,
         samples=samples,
         ks=whole_numbers("--k", k) if k is not None else None,
@@ -199,18 +184,15 @@ def eval_(
         template=template,
         grader=grader,
         seed=seed,
-        thinking_budgets_tokens=whole_numbers("--thinking-budget", thinking_budget)
-        if thinking_budget is not None
-        else [None],
-        allow_code=allow_code,
     )
+    budgets = [None] if thinking_budget is None else whole_numbers("--thinking-budget", thinking_budget)
     foreign = LmEvaluation(
         words("--lm-eval", lm_eval) if lm_eval is not None else [],
         documents=problems,
         max_gen_toks=max_completion_tokens,
         include_path=include_path,
         apply_chat_template=apply_chat_template,
-        seed=seed,
+        seed=convention.seed,
     )
     probe = MemorisationProbe(max_completion_tokens or PROBE_TOKENS) if memorisation else None
 
@@ -219,11 +201,14 @@ def eval_(
         if preset == OWN_PRESET:  # both on what the cell was trained on
             engine, device, dtype = subject.spec.rollout.engine, subject.spec.train.device, subject.spec.model.dtype
         subjects.insert(0, find_subject(baseline, engine, device, dtype))
-    suites = [Suite(one, asked.of(one), foreign if foreign.tasks else None, probe) for one in subjects]
+    lm_eval_tasks = foreign if foreign.tasks else None
+    suites = [
+        Suite(one, convention.evaluations(one, names, budgets, allow_code), lm_eval_tasks, probe) for one in subjects
+    ]
     folder = home_folder(home)
     with code_allowed(folder, allow_code):
-        results = [_run(suite, folder, seed, regrade) for suite in suites]
-    _write_samples(results, seed)
+        results = [_run(suite, folder, convention.seed, regrade) for suite in suites]
+    _write_samples(results, convention.seed)
     for result in results:
         _log(result, folder)
     _show(results, folder, json)
@@ -246,7 +231,7 @@ def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
     _note_overlap(suite)
     return suite.run(
         home,
-        None if regrade else _lazy_sampler(suite.subject, seed),
+        None if regrade else _policy(suite.subject, seed),
         lambda stage: Countdown(stage, unit="sample").tell,
         note,
     )
@@ -302,22 +287,21 @@ def _show(results: list[SuiteResult], home: Path, json: bool) -> None:
         print_changes(baseline.label, result.label, found)
 
 
-def _lazy_sampler(subject: Subject, seed: int) -> Callable[[], EngineSampler]:
+def _policy(subject: Subject, seed: int) -> Policy:
     """Loads the model when the first sample is to be drawn, and once."""
     from functools import cache
 
     @cache
     def make() -> EngineSampler:
         note(f"loading {subject.label}")
-        from harness.engines.base import make_engine
         from harness.models.start import StartingPoint
-        from harness.run.cell_job import load_as_it_is
+        from harness.run.checkpoint_cell import load_as_it_is
         from harness.sampling.sampler import EngineSampler
 
         language_model = load_as_it_is(subject.spec, StartingPoint())
         for remark in language_model.remarks():
             note(remark)
-        return EngineSampler(language_model, make_engine(subject.spec.rollout, language_model), seed)
+        return EngineSampler.of(subject.spec.model_copy(update={"seed": seed}), language_model)
 
     return make
 

@@ -20,11 +20,13 @@ from harness.cli.options import (
     PluginOption,
     UnusedHomeOption,
     find_objective,
-    home_folder,
+    knob_text,
     title,
     use_plugins,
 )
-from harness.errors import RefusedError, UnknownNameError
+from harness.cli.verb import Verb, added
+from harness.errors import BenchError, RefusedError, UnknownNameError
+from harness.runs import home_folder
 
 if TYPE_CHECKING:
     from harness.plugins import Kind
@@ -36,17 +38,16 @@ KINDS = {
     "rules": ("algorithms.rules:RULES",),
     "tasks": ("evals.tasks:TASKS",),
     "templates": ("evals.prompts:TEMPLATES",),
-    "graders": ("evals.grading:GRADERS",),
+    "graders": ("evals.graders:GRADERS",),
     "metrics": ("evals.metrics:METRICS",),
-    "dialects": ("algorithms.elsewhere:DIALECTS",),
+    "dialects": ("algorithms.dialects:DIALECTS",),
     "rewards": ("harness.rewards.base:PARTS",),
     "engines": ("harness.config.engine:ENGINES",),
     "executors": ("harness.executors.base:EXECUTORS",),
     "trainers": ("harness.config.trainer:TRAINERS",),
     "stages": ("harness.run.stages:STAGES",),
-    "formats": ("harness.imports.base:FORMATS",),
-    "checks": ("harness.extras.selftest.checks:CHECKS",),
     "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
+    **{word: (place,) for verb in added(Verb) for word, place in verb.lists.items()},
 }
 """Where the kinds of plug-ins are that `bench ls <word>` lists."""
 
@@ -145,12 +146,11 @@ def _knobs() -> Iterator[Listed]:
 
 def _runs(home: Path) -> Iterator[Listed]:
     from harness.records import read_sweep
-    from harness.records.files import DamagedRecordError
 
     for path in sorted(home.glob("*/sweep.json")):
         try:
             sweep = read_sweep(path.parent)
-        except DamagedRecordError as error:
+        except BenchError as error:
             yield Listed(path.parent.name, str(error))
             continue
         done = sum(cell.state == "done" for cell in sweep.cells)
@@ -211,7 +211,7 @@ def show(
 
     use_plugins(plugin)
     if as_ is not None or from_ is not None:
-        from harness.cli.elsewhere import show_elsewhere
+        from harness.cli.dialects import show_elsewhere
 
         show_elsewhere(name, as_, from_, set_ or [], json)
         return
@@ -289,18 +289,16 @@ def _things_named(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _exists(knob: str) -> str | None:
+def _exists(name: str) -> str | None:
     """At which values of another knob this one exists; None for one that always does."""
-    from algorithms import objective_knobs
-    from harness.config.knobs import governor
+    from harness.config.knobs import knob_at
 
-    selector = governor(knob)
-    if selector is None:
+    knob = knob_at(name)
+    if knob is None or knob.selector is None:
         return None
-    own = objective_knobs().get(knob.removeprefix(PREFIX)) if knob.startswith(PREFIX) else None
-    if own is not None:
-        return f"with {selector}={' or '.join(map(str, own.exists_at))}"
-    return f"with some settings of {selector} only"
+    if knob.exists_at:
+        return f"with {knob.selector}={' or '.join(map(str, knob.exists_at))}"
+    return f"with some settings of {knob.selector} only"
 
 
 def _algorithm(name: str, settings: Sequence[str]) -> dict[str, Any]:
@@ -323,7 +321,7 @@ def _algorithm(name: str, settings: Sequence[str]) -> dict[str, Any]:
 def _print_algorithm(name: str, document: dict[str, Any]) -> None:
     typer.echo(document["algorithm"])
     typer.echo("\nknobs (objective.*)")
-    _print_pairs({knob: shown(value) for knob, value in document["knobs"].items()})
+    _print_pairs({knob: knob_text(value) for knob, value in document["knobs"].items()})
     typer.echo("\nformula")
     _print_pairs(document["formula"])
     typer.echo(f"\n{name}: {document['summary']}")
@@ -332,7 +330,7 @@ def _print_algorithm(name: str, document: dict[str, Any]) -> None:
             typer.echo(f"\n{heading}: {document[heading]}")
     if document["companions"]:
         typer.echo("\ncompanions: settings outside the objective that the paper also uses; not applied")
-        _print_pairs({knob: shown(value) for knob, value in document["companions"].items()})
+        _print_pairs({knob: knob_text(value) for knob, value in document["companions"].items()})
 
 
 def _print_pairs(pairs: Mapping[str, str]) -> None:
@@ -382,7 +380,7 @@ def diff(
     elif not differs:
         typer.echo(f"{first} and {document['second']} are the same: all knobs are equal")
     else:
-        rows = [[row["knob"], shown(row["first"]), shown(row["second"])] for row in document["differs"]]
+        rows = [[row["knob"], knob_text(row["first"]), knob_text(row["second"])] for row in document["differs"]]
         print_table("", ["knob", first, document["second"]], rows)
         for reason, knobs in _by_reason(document["cannot_act_in_one_step"]).items():
             typer.echo(f"cannot act: {', '.join(knobs)}: {reason}")
@@ -393,8 +391,3 @@ def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
     for knob, reason in reasons.items():
         grouped.setdefault(reason, []).append(knob)
     return grouped
-
-
-def shown(value: Any) -> str:
-    """A knob's value for people."""
-    return "none" if value is None else str(value)

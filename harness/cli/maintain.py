@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import sys
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.console import note, print_json, print_table
-from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption, home_folder, run_folder
-from harness.errors import BenchError, RefusedError, UnknownNameError
+from harness.cli.console import print_json, print_table
+from harness.cli.options import HomeOption, JsonOption, UnusedHomeOption
+from harness.errors import RefusedError, UnknownNameError, note
+from harness.runs import home_folder, run_folder
 from harness.secrets import without_password
 
 LOW_DISK_GB = 2.0
@@ -162,68 +162,6 @@ def _data() -> list[Check]:
     return checks
 
 
-def selftest(
-    device: Annotated[
-        str, typer.Option("--device", metavar="D", help="auto, cpu, cuda or cuda:N; auto uses a GPU if there is one.")
-    ] = "auto",
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="CHECK", help="Only this check; repeatable. `bench ls checks` lists all."),
-    ] = None,
-    home: UnusedHomeOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Check that bench works on this machine. On a new GPU, run this first.
-
-    It checks the engines, bfloat16, CUDA graphs, vLLM's weight sync, the memory estimate, resume after a kill, two
-    cells at once, and the time of a step. It takes at most 10 minutes and skips checks whose packages are missing. It
-    writes the results, versions and hardware to selftest-<gpu or cpu>.json in the current folder, and exits with 1 if
-    a check failed.
-
-    Example: bench selftest --device cuda
-    """
-    from dataclasses import asdict
-
-    from harness.cli.live import duration
-    from harness.extras.selftest.checks import CHECKS, Outcome, device_name, machine, run_checks
-    from harness.records.files import file_name, write_json
-
-    names = [CHECKS.find(name).name for name in only or CHECKS.names()]
-    device = _device_to_try(device)
-    path = Path(f"selftest-{file_name(device_name(device))}.json")
-    outcomes: list[Outcome] = []
-    for outcome in run_checks(device, names, lambda name: note(f"{len(outcomes) + 1}/{len(names)} {name} ...")):
-        outcomes.append(outcome)
-        note(f"{len(outcomes)}/{len(names)} {outcome.check}: {outcome.result}, {outcome.found}")
-    failed = [outcome for outcome in outcomes if outcome.result == "failed"]
-    document = {"device": device, "machine": machine(device), "passed": not failed, "checks": [*map(asdict, outcomes)]}
-    write_json(path, document)
-    if json:
-        print_json(document | {"path": str(path)})
-    else:
-        rows = [[one.check, one.result, duration(one.took_s) if one.took_s else "", one.found] for one in outcomes]
-        print_table(f"{device_name(device)}", ["check", "", "took", "found"], rows)
-        typer.echo(f"wrote {path}")
-    if failed:
-        raise BenchError(
-            f"{len(failed)} of {len(names)} checks failed: {', '.join(one.check for one in failed)}. {path} holds "
-            "their output; `bench selftest --only CHECK` repeats one."
-        )
-
-
-def _device_to_try(given: str) -> str:
-    """--device with `auto` resolved; for `cuda:N`, hides all other GPUs. RefusedError if there is no such device."""
-    from harness.executors.slots import gpu_here, show_only
-
-    if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", given) is None:
-        raise RefusedError(f"--device is {given!r}: give auto, cpu, cuda or cuda:N.")
-    if given.startswith("cuda") and not gpu_here():
-        raise RefusedError(f"--device is {given}, but there is no GPU here. Use --device cpu.")
-    if given == "auto":
-        return "cuda" if gpu_here() else "cpu"
-    return show_only(given)
-
-
 def sync(
     sweep: Annotated[
         str | None, typer.Argument(help="Name of a sweep that was run; all of them, and all evaluations, if left out.")
@@ -312,7 +250,7 @@ def coldstart(
 
     from harness.cli.live import Countdown
     from harness.models.language_model import load_model, weights_digest
-    from harness.training.cold_start import load_recipe, run_cold_start
+    from harness.training.cold_start import fine_tune, load_recipe
 
     loaded = load_recipe(recipe or TINY / "recipe.yaml")
     note("loading the model")
@@ -321,7 +259,7 @@ def coldstart(
     torch.set_num_threads(1)
     model = load_model(loaded.source)
     countdown = Countdown("cold start")
-    run_cold_start(
+    fine_tune(
         model,
         loaded.cold_start,
         lambda step, steps, loss: countdown.tell(step, steps, f"loss {loss:.3f} nats per token"),

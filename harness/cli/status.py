@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import print_json, print_table, print_text
 from harness.cli.live import BUDGET_ENDED_IT
-from harness.cli.options import HomeOption, JsonOption, RunArgument, home_folder, run_folder
+from harness.cli.options import HomeOption, JsonOption, RunArgument
+from harness.runs import home_folder, run_folder
 
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord

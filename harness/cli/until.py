@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note
-from harness.errors import RefusedError, UnknownNameError
+from harness.errors import RefusedError, UnknownNameError, note
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord

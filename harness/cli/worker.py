@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import note, print_json, print_text
+from harness.cli.console import print_json, print_text
 from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
+from harness.cli.live import LiveRun, told_of_signals
 from harness.cli.options import (
     ArmsOption,
     EvalSamplesOption,
@@ -22,12 +23,12 @@ from harness.cli.options import (
     TrustOption,
     arm_names,
     command_line,
-    home_of,
     question_in,
     with_eval_samples,
 )
-from harness.cli.run import RetryFailedOption, RetryInvalidOption, told_of_signals
-from harness.errors import BenchError, RefusedError, few
+from harness.cli.run import RetryFailedOption, RetryInvalidOption
+from harness.errors import BenchError, RefusedError, few, note
+from harness.runs import home_of
 
 if TYPE_CHECKING:
     from harness.run.shared_sweep import WorkerRun
@@ -69,7 +70,6 @@ def worker(
 
     Example: sbatch --array=0-7 --requeue --wrap "bench worker std_norm"
     """
-    from harness.cli.live import LiveRun
     from harness.plan import make_plan
     from harness.plan.tuning import with_known_tuning
     from harness.run.question import require_same_kind

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from algorithms import Objective, PreferenceObjective
 from algorithms.kl import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
+from evals.graders import judge_of
 from evals.grading.answer_form import ANSWER_FORMS
-from evals.grading.model_judge import judge_of
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.grading import grading_problems

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from evals.graders import judge_of, runs_code
 from evals.grading import OWN
-from evals.grading.model_judge import Judge, judge_of
+from evals.grading.model_judge import Judge
 from evals.grading.pair_judge import PairJudge
-from evals.grading.unit_tests import runs_code
 from evals.tasks import GYM_TASKS, get_task
 from harness.rewards.parts.correct import JudgeScore, PassedTests
 

@@ -12,17 +12,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from evals.evaluate import SampleRow
 from evals.lm_eval_adapter import LmEvalResult, run_lm_eval
 from evals.paired_change import PairedChange, change_of_samples, changes_of_lm_eval
+from evals.samples import SampleRow
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import digest
-from harness.evaluate.evaluation import TaskEvaluation, ignore_progress
+from harness.evaluate.evaluation import TaskEvaluation
 from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
 from harness.run.provenance import append_start
-from harness.sampling.sampler import EngineSampler
-from harness.sampling.store import OnProgress, RememberingSampler
+from harness.sampling.sampler import Policy
+from harness.sampling.store import OnProgress, RememberingSampler, ignore_progress
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class LmEvaluation:
         self,
         subject: Subject,
         home: Path,
-        sampler: Callable[[], EngineSampler],
+        policy: Policy,
         on_progress: OnProgress = ignore_progress,
     ) -> LmEvalResult:
-        """sampler: of the subject; is called if anything is to be drawn. Raises as `run_lm_eval` and `claimed`."""
+        """policy: of the subject. Raises as `run_lm_eval` and `claimed`."""
         folder, asked = self.folder(home, subject), subject.conditions(self.seed)
-        with RememberingSampler.opened(folder, asked, sampler, append_start, on_progress) as remembering:
+        with RememberingSampler.opened(folder, asked, policy, append_start, on_progress) as remembering:
             result = run_lm_eval(
                 self.tasks,
                 remembering,
@@ -82,7 +82,7 @@ class Probe(Protocol):
         task: Task,
         problems: Sequence[Problem],
         home: Path,
-        sampler: Callable[[], EngineSampler],
+        policy: Policy,
         on_progress: OnProgress,
     ) -> dict[str, Any]:
         """A summary, with the task."""
@@ -131,11 +131,11 @@ class Suite:
     def run(
         self,
         home: Path,
-        sampler: Callable[[], EngineSampler] | None,
+        policy: Policy | None,
         progress: Callable[[str], OnProgress],
         tell: Callable[[str], None] = lambda remark: None,
     ) -> SuiteResult:
-        """sampler: None if nothing may be drawn, which only tasks of ours can do. progress: of a stage by its name.
+        """policy: None if nothing may be drawn, which only tasks of ours can do. progress: of a stage by its name.
         tell: is told of samples that need not be drawn.
 
         Raises as `TaskEvaluation.run`, `run_lm_eval` and the probe.
@@ -147,13 +147,13 @@ class Suite:
         # First, since it alone finds what is wrong with its tasks only when it runs.
         lm_eval = None
         if self.lm_eval is not None:
-            lm_eval = self.lm_eval.run(self.subject, home, _required(sampler), progress("lm-eval"))
-        evaluations = [task.run(home, sampler, progress(task.name), tell) for task in self.tasks]
+            lm_eval = self.lm_eval.run(self.subject, home, _required(policy), progress("lm-eval"))
+        evaluations = [task.run(home, policy, progress(task.name), tell) for task in self.tasks]
         memorisation = []
         if probe is not None:
             for task, problems in statements:
                 told = progress(f"{task.name}, statements")
-                memorisation.append(probe.run(self.subject, task, problems, home, _required(sampler), told))
+                memorisation.append(probe.run(self.subject, task, problems, home, _required(policy), told))
         return SuiteResult(
             self.subject.label,
             evaluations,
@@ -180,7 +180,7 @@ def paired_changes(before: SuiteResult, after: SuiteResult) -> list[PairedChange
     return changes
 
 
-def _required(sampler: Callable[[], EngineSampler] | None) -> Callable[[], EngineSampler]:
-    if sampler is None:
-        raise ValueError("a suite with lm-eval's tasks or the probe may have to draw: give it a sampler")
-    return sampler
+def _required(policy: Policy | None) -> Policy:
+    if policy is None:
+        raise ValueError("a suite with lm-eval's tasks or the probe may have to draw: give it a policy")
+    return policy

@@ -6,7 +6,7 @@ them, and `<task>.json`: the summary and each completion with what it should hav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ from typing import Any
 from evals.memorisation import GIVEN_FRAC, probe, require_statements, summarise
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import digest
-from harness.evaluate.evaluation import ignore_progress
 from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
 from harness.run.provenance import append_start
-from harness.sampling.sampler import EngineSampler
-from harness.sampling.store import OnProgress, RememberingSampler
+from harness.sampling.sampler import Policy
+from harness.sampling.store import OnProgress, RememberingSampler, ignore_progress
 
 PROBE_TOKENS = 512
 """Room for the rest of a statement and a short solution, where none is asked for."""
@@ -41,7 +40,7 @@ class MemorisationProbe:
         task: Task,
         problems: Sequence[Problem],
         home: Path,
-        sampler: Callable[[], EngineSampler],
+        policy: Policy,
         on_progress: OnProgress = ignore_progress,
     ) -> dict[str, Any]:
         """The fields of `evals.memorisation.Memorisation`, with the task, the share that was given and the path.
@@ -50,7 +49,7 @@ class MemorisationProbe:
         """
         asked = subject.conditions(seed=0)
         folder = home / "evals" / subject.label / f"memorisation-{digest(asked)[:10]}"
-        with RememberingSampler.opened(folder, asked, sampler, append_start, on_progress) as remembering:
+        with RememberingSampler.opened(folder, asked, policy, append_start, on_progress) as remembering:
             completions = probe(task, problems, remembering, self.max_completion_tokens)
             path = folder / f"{file_name(task.name)}.json"
             document = {"task": task.name, "given_frac": GIVEN_FRAC, **asdict(summarise(completions, len(problems)))}

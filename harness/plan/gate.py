@@ -9,7 +9,7 @@ from typing import Any
 
 from algorithms import Objective, PreferenceObjective, differences_that_cannot_act, hears_rewards
 from algorithms.preference import preference_differences_that_cannot_act
-from harness.config.knobs import active, governor, is_of_drawing, unread
+from harness.config.knobs import active, acts_of, governor, reads, unread
 from harness.config.reward import parts_with_options
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import BENCH, OutsideTrainer, is_open
@@ -102,7 +102,7 @@ def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]
 
 def _without(spec: RunSpec, knob: str) -> str:
     """Why a spec has no such knob."""
-    if not spec.trainer.reads(knob):
+    if not reads(spec, knob):
         return NOT_READ
     return NOT_GIVEN if is_open(knob) and isinstance(spec.trainer, OutsideTrainer) else ABSENT
 
@@ -113,7 +113,7 @@ def _governors(knob: str) -> Iterator[str]:
     while selector is not None:
         yield selector
         selector = governor(selector)
-    if is_of_drawing(knob):
+    if acts_of(knob).only_draws:
         yield from ("pairs.type", *_governors("pairs.type"))
 
 
@@ -235,3 +235,15 @@ def _without_weight(a: RunSpec, b: RunSpec) -> dict[str, str]:
                         f"the part {part.name} has weight 0: it is recorded but not trained on"
                     )
     return inert
+
+
+def imported_settings_that_differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Knob -> its two values, for two cells as their spec.json has them under `imported`; {} unless both are known."""
+    configs = [
+        {knob: value for knob, value in side["config"].items() if knob not in side["passed_over"]}
+        for side in (one, other)
+    ]
+    if not all(configs):
+        return {}
+    pairs = {knob: (configs[0].get(knob, ABSENT), configs[1].get(knob, ABSENT)) for knob in configs[0] | configs[1]}
+    return {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}

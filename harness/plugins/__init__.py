@@ -1,9 +1,10 @@
 """Plug-ins: one file adds one thing, from inside by lying in its folder, from outside by being named.
 
-A kind (`Kind`) is what the things are: presets, figures, graders, ... Each has a folder of this project, and every
-module in it is searched for things of that kind: objects at its top level. A module of the user's own is searched in
-the same way, for things of every kind, if `plugins:` of the sweep file or --plugin names it, or an installed package
-under the entry-point group `bench.plugins`.
+A kind (`Kind`) is what the things are: presets, figures, graders, ... Each has a room, a folder of this project, and
+every module in it is searched for things of that kind: objects at its top level. So are the modules of the same name on
+shelves: `harness/shelves/trl/trainers.py` adds to `harness/trainers`. A shelf is a folder that nothing else imports, so
+that bench runs without it. A module of the user's own is searched in the same way, for things of every kind, if
+`plugins:` of the sweep file or --plugin names it, or an installed package under the entry-point group `bench.plugins`.
 
 This package and `harness.errors` are what everything else stands on: they import nothing else of bench.
 """
@@ -11,7 +12,7 @@ This package and `harness.errors` are what everything else stands on: they impor
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ __all__ = [
     "leave_out",
     "left_out",
     "named",
+    "on_shelves",
     "program",
     "require_trusted",
     "source_of",
@@ -273,11 +275,29 @@ def cached(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
     return current
 
 
+SHELVES = "shelves"
+
+
+def on_shelves(room: str) -> list[str]:
+    """Return the dotted names of the modules that stand on shelves for a room, sorted: `harness.shelves.trl.trainers`
+    for `harness.trainers`."""
+    package, *_, last = room.split(".")
+    shelves = Path(str(importlib.import_module(package).__file__)).parent / SHELVES
+    rooms = [*shelves.glob(f"*/{last}.py"), *shelves.glob(f"*/{last}/")]
+    return sorted(f"{package}.{SHELVES}.{path.parent.name}.{last}" for path in rooms)
+
+
+def _shipped_folders(room: str) -> Iterator[ModuleType]:
+    """Import the packages that hold the shipped things of a room: its own, if it is there, and those on shelves."""
+    own = [room] if importlib.util.find_spec(room) is not None else []
+    yield from (importlib.import_module(name) for name in (*own, *on_shelves(room)))
+
+
 class Kind(Generic[Thing]):
     """One kind of things, by their names.
 
     noun: "figure", in messages. is_one: whether an object at a module's top level is such a thing. package: dotted, the
-    folder of the shipped things. listed_by: the command that lists them. name_of: a thing's name. from_yaml: makes a
+    room of the shipped things. listed_by: the command that lists them. name_of: a thing's name. from_yaml: makes a
     thing of a YAML file in that folder, for kinds that can be declared. summary_of: what a thing is, in a line.
     about_of: what else there is to know of it, a line for each paragraph. besides: what a setting accepts where it
     names such a thing, in other forms than a name; each with what it means.
@@ -332,13 +352,17 @@ class Kind(Generic[Thing]):
 
     def _search(self) -> dict[str, tuple[Thing, UserModule | None]]:
         known: dict[str, tuple[Thing, UserModule | None]] = {}
-        package = importlib.import_module(self._package)
-        for info in pkgutil.iter_modules(package.__path__):
-            if not info.name.startswith("_"):
-                self._take(known, vars(importlib.import_module(f"{self._package}.{info.name}")).values(), None)
-        if self._from_yaml is not None:
-            files = sorted(path for folder in package.__path__ for path in Path(folder).glob("*.yaml"))
-            self._take(known, map(self._from_yaml, files), None)
+        for room in _shipped_folders(self._package):
+            folders = getattr(room, "__path__", None)
+            if folders is None:
+                self._take(known, vars(room).values(), None)
+                continue
+            for info in pkgutil.iter_modules(folders):
+                if not info.name.startswith("_"):
+                    self._take(known, vars(importlib.import_module(f"{room.__name__}.{info.name}")).values(), None)
+            if self._from_yaml is not None:
+                files = sorted(path for folder in folders for path in Path(folder).glob("*.yaml"))
+                self._take(known, map(self._from_yaml, files), None)
         for one in _outside():
             self._take(known, vars(one.module).values(), one.source)
         return known

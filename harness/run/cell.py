@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from evals.prompts import get_template
 from evals.tasks import get_task
@@ -32,7 +33,7 @@ from harness.records.lease import Lease
 from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.embeddings import FollowedTokens
-from harness.run.evaluation import Evaluator, begin_own_evaluation, evaluate_step
+from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.flops import FlopsRule, Spent
 from harness.run.health import health_flags
 from harness.run.learning import Trained
@@ -44,6 +45,9 @@ from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import Checkpoint, all_finite, checkpoint_path, load_latest, save_checkpoint
 from harness.training.optimizer import DivergedError
 from harness.training.past_weights import drop_past_weights, missing_past_weights
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class CellRun:
         self._model = self._start.model
         self._followed = FollowedTokens.of(self._start)
         self._task, self._template = get_task(spec.task.train), get_template(spec.task.template)
-        self._evaluator = Evaluator(spec.eval, spec.seed, self._trained.sampler)
+        self._evaluator = Evaluator(spec.eval, spec.seed, lambda: self._trained.sampler)
         self._step = 0
         self._saved_step = -1
         self._spent = Spent()
@@ -163,7 +167,7 @@ class CellRun:
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
         """Why an intact checkpoint cannot be resumed from; None if it can."""
-        if checkpoint.epoch is not None and self._cell.superseded()(checkpoint.epoch, checkpoint.step):
+        if self._cell.superseded()(checkpoint.epoch, checkpoint.step):
             return f"the checkpoint of step {checkpoint.step} is from a start whose steps a later start repeated"
         shortfall = self._cell.shortfall(checkpoint.records)
         return shortfall or missing_past_weights(self._cell.checkpoints, checkpoint.progress)
@@ -177,9 +181,7 @@ class CellRun:
                 "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
         self._step = checkpoint.step
-        # Earlier versions did not count what no budget of theirs could name.
-        counted = {name: checkpoint.progress.get(name, 0) for name in ("teacher_tokens", "trained_tokens")}
-        self._spent = Spent(checkpoint.generated_tokens, **counted)
+        self._spent = Spent(**{name: checkpoint.progress[name] for name in asdict(self._spent)})
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:
@@ -397,3 +399,29 @@ class CellLog:
         """A line of log.txt."""
         require_owned(self.cell.log)
         self.cell.add_to_log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
+
+
+def evaluate_step(
+    log: CellLog,
+    evaluator: Evaluator,
+    step: int,
+    final: bool,
+    samples: int,
+    generated_tokens: int,
+    began_s: float,
+    device: torch.device,
+) -> None:
+    """Evaluate a cell in training on the tasks that a step has no scores of yet. began_s: when this start of the cell
+    began, by `time.perf_counter`."""
+    cell, started_s = log.cell, time.perf_counter()
+    scored = {row["task"] for row in cell.read_scores() if (row["step"], row["final"]) == (step, final)}
+    if scored.issuperset(get_task(name).name for name in evaluator.spec.tasks):
+        return
+    about = {"step": step, "final": final}
+    earlier = EarlierEvaluations(cell, besides=cell.path)
+    for found, _ in evaluator.run(samples, log.samples(about), partial(earlier.samples, step)):
+        if found["task"] not in scored:
+            log.scored({**about, **found, "generated_tokens": generated_tokens})
+    now_s = time.perf_counter()
+    took = {"eval_s": now_s - started_s, "elapsed_s": now_s - began_s}
+    log.timing({"step": step, **took, "peak_memory_mb": peak_memory_mb(device)})

@@ -1,4 +1,4 @@
-"""A cell that evaluates a checkpoint: a model as it is, without any training.
+"""Evaluation of a cell without training: of a model as it is, or of a trained cell under another evaluation.
 
 The same samples are drawn once in a home, whichever sweep, arm or `bench eval` asked first: another grader, more
 samples or another name take over what is there.
@@ -7,135 +7,178 @@ samples or another name take over what is there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evals.choices import Continuation, Likelihood
-from evals.evaluate import SampleRow
-from evals.prompts import Thinking
-from evals.sampler import Draw, Drawn, SamplingParams
-from evals.tasks.base import Problem
-from evals.tasks.environment import Environment
-from harness.config.hashing import conditions_of_model, digest
-from harness.config.run_spec import RunSpec, recorded_spec
-from harness.engines.base import make_engine
-from harness.models.language_model import LanguageModel
+from evals.samples import SampleRow
+from harness.config.hashing import digest
+from harness.config.model import Lora
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel, weights_digest
+from harness.models.start import StartingPoint
 from harness.processes import peak_memory_mb, reset_peak_memory
 from harness.records import CellRecord
-from harness.records.cell import EVALUATION_FILE, EVALUATIONS, STARTS_FILE, is_cell_directory_name
-from harness.records.files import append_jsonl, read_json, read_object
+from harness.records.cell import EVALUATION_FILE, STARTS_FILE
+from harness.records.files import PROBLEMS_FILE, ProblemsFile, append_jsonl, write_atomic, write_json
 from harness.records.registration import registration_found
-from harness.run.evaluation import EarlierEvaluations, begin_own_evaluation
+from harness.run.cell import Progress
+from harness.run.evaluation import (
+    EarlierEvaluations,
+    Evaluator,
+    begin_own_evaluation,
+    drawn_in_home,
+    evaluation_document,
+)
 from harness.run.provenance import append_start
+from harness.run.stages import source_of_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions
-from harness.sampling.sampler import BudgetedSampler, ConversingSampler, EngineSampler
-from harness.sampling.store import EVALS, SAMPLES_FILE, SampleStore, store_name
+from harness.sampling.sampler import EngineSampler, Policy
+from harness.sampling.store import SAMPLES_FILE, SampleStore
+from harness.training.checkpoint import (
+    UnusableCheckpointError,
+    checkpoint_folders,
+    load_checkpoint,
+    load_trained_weights,
+    step_of,
+)
 
 Row = dict[str, Any]
-_ABOUT = {"step": 0, "final": True}
 
 
-@dataclass(frozen=True)
-class CheckpointCell:
-    """home: where samples that are drawn already are looked for. load: gives the model, when the first sample is to be
-    drawn."""
+def evaluate_checkpoint(
+    cell: CellRecord,
+    spec: RunSpec,
+    home: Path,
+    load: Callable[[], LanguageModel],
+    report: Callable[[Progress], None],
+) -> Row:
+    """Evaluate a model as it is, and record how long it took.
 
-    cell: CellRecord
-    spec: RunSpec
-    home: Path
-    load: Callable[[], LanguageModel]
+    Returns fields of the status of a cell that is done; `digest` is that of its answers and their verdicts.
 
-    def run(self, evaluate: Callable[[CheckpointCell, Callable[[Conditions], list[SampleRow]]], None]) -> None:
-        """Evaluate, and record how long it took and what came out; the cell is not done before the caller says so.
+    home: where samples that are drawn already are looked for. load: is called when the first sample is to be drawn.
+    """
+    folder, device, started_s = cell.evaluation_folder, torch.device(spec.train.device), time.perf_counter()
+    registered = registration_found(cell.path.parents[1]) | code_account(spec.runs_code)
+    reset_peak_memory(device)
+    if cell.evaluation is None:
+        begin_own_evaluation(cell, spec)
 
-        evaluate: with a sampler, and with what was drawn elsewhere under the conditions of a task.
-        """
-        device, started_s = torch.device(self.spec.train.device), time.perf_counter()
-        reset_peak_memory(device)
-        if self.cell.evaluation is None:
-            begin_own_evaluation(self.cell, self.spec)
-        evaluate(self, self._drawn_elsewhere)
-        if "sampler" not in vars(self):  # every sample was there
-            self._append_start({})
-        taken_s = time.perf_counter() - started_s
-        took = {"step": 0, "eval_s": taken_s, "elapsed_s": taken_s, "peak_memory_mb": peak_memory_mb(device)}
-        append_jsonl(self.cell.evaluation_folder / "timing.jsonl", [took])
+    @cache
+    def policy() -> EngineSampler:
+        model = load()
+        append_start(folder / STARTS_FILE, registered | {"model": model.account()})
+        return EngineSampler.of(spec, model)
 
-    def outcome(self) -> Row:
-        """Fields of the status of a cell that is done. `digest` is that of its answers and their verdicts."""
-        rows = SampleStore(self.cell.evaluation_folder / SAMPLES_FILE, _ABOUT).rows()
-        answers = [[row["task"], row["problem_id"], row["sample"], row["text"], row["correct"]] for row in rows]
-        return {"step": 0, "steps": 0, "generated_tokens": 0, "flags": [], "digest": digest(answers)}
+    _evaluate(cell, spec, policy, report, lambda conditions: drawn_in_home(home, spec, conditions, besides=folder))
+    if not policy.cache_info().currsize:  # every sample was there
+        append_start(folder / STARTS_FILE, registered)
+    taken_s = time.perf_counter() - started_s
+    took = {"step": 0, "eval_s": taken_s, "elapsed_s": taken_s, "peak_memory_mb": peak_memory_mb(device)}
+    append_jsonl(folder / "timing.jsonl", [took])
+    rows = SampleStore(folder / SAMPLES_FILE, {"step": 0, "final": True}).rows()
+    answers = [[row["task"], row["problem_id"], row["sample"], row["text"], row["correct"]] for row in rows]
+    return {"step": 0, "steps": 0, "generated_tokens": 0, "flags": [], "digest": digest(answers)}
 
-    def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
-        """As `evals.sampler.Sampler.draw`."""
-        return self.sampler.draw(draws, params)
 
-    def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
-        """As `evals.choices.Scorer.score`."""
-        return self.sampler.score(continuations)
+def evaluate_trained(
+    cell: CellRecord, spec: RunSpec, home: Path, starting_point: StartingPoint, report: Callable[[Progress], None]
+) -> None:
+    """Evaluate a trained cell under another evaluation than its own.
 
-    def within(self, budget_tokens: int, thinking: Thinking) -> BudgetedSampler:
-        """As `harness.sampling.scoring.Policy.within`."""
-        return self.sampler.within(budget_tokens, thinking)
+    Raises RefusedError if samples are missing and the cell's last checkpoint is not there any more, or holds other
+    weights.
+    """
 
-    def in_turns(self, environment: Environment, problems: Mapping[str, Problem]) -> ConversingSampler:
-        """As `harness.sampling.scoring.Policy.in_turns`."""
-        return self.sampler.in_turns(environment, problems)
+    @cache
+    def policy() -> EngineSampler:
+        step = cell.step
+        checkpoint = next((path for path in checkpoint_folders(cell.checkpoints) if step_of(path) == step), None)
+        if checkpoint is None:
+            raise _refusal(cell, spec, f"its checkpoint of step {step} is not there any more in {cell.checkpoints}")
+        model = load_trained(spec, checkpoint, home, starting_point)
+        if weights_digest(model.model.state_dict()) != cell.digest:
+            raise _refusal(cell, spec, f"{checkpoint} does not hold the weights that the cell ended with")
+        return EngineSampler.of(spec, model)
 
-    @cached_property
-    def sampler(self) -> EngineSampler:
-        model = self.load()
-        self._append_start({"model": model.account()})
-        return EngineSampler(model, make_engine(self.spec.rollout, model), self.spec.seed)
+    append_start(cell.evaluation_folder / STARTS_FILE, registration_found(cell.path.parents[1]), cell.step)
+    _evaluate(cell, spec, policy, report)
 
-    def _append_start(self, account: Row) -> None:
-        registered = registration_found(self.cell.path.parents[1])
-        append_start(
-            self.cell.evaluation_folder / STARTS_FILE, registered | account | code_account(self.spec.runs_code)
-        )
 
-    def _drawn_elsewhere(self, conditions: Conditions) -> list[SampleRow]:
-        """Each sample once."""
-        task = conditions.task
-        drawn = conditions.as_json(task.split(conditions.split).load())
-        stores = [SampleStore(path / SAMPLES_FILE, _ABOUT) for path in self._evaluations_alike(task.name, drawn)]
-        stores += [SampleStore(path / SAMPLES_FILE) for path in self._stores(task.name, drawn)]
-        rows = [row for store in stores for row in store.rows() if row["task"] == task.name]
-        rows += self._drawn_by_its_cell(conditions)
-        return [*{(row["problem_id"], row["sample"]): row for row in rows}.values()]
+def _refusal(cell: CellRecord, spec: RunSpec, reason: str) -> RefusedError:
+    had, asked = cell.own.spec["eval"], spec.model_dump(mode="json")["eval"]
+    differing = [
+        f"eval.{name}={asked[name]} (it has {had.get(name)})" for name in asked if asked[name] != had.get(name)
+    ]
+    what = ", ".join(differing) or "the graders, problems and metrics of today"
+    return RefusedError(
+        f"{cell.path.name} is trained, but lacks samples for {what}, and {reason}. Copy the checkpoint back from where "
+        f"the cell was trained, ask for the evaluation that it has, or move {cell.path} away and run the sweep again, "
+        "which trains it anew."
+    )
 
-    def _evaluations_alike(self, task: str, drawn: Row) -> Iterator[Path]:
-        """Folders of other checkpoint cells, with samples of the same model and noise under the same conditions."""
-        for pattern in ("*/cells/*", f"*/cells/*/{EVALUATIONS}/*"):
-            for path in sorted(self.home.glob(f"{pattern}/{EVALUATION_FILE}")):
-                if path.parent == self.cell.evaluation_folder:
-                    continue
-                described = read_object(path)
-                alike = described.get("model") == self._model
-                if alike and described["tasks"].get(task, {}).get("drawn") == drawn:
-                    yield path.parent
 
-    def _stores(self, task: str, drawn: Row) -> list[Path]:
-        return sorted((self.home / EVALS).glob(f"*/{store_name(task, self._model | drawn)}"))
+def _evaluate(
+    cell: CellRecord,
+    spec: RunSpec,
+    policy: Policy,
+    report: Callable[[Progress], None],
+    elsewhere: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
+) -> None:
+    """Samples that any of the cell's evaluations drew under the same conditions are taken over, as are those that were
+    drawn elsewhere, and the others drawn."""
+    folder, step = cell.evaluation_folder, cell.step
+    write_json(folder / EVALUATION_FILE, evaluation_document(spec))
+    about = {"step": step, "final": True}
+    store = SampleStore(folder / SAMPLES_FILE, about, problems=ProblemsFile(folder / PROBLEMS_FILE))
+    store.mend()
+    earlier = EarlierEvaluations(cell, besides=folder)
+    curves: list[Row] = []
 
-    def _drawn_by_its_cell(self, conditions: Conditions) -> list[SampleRow]:
-        """What the cell that trained the checkpoint drew, if that was with the same noise."""
-        folder = self.spec.checkpoint_folder
-        if folder is None or not is_cell_directory_name(folder.parents[1].name):
-            return []
-        trained = CellRecord.at(folder.parents[1])
-        spec = recorded_spec(trained).model_copy(update={"checkpoint": self.spec.checkpoint})
-        if conditions_of_model(spec) != self._model:
-            return []
-        return EarlierEvaluations(trained).samples(int(read_json(folder / "checkpoint.json")["step"]), conditions)
+    def drawn_before(conditions: Conditions) -> list[SampleRow]:
+        curves.extend(EarlierEvaluations(cell).curve(conditions))
+        return [*earlier.samples(step, conditions), *elsewhere(conditions)]
 
-    @cached_property
-    def _model(self) -> Row:
-        return conditions_of_model(self.spec)
+    def tell(done: int, total: int) -> None:
+        report(Progress("evaluating", done, total, done / total, None, None))
+
+    evaluator = Evaluator(spec.eval, spec.seed, policy)
+    evaluated = list(evaluator.run(spec.eval.samples, store, drawn_before, tell))
+    finals = [{**about, **scores, "generated_tokens": cell.generated_tokens} for scores, _ in evaluated]
+    write_atomic(cell.scores, lambda aside: append_jsonl(aside, [*curves, *finals]))
+    store.compact([{**about, **row} for _, rows in evaluated for row in rows])  # type: ignore[typeddict-item]
+    store.drop()
+
+
+def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: StartingPoint) -> LanguageModel:
+    """The policy in the folder of a cell's checkpoint. Raises RefusedError for one that is damaged, and for a start
+    that cannot be loaded."""
+    try:
+        loaded = load_checkpoint(checkpoint)
+    except UnusableCheckpointError as error:
+        raise RefusedError(f"{error} Or give another checkpoint of the cell.") from None
+    # If all weights come from the checkpoint, only the architecture counts of the start.
+    needs_start = loaded.is_start or isinstance(spec.model.lora, Lora)
+    source = source_of_start(spec, home) if needs_start else spec.model.source
+    language_model = starting_point.for_training(spec, source)
+    if not loaded.is_start:
+        load_trained_weights(language_model.model, loaded.weights)
+    return language_model
+
+
+def load_as_it_is(spec: RunSpec, starting_point: StartingPoint, source: str | None = None) -> LanguageModel:
+    """The model that is evaluated without any training. source: from where instead of `model.source`, which a stage may
+    have prepared.
+
+    Raises RefusedError for a model that cannot be loaded, or a checkpoint that is damaged.
+    """
+    folder = spec.checkpoint_folder
+    if folder is None:
+        return starting_point.get(spec, source or spec.model.source)
+    return load_trained(spec, folder, folder.parents[4], starting_point)

@@ -7,34 +7,28 @@ of the same weights takes over what was drawn under its own conditions, and neve
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from evals.calibration import expected_calibration_error, reliability
-from evals.evaluate import SampleRow, regrade, scores
+from evals.evaluate import scores
+from evals.samples import SampleRow
 from evals.tasks import get_task
 from harness.config.hashing import conditions_of_model, evaluation_hash
-from harness.config.run_spec import RunSpec
+from harness.config.run_spec import RunSpec, recorded_spec
 from harness.config.task import EvalSpec
-from harness.plan.filing import HASH_DIGITS, spec_of_earlier
-from harness.processes import peak_memory_mb
+from harness.plan.filing import HASH_DIGITS
 from harness.records import CellRecord
-from harness.records.cell import EVALUATION_FILE, EVALUATIONS
+from harness.records.cell import EVALUATION_FILE, EVALUATIONS, is_cell_directory_name
 from harness.records.fence import move
 from harness.records.files import read_object, write_json
 from harness.records.scores import read_scores
 from harness.sampling.conditions import Conditions
-from harness.sampling.scoring import Policy
-from harness.sampling.store import SAMPLES_FILE, SampleStore
-
-if TYPE_CHECKING:
-    import torch
-
-    from harness.run.cell import CellLog
+from harness.sampling.evaluation import evaluate
+from harness.sampling.sampler import Policy
+from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, store_name
 
 Row = dict[str, Any]
 
@@ -46,7 +40,7 @@ class Evaluator:
 
     spec: EvalSpec
     seed: int
-    sampler: Policy
+    policy: Policy
 
     def run(
         self,
@@ -69,15 +63,15 @@ class Evaluator:
         problems = {task.name: list(itertools.islice(task.split("test").load(), self.spec.problems)) for task in tasks}
         total, before = sum(map(len, problems.values())), 0
 
-        def told_from(before: int) -> Callable[[int], None]:
-            return lambda done: on_progress(before + done, total)
+        def told_from(before: int) -> OnProgress:
+            return lambda done, _, remark: on_progress(before + done, total)
 
         for task in tasks:
             mine = problems[task.name]
             conditions = Conditions.of_evaluation(self.spec, task, self.seed)
             n_samples = conditions.samples(samples)
-            _take_over(store, drawn_before(conditions), {problem.id for problem in mine}, n_samples, conditions)
-            rows = store.fill(mine, n_samples, conditions, self.sampler, told_from(before))
+            earlier, tell = drawn_before(conditions), told_from(before)
+            rows = evaluate(self.policy, conditions, store, mine, n_samples, earlier, tell)
             before += len(mine)
             bins = reliability(rows) if n_samples > 1 and self._draws_from_the_policy_itself else None
             fields = {
@@ -96,49 +90,6 @@ class Evaluator:
     def _draws_from_the_policy_itself(self) -> bool:
         """Otherwise answers come more often or less often than the policy would give them."""
         return (self.spec.temperature, self.spec.top_p, self.spec.top_k) == (1.0, 1.0, 0)
-
-
-def evaluate_step(
-    log: CellLog,
-    evaluator: Evaluator,
-    step: int,
-    final: bool,
-    samples: int,
-    generated_tokens: int,
-    began_s: float,
-    device: torch.device,
-) -> None:
-    """Evaluate a cell in training on the tasks that a step has no scores of yet. began_s: when this start of the cell
-    began, by `time.perf_counter`."""
-    cell, started_s = log.cell, time.perf_counter()
-    scored = {row["task"] for row in cell.read_scores() if (row["step"], row["final"]) == (step, final)}
-    if scored.issuperset(get_task(name).name for name in evaluator.spec.tasks):
-        return
-    about = {"step": step, "final": final}
-    earlier = EarlierEvaluations(cell, besides=cell.path)
-    for found, _ in evaluator.run(samples, log.samples(about), partial(earlier.samples, step)):
-        if found["task"] not in scored:
-            log.scored({**about, **found, "generated_tokens": generated_tokens})
-    now_s = time.perf_counter()
-    took = {"eval_s": now_s - started_s, "elapsed_s": now_s - began_s}
-    log.timing({"step": step, **took, "peak_memory_mb": peak_memory_mb(device)})
-
-
-def _take_over(
-    store: SampleStore, drawn: list[SampleRow], problems: set[str], samples: int, conditions: Conditions
-) -> None:
-    """Put those of these samples that are asked for into a store that lacks them, graded as it grades."""
-    there = {(row["task"], row["problem_id"], row["sample"]) for row in store.rows()} if drawn else set()
-    new = [
-        row
-        for row in drawn
-        if row["problem_id"] in problems
-        and row["sample"] < samples
-        and (row["task"], row["problem_id"], row["sample"]) not in there
-    ]
-    if new:
-        task = conditions.task
-        store.append(regrade(task, task.split(conditions.split).load(), new, conditions.grader))
 
 
 def evaluation_document(spec: RunSpec) -> Row:
@@ -178,7 +129,7 @@ class EarlierEvaluations:
     def samples(self, step: int, conditions: Conditions) -> list[SampleRow]:
         """Those drawn under these conditions after a step, each once, with the verdicts that they got then."""
         found: dict[tuple[str, int], SampleRow] = {}
-        for folder in self._alike(conditions, "drawn"):
+        for folder in _alike(self._folders, conditions, "drawn"):
             for row in SampleStore(folder / SAMPLES_FILE, {"step": step}).rows():
                 if row["task"] == conditions.task.name:
                     fields = {name: cast(Row, row)[name] for name in SampleRow.__annotations__}
@@ -189,7 +140,7 @@ class EarlierEvaluations:
         """Scores of the evaluations along training that were drawn and graded alike, a row for each step, without
         epochs."""
         found: dict[int, Row] = {}
-        for folder in self._alike(conditions, "drawn", "graded"):
+        for folder in _alike(self._folders, conditions, "drawn", "graded"):
             is_own = folder == self.cell.path
             rows = self.cell.own.read_scores() if is_own else read_scores(folder / "scores.jsonl")
             for row in rows:
@@ -197,29 +148,50 @@ class EarlierEvaluations:
                     found.setdefault(row["step"], {name: row[name] for name in row if name != "epoch"})
         return [found[step] for step in sorted(found)]
 
-    def _alike(self, conditions: Conditions, *parts: str) -> Iterator[Path]:
-        """Folders of evaluations whose description of the task agrees in these parts."""
-        task = conditions.task
-        if not any(task.name in tasks for _, tasks in self._described):
-            return
-        ours = {"drawn": conditions.as_json(task.split(conditions.split).load()), "graded": conditions.deciding}
-        for folder, tasks in self._described:
-            theirs = tasks.get(task.name)
-            if theirs is not None and all(theirs.get(part) == ours[part] for part in parts):
-                yield folder
-
-    @cached_property
-    def _described(self) -> list[tuple[Path, Row]]:
+    @property
+    def _folders(self) -> list[Path]:
         folders = [self.cell.path, *sorted((self.cell.path / EVALUATIONS).glob("*"))]
-        return [
-            (folder, document["tasks"])
-            for folder in folders
-            if folder != self.besides and (document := self._document(folder))
-        ]
+        return [folder for folder in folders if folder != self.besides]
 
-    def _document(self, folder: Path) -> Row | None:
-        path = folder / EVALUATION_FILE
-        if path.exists():
-            return read_object(path)
-        spec = spec_of_earlier(self.cell.own) if folder == self.cell.path else None
-        return None if spec is None else evaluation_document(spec)
+
+def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Path | None = None) -> list[SampleRow]:
+    """Each sample once of the model that a spec evaluates as it is, drawn under these conditions and with the spec's
+    seed: by other checkpoint cells of the home, by `bench eval`, or by the cell that trained the checkpoint.
+
+    besides: the folder of an evaluation that is left out.
+    """
+    task, model = conditions.task, conditions_of_model(spec)
+    patterns = (f"*/cells/*/{EVALUATION_FILE}", f"*/cells/*/{EVALUATIONS}/*/{EVALUATION_FILE}")
+    folders = [path.parent for pattern in patterns for path in sorted(home.glob(pattern)) if path.parent != besides]
+    alike = _alike(folders, conditions, "drawn", model=model)
+    stores = [SampleStore(folder / SAMPLES_FILE, {"step": 0, "final": True}) for folder in alike]
+    name = store_name(task.name, model | conditions.as_json(task.split(conditions.split).load()))
+    found = sorted((home / EVALS).glob(f"*/{name}"))
+    stores += [SampleStore(folder / SAMPLES_FILE) for folder in found if folder != besides]
+    rows = [row for store in stores for row in store.rows() if row["task"] == task.name]
+    trained = spec.checkpoint_folder
+    if trained is not None and is_cell_directory_name(trained.parents[1].name):
+        cell = CellRecord.at(trained.parents[1])
+        own = recorded_spec(cell).model_copy(update={"checkpoint": spec.checkpoint})
+        if conditions_of_model(own) == model:
+            rows += EarlierEvaluations(cell).samples(int(read_object(trained / "checkpoint.json")["step"]), conditions)
+    return [*{(row["problem_id"], row["sample"]): row for row in rows}.values()]
+
+
+def _alike(folders: Iterable[Path], conditions: Conditions, *parts: str, model: Row | None = None) -> Iterator[Path]:
+    """Folders of evaluations, of this model as it is or of a cell in training, whose description of the task agrees in
+    these parts."""
+    task = conditions.task
+    ours: Row = {}
+    for folder in folders:
+        document = read_object(folder / EVALUATION_FILE) if (folder / EVALUATION_FILE).exists() else {}
+        theirs = document.get("tasks", {}).get(task.name)
+        if theirs is None or (model is not None and document.get("model") != model):
+            continue
+        # Only where it is needed: a digest of all problems takes a moment.
+        ours = ours or {
+            "drawn": conditions.as_json(task.split(conditions.split).load()),
+            "graded": conditions.deciding,
+        }
+        if all(theirs.get(part) == ours[part] for part in parts):
+            yield folder

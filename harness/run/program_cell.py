@@ -24,7 +24,6 @@ from harness.config.knobs import active
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import OutsideTrainer, hands_over_pairs
-from harness.engines.base import make_engine
 from harness.errors import RefusedError, few
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.loading import require_shapes, weights_in
@@ -35,8 +34,8 @@ from harness.records.fence import remove
 from harness.records.files import read_last_row, write_atomic, write_folder, write_json
 from harness.records.lease import Lease
 from harness.records.rollouts import stand_of
-from harness.run.cell import CellLog, Progress
-from harness.run.evaluation import Evaluator, begin_own_evaluation, evaluate_step
+from harness.run.cell import CellLog, Progress, evaluate_step
+from harness.run.evaluation import Evaluator, begin_own_evaluation
 from harness.run.flops import Spent
 from harness.run.program_inputs import has_prompts, pairs_by_step, prompts_by_step, write_prompts
 from harness.run.stages import inputs_of_cell, source_of_start
@@ -314,8 +313,8 @@ class ProgramCell:
         spec, every = self._spec, self._spec.eval.every
         language_model = self._starting_point.for_training(spec, self._source)
         reset_peak_memory(language_model.model.device)
-        sampler = EngineSampler(language_model, make_engine(spec.rollout, language_model), spec.seed)
-        evaluator = Evaluator(spec.eval, spec.seed, sampler)
+        sampler = EngineSampler.of(spec, language_model)
+        evaluator = Evaluator(spec.eval, spec.seed, lambda: sampler)
         final = next(step for step in self._final_steps() if self._load(language_model, step))
         if self._written.diverged is None and not self._uses_budget(self._done_at(final)):
             self._written.diverged = "a weight of the last checkpoint is not finite"

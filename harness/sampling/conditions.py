@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from evals.evaluate import Request, SampleRow, grade_sample
-from evals.grading import GRADERS, GradesWhole, get_grader, grade_ahead, grader_version
+from evals.evaluate import graded_rows
+from evals.graders import GRADERS, grader_version
 from evals.grading.extract import EXTRACTION_VERSION
 from evals.prompts import Template, get_template, template_version
-from evals.sampler import Drawn, Sampler, SamplingParams
+from evals.sampler import Draw, Drawn, SamplingParams
+from evals.samples import SampleRow
 from evals.tasks import get_task
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import digest
@@ -19,10 +20,11 @@ from harness.config.task import EvalSpec
 from harness.errors import RefusedError
 from harness.random_keys import SEED_OF_ALL_CELLS, Stream
 from harness.records.files import Split
+from harness.sampling.scoring import choose
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
-    from harness.sampling.scoring import Policy
+    from harness.sampling.sampler import EngineSampler, OnDrawn
 
 
 @dataclass(frozen=True)
@@ -76,41 +78,40 @@ class Conditions:
     def prompts(self) -> Template:
         return get_template(self.template)
 
-    def drawing(self, sampler: Policy, problems: Sequence[Problem]) -> Sampler:
-        """How samples of these problems are drawn: in turns, under a thinking budget, or as completions."""
+    def draw(
+        self,
+        sampler: EngineSampler,
+        draws: Sequence[Draw],
+        params: SamplingParams | None = None,
+        on_drawn: OnDrawn = lambda index, drawn: None,
+    ) -> list[Drawn]:
+        """Completions of these draws, in their order: choices, in turns, under a thinking budget, or at once.
+
+        params: `sampling_params` of the sampler's model, where they are not those of the conditions.
+        """
+        params = params or self.params
+        if self.task.gives_choices:
+            return choose(draws, sampler)
         if self.task.environment is not None:
-            return sampler.in_turns(self.task.environment, {problem.id: problem for problem in problems})
+            return sampler.draw_in_turns(draws, params, self.task.environment, on_drawn)
         if self.thinking_budget_tokens is not None:
-            return sampler.within(self.thinking_budget_tokens, self.prompts.thinking)
-        return sampler
+            return sampler.draw_within(draws, params, self.thinking_budget_tokens, self.prompts.thinking, on_drawn)
+        return sampler.draw(draws, params, on_drawn)
 
-    def grade(self, request: Request, drawn: Drawn) -> SampleRow:
-        """The record of a drawn sample. On training problems no other graders are asked than the one that decides."""
-        return grade_sample(
-            self.task,
-            request,
-            drawn.text,
-            drawn.n_tokens,
-            drawn.truncated,
-            self.grader,
-            ask_others=self.split == "test",
-            turns=drawn.turns,
-        )
+    def sampling_params(self, model: LanguageModel) -> SamplingParams:
+        """How this model draws: where the length is an upper bound, no longer than its context has room for.
 
-    def grade_ahead(self, requests: Sequence[Request], drawn: Sequence[Drawn]) -> None:
-        """Before samples are graded by a grader of whole submissions: see `evals.grading.grade_ahead`."""
-        if isinstance(grader := get_grader(self.grader), GradesWhole):
-            asked = [
-                (request.problem, self.task.graded_text(one.text, one.turns))
-                for request, one in zip(requests, drawn, strict=True)
-            ]
-            grade_ahead(asked, grader, self.task.extract)
+        Raises RefusedError if there is no room at all.
+        """
+        if not self.fits_context:
+            return self.params
+        budget, words = self.thinking_budget_tokens, self.prompts.thinking.stop
+        other_tokens = 0 if budget is None else budget + len(model.encode_text(words))
+        return fitted(self.params, model, self.prompts, self.task.split(self.split).load(), other_tokens)
 
-    @property
-    def graded_together(self) -> int:
-        """How many samples are graded at once, where they come one by one."""
-        grader = get_grader(self.grader)
-        return grader.at_once if isinstance(grader, GradesWhole) else 1
+    def graded(self, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> list[SampleRow]:
+        """The records of drawn samples. On training problems no other graders are asked than the one that decides."""
+        return graded_rows(self.task, draws, drawn, self.grader, ask_others=self.split == "test")
 
     @property
     def deciding(self) -> dict[str, Any]:
@@ -130,9 +131,7 @@ class Conditions:
     @property
     def _asked_graders(self) -> set[str]:
         """The graders that have a name: all that compare answers, and the one that decides."""
-        return {
-            name for name, grader in GRADERS.all().items() if name == self.grader or not isinstance(grader, GradesWhole)
-        }
+        return {name for name, grader in GRADERS.all().items() if name == self.grader or not grader.reads_whole}
 
     def as_json(self, problems: Sequence[Problem]) -> dict[str, Any]:
         """What two evaluations of one model must have in common for their samples to be mixed.

@@ -6,15 +6,15 @@ the prompt template (Qwen3, 2505.09388).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from evals.choices import Continuation, Likelihood
 from evals.prompts import Thinking
 from evals.sampler import Draw, Drawn, SamplingParams
-from evals.tasks.base import Problem
 from evals.tasks.environment import Environment
-from harness.engines.base import Engine
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine, make_engine
 from harness.models.language_model import LanguageModel, require_room
 from harness.random_keys import Stream, random_key
 from harness.sampling.scoring import likelihoods
@@ -22,6 +22,9 @@ from harness.sampling.turns import Conversation, Dialogue, generate_rows
 
 OnDrawn = Callable[[int, Drawn], None]
 """Is told of each completion as it finishes: its index among the draws, and what it is."""
+Policy = Callable[[], "EngineSampler"]
+"""A model that is evaluated. It is called when the first sample is to be drawn, perhaps again, and loads the model
+once."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,11 @@ class EngineSampler:
     engine: Engine
     seed: int
     stream: Stream = "eval"
+
+    @classmethod
+    def of(cls, spec: RunSpec, language_model: LanguageModel) -> EngineSampler:
+        """With the engine and the seed of a spec."""
+        return cls(language_model, make_engine(spec.rollout, language_model), spec.seed)
 
     def draw(
         self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
@@ -57,13 +65,81 @@ class EngineSampler:
         `likelihoods`."""
         return likelihoods(self.language_model, continuations)
 
-    def within(self, budget_tokens: int, thinking: Thinking) -> BudgetedSampler:
-        """As `harness.sampling.scoring.Policy.within`."""
-        return BudgetedSampler(self, budget_tokens, thinking)
+    def draw_within(
+        self,
+        draws: Sequence[Draw],
+        params: SamplingParams,
+        budget_tokens: int,
+        thinking: Thinking,
+        on_drawn: OnDrawn = lambda index, drawn: None,
+    ) -> list[Drawn]:
+        """Thoughts of up to `budget_tokens`, then up to `params.max_completion_tokens` more for the answer.
 
-    def in_turns(self, environment: Environment, problems: Mapping[str, Problem]) -> ConversingSampler:
-        """As `harness.sampling.scoring.Policy.in_turns`."""
-        return ConversingSampler(self, environment, problems)
+        A thought that has not ended by then gets `thinking.stop` appended; a completion that was answering already just
+        goes on. The text holds all of it, n_tokens counts all but the forced words. The thoughts of two budgets begin
+        alike, since the noise is the same.
+        """
+        model, prompts = self.language_model, self.encode(draws)
+        forced_words = model.encode_text(thinking.stop)
+        # Before any thought is drawn: an answer that finds no room would cost them all.
+        between = budget_tokens + len(forced_words)
+        require_room(model.model, max(map(len, prompts)), between + params.max_completion_tokens)
+        drawn: dict[int, Drawn] = {}
+        thoughts: dict[int, list[int]] = {}
+
+        def take_thought(index: int, tokens: list[int], truncated: bool) -> None:
+            if truncated:
+                thoughts[index] = tokens
+            else:
+                finish(index, tokens, [], [], truncated)
+
+        def finish(index: int, thought: list[int], forced: list[int], answer: list[int], truncated: bool) -> None:
+            tokens = [*thought, *forced, *answer]
+            drawn[index] = Drawn(model.decode(tokens), len(thought) + len(answer), truncated, tokens)
+            on_drawn(index, drawn[index])
+
+        self.draw_tokens(prompts, draws, replace(params, max_completion_tokens=budget_tokens), take_thought)
+        unfinished = sorted(thoughts)
+        forced = [[] if thinking.end in model.decode(thoughts[index]) else forced_words for index in unfinished]
+
+        def take_answer(position: int, tokens: list[int], truncated: bool) -> None:
+            index = unfinished[position]
+            finish(index, thoughts[index], forced[position], tokens, truncated)
+
+        self.draw_tokens(
+            [[*prompts[index], *thoughts[index], *words] for index, words in zip(unfinished, forced, strict=True)],
+            [draws[index] for index in unfinished],
+            params,
+            take_answer,
+            # Another step: the answer's noise must not repeat that of the thought's first tokens.
+            step=1,
+        )
+        return [drawn[index] for index in range(len(draws))]
+
+    def draw_in_turns(
+        self,
+        draws: Sequence[Draw],
+        params: SamplingParams,
+        environment: Environment,
+        on_drawn: OnDrawn = lambda index, drawn: None,
+    ) -> list[Drawn]:
+        """Completions of several turns, each of which the environment answers. The text and the tokens are the model's
+        own. The noise of turn t is that of step t."""
+        model = self.language_model
+        in_chat = any(not isinstance(draw.prompt, str) for draw in draws)
+        asked = zip(self.encode(draws), draws, strict=True)
+        conversations = [Conversation(prompt, draw.require_problem()) for prompt, draw in asked]
+
+        def drawn(index: int) -> Drawn:
+            one = conversations[index]
+            return Drawn(model.decode(one.tokens), len(one.tokens), one.truncated, one.tokens, one.turns)
+
+        Dialogue(self.engine, model, environment, params, in_chat).converse(
+            conversations,
+            lambda index, turn: self.key(draws[index], turn),
+            lambda index: on_drawn(index, drawn(index)),
+        )
+        return [drawn(index) for index in range(len(draws))]
 
     def encode(self, draws: Sequence[Draw]) -> list[list[int]]:
         """Token ids of each draw's prompt; that of several samples is encoded once."""
@@ -88,92 +164,3 @@ class EngineSampler:
     def key(self, draw: Draw, step: int) -> int:
         """The noise of a draw."""
         return random_key(self.seed, self.stream, step, draw.example, draw.sample)
-
-
-@dataclass(frozen=True)
-class BudgetedSampler:
-    """Draws thoughts of up to `budget_tokens`, then up to `params.max_completion_tokens` more for the answer.
-
-    A thought that has not ended by then gets `thinking.stop` appended; a completion that was answering already just
-    goes on. The text holds all of it, n_tokens counts all but the forced words. The thoughts of two budgets begin
-    alike, since the noise is the same.
-    """
-
-    sampler: EngineSampler
-    budget_tokens: int
-    thinking: Thinking
-
-    def draw(
-        self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
-    ) -> list[Drawn]:
-        """As `EngineSampler.draw`."""
-        sampler, model = self.sampler, self.sampler.language_model
-        prompts = sampler.encode(draws)
-        forced_words = model.encode_text(self.thinking.stop)
-        # Before any thought is drawn: an answer that finds no room would cost them all.
-        between = self.budget_tokens + len(forced_words)
-        require_room(model.model, max(map(len, prompts)), between + params.max_completion_tokens)
-        drawn: dict[int, Drawn] = {}
-        thoughts: dict[int, list[int]] = {}
-
-        def take_thought(index: int, tokens: list[int], truncated: bool) -> None:
-            if truncated:
-                thoughts[index] = tokens
-            else:
-                finish(index, tokens, [], [], truncated)
-
-        def finish(index: int, thought: list[int], forced: list[int], answer: list[int], truncated: bool) -> None:
-            tokens = [*thought, *forced, *answer]
-            drawn[index] = Drawn(model.decode(tokens), len(thought) + len(answer), truncated, tokens)
-            on_drawn(index, drawn[index])
-
-        sampler.draw_tokens(prompts, draws, replace(params, max_completion_tokens=self.budget_tokens), take_thought)
-        unfinished = sorted(thoughts)
-        forced = [[] if self.thinking.end in model.decode(thoughts[index]) else forced_words for index in unfinished]
-
-        def take_answer(position: int, tokens: list[int], truncated: bool) -> None:
-            index = unfinished[position]
-            finish(index, thoughts[index], forced[position], tokens, truncated)
-
-        if unfinished:
-            sampler.draw_tokens(
-                [[*prompts[index], *thoughts[index], *words] for index, words in zip(unfinished, forced, strict=True)],
-                [draws[index] for index in unfinished],
-                params,
-                take_answer,
-                # Another step: the answer's noise must not repeat that of the thought's first tokens.
-                step=1,
-            )
-        return [drawn[index] for index in range(len(draws))]
-
-
-@dataclass(frozen=True)
-class ConversingSampler:
-    """Draws completions of several turns, each of which the environment answers.
-
-    problems: by their ids, which the draws name. The noise of turn t is that of step t.
-    """
-
-    sampler: EngineSampler
-    environment: Environment
-    problems: Mapping[str, Problem]
-
-    def draw(
-        self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
-    ) -> list[Drawn]:
-        """As `EngineSampler.draw`. The text and the tokens are the model's own."""
-        sampler, model = self.sampler, self.sampler.language_model
-        in_chat = any(not isinstance(draw.prompt, str) for draw in draws)
-        asked = zip(sampler.encode(draws), draws, strict=True)
-        conversations = [Conversation(prompt, self.problems[draw.example]) for prompt, draw in asked]
-
-        def drawn(index: int) -> Drawn:
-            one = conversations[index]
-            return Drawn(model.decode(one.tokens), len(one.tokens), one.truncated, one.tokens, one.turns)
-
-        Dialogue(sampler.engine, model, self.environment, params, in_chat).converse(
-            conversations,
-            lambda index, turn: sampler.key(draws[index], turn),
-            lambda index: on_drawn(index, drawn(index)),
-        )
-        return [drawn(index) for index in range(len(draws))]

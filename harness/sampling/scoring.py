@@ -8,16 +8,13 @@ Shapes: R rows, K last positions of each, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from evals.choices import Choices, Continuation, Likelihood, Scorer
-from evals.evaluate import Request
-from evals.prompts import Thinking
-from evals.sampler import Drawn, Sampler
+from evals.sampler import Draw, Drawn
 from evals.tasks.base import Problem
-from evals.tasks.environment import Environment
 from harness.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -34,19 +31,9 @@ _Pair = tuple[tuple[int, ...], tuple[int, ...]]
 """Token ids of a context and of what stands behind it."""
 
 
-class Policy(Sampler, Scorer, Protocol):
-    """A model that is evaluated: it writes completions and chooses among given texts."""
-
-    def within(self, budget_tokens: int, thinking: Thinking) -> Sampler:
-        """The same model, which is told to answer after so many tokens of thinking."""
-
-    def in_turns(self, environment: Environment, problems: Mapping[str, Problem]) -> Sampler:
-        """The same model, whose turns the environment answers. problems: by their ids, which draws name."""
-
-
-def choose(requests: Sequence[Request], scorer: Scorer) -> list[Drawn]:
-    """The choice of each request's problem as if it had been written, empty where none is chosen."""
-    asked = [_choices(request) for request in requests]
+def choose(draws: Sequence[Draw], scorer: Scorer) -> list[Drawn]:
+    """The choice of each draw's problem as if it had been written, empty where none is chosen."""
+    asked = [_choices(draw.require_problem()) for draw in draws]
     scored = iter(scorer.score([one for choices in asked for one in choices.continuations]))
     drawn = []
     for choices in asked:
@@ -57,10 +44,10 @@ def choose(requests: Sequence[Request], scorer: Scorer) -> list[Drawn]:
     return drawn
 
 
-def _choices(request: Request) -> Choices:
-    if request.problem.choices is None:
-        raise ValueError(f"problem {request.problem.id} gives no choices, though its task says that all do")
-    return request.problem.choices
+def _choices(problem: Problem) -> Choices:
+    if problem.choices is None:
+        raise ValueError(f"problem {problem.id} gives no choices, though its task says that all do")
+    return problem.choices
 
 
 def likelihoods(language_model: LanguageModel, continuations: Sequence[Continuation]) -> list[Likelihood]:

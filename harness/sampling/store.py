@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from evals.evaluate import Request, SampleRow, missing_requests, regrade
+from evals.evaluate import regrade
 from evals.sampler import Draw, Drawn, SamplingParams
+from evals.samples import SampleRow
 from evals.tasks.base import Problem
 from harness.config.hashing import digest
 from harness.errors import RefusedError
@@ -37,15 +38,12 @@ from harness.records.files import (
     write_json,
 )
 from harness.records.lease import LeaseTakenError, hold_lease
-from harness.records.tables import naming_damage
+from harness.records.tables import read_parquet
 from harness.sampling.conditions import Conditions
-from harness.sampling.scoring import Policy, choose
 
 if TYPE_CHECKING:
-    from harness.sampling.sampler import BudgetedSampler, ConversingSampler, EngineSampler
+    from harness.sampling.sampler import Policy
 
-CHUNK_SAMPLES = 1024
-BLOCK_SAMPLES = 16
 SAMPLES_FILE = "evals.jsonl"
 EVALS = "evals"
 """The folder of a home with the stores of `bench eval`, by model and then by `store_name`."""
@@ -53,27 +51,17 @@ _COMPLETIONS_FILE = "samples.jsonl"
 _IDENTITY = ("task", "step", "final", "problem_id", "sample")
 
 OnProgress = Callable[[int, int, str], None]
-"""(samples drawn, samples that were missing, a remark)"""
+"""(how much is done, of how much, a remark)"""
 AppendStart = Callable[[Path, Mapping[str, Any]], None]
+
+
+def ignore_progress(done: int, total: int, remark: str) -> None:
+    """Stand in for an `OnProgress` that nobody asked for."""
 
 
 def store_name(task: str, asked: dict[str, Any]) -> str:
     """The name of the folder with a task's samples that were all drawn as `asked`."""
     return f"{file_name(task)}-{digest(asked)[:10]}"
-
-
-def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence[Problem], range]]:
-    """The problems, and numbers of samples, that are drawn together.
-
-    The size of a batch can decide the last bit of a log-prob, so a chunk depends neither on what is there already, nor,
-    once it is whole, on how many samples are drawn in all: sample 3 of a problem is the same bit for bit, whether it is
-    drawn as one of 16, or of 256.
-    """
-    for first in range(0, samples, BLOCK_SAMPLES):
-        block = range(first, min(samples, first + BLOCK_SAMPLES))
-        size = max(1, CHUNK_SAMPLES // len(block))
-        for start in range(0, len(problems), size):
-            yield problems[start : start + size], block
 
 
 @dataclass(frozen=True)
@@ -94,13 +82,15 @@ class SampleStore:
     keeps_tokens: bool = False
     problems: ProblemsFile | None = None
     superseded: Callable[[int, int], bool] = lambda epoch, step: False
+    is_lasting: bool = False
+    """Whether it outlives evaluations: more samples may be asked for later, and another grader."""
 
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, asked: dict[str, Any]) -> Iterator[SampleStore]:
         """The store in a folder of its own, whose samples were all drawn as `asked`. Raises as `claimed`."""
         with claimed(folder, asked):
-            store = cls(folder / SAMPLES_FILE, problems=ProblemsFile(folder / PROBLEMS_FILE))
+            store = cls(folder / SAMPLES_FILE, problems=ProblemsFile(folder / PROBLEMS_FILE), is_lasting=True)
             store.mend()
             yield store
 
@@ -114,8 +104,8 @@ class SampleStore:
         Raises DamagedRecordError for a file that is not what was written.
         """
         parquet = self.path.with_suffix(".parquet")
-        found = _sample_rows(parquet, _read_parquet(parquet)) if parquet.exists() else []
-        found += _sample_rows(self.path, read_jsonl(self.path))
+        found = typed_rows(parquet, read_parquet(parquet).to_pylist(), SampleRow) if parquet.exists() else []
+        found += typed_rows(self.path, read_jsonl(self.path), SampleRow)
         mine = [cast(dict[str, Any], row) for row in found]
         mine = [row for row in mine if all(row.get(name) == value for name, value in self.mark.items())]
         mine = [row for row in mine if "epoch" not in row or not self.superseded(row["epoch"], row["step"])]
@@ -132,71 +122,6 @@ class SampleStore:
     def append(self, rows: Sequence[SampleRow]) -> None:
         last = {} if self.epoch is None else {"epoch": self.epoch}
         append_jsonl(self.path, ({**self.mark, **row, **last} for row in rows))
-
-    def fill(
-        self,
-        problems: Sequence[Problem],
-        samples: int,
-        conditions: Conditions,
-        sampler: Policy,
-        on_progress: Callable[[int], None] = lambda problems: None,
-    ) -> list[SampleRow]:
-        """So many samples of each problem, in their order; chunks of which any is missing are drawn, or chosen, graded
-        and recorded, in the place of those that are there. on_progress is told after each chunk how many problems are
-        done."""
-        rows = {_key(row): row for row in self.rows() if row["task"] == conditions.task.name}
-        self.record_problems(problems, conditions)
-        done_samples = 0
-        for chunk, block in chunks(problems, samples):
-            requests = [
-                request
-                for request in missing_requests(chunk, conditions.prompts, block.stop)
-                if request.sample in block
-            ]
-            if any(_key_of(request) not in rows for request in requests):
-                if conditions.task.gives_choices:
-                    drawn = choose(requests, sampler)
-                else:
-                    drawn = conditions.drawing(sampler, chunk).draw(_draws(requests), conditions.params)
-                    conditions.grade_ahead(requests, drawn)
-                fresh = [self._row(*one, conditions) for one in zip(requests, drawn, strict=True)]
-                self.append(fresh)
-                rows |= {_key(row): row for row in fresh}
-            done_samples += len(requests)
-            on_progress(done_samples // samples)
-        return [rows[problem.id, sample] for problem in problems for sample in range(samples)]
-
-    def draw(
-        self,
-        requests: Sequence[Request],
-        conditions: Conditions,
-        sampler: EngineSampler | BudgetedSampler | ConversingSampler,
-        params: SamplingParams,
-        on_row: Callable[[SampleRow], None],
-    ) -> None:
-        """Draw these samples in one go; each is graded and recorded as it finishes, and then told. Those whose
-        grader reads several at once wait for each other."""
-        ended: list[tuple[Request, Drawn]] = []
-
-        def record(index: int, drawn: Drawn) -> None:
-            ended.append((requests[index], drawn))
-            if len(ended) >= conditions.graded_together:
-                grade()
-
-        def grade() -> None:
-            conditions.grade_ahead([request for request, _ in ended], [drawn for _, drawn in ended])
-            for request, drawn in ended:
-                row = self._row(request, drawn, conditions)
-                self.append([row])
-                on_row(row)
-            ended.clear()
-
-        sampler.draw(_draws(requests), params, record)
-        grade()
-
-    def _row(self, request: Request, drawn: Drawn, conditions: Conditions) -> SampleRow:
-        row = conditions.grade(request, drawn)
-        return cast(SampleRow, row | {"tokens": list(drawn.tokens)}) if self.keeps_tokens else row
 
     def record_problems(self, problems: Sequence[Problem], conditions: Conditions) -> None:
         """Before the samples that refer to them."""
@@ -245,35 +170,6 @@ class SampleStore:
         write_json(self.path.with_name("grading.json"), grading)
 
 
-def _key(row: SampleRow) -> tuple[str, int]:
-    return row["problem_id"], row["sample"]
-
-
-def _key_of(request: Request) -> tuple[str, int]:
-    return request.problem.id, request.sample
-
-
-def _draws(requests: Sequence[Request]) -> list[Draw]:
-    return [Draw(request.prompt, request.problem.id, request.sample) for request in requests]
-
-
-def _sample_rows(path: Path, rows: list[dict[str, Any]]) -> list[SampleRow]:
-    for row in rows:
-        for name in ("reasons", "turns"):  # earlier versions kept none
-            row.setdefault(name, None)
-    return typed_rows(path, rows, SampleRow)
-
-
-def _read_parquet(path: Path) -> list[dict[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    with naming_damage(path):
-        content = pyarrow.BufferReader(path.read_bytes())
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(content, page_checksum_verification=True).to_pylist()
-    return rows
-
-
 class _Completion(TypedDict):
     key: str
     text: str
@@ -286,12 +182,12 @@ class RememberingSampler:
     """A sampler that keeps each completion as it finishes: whoever asks for it again gets it from the file. For what
     draws and grades in a way of its own, as lm-eval does. Use `opened`.
 
-    make_sampler: is called if anything has to be drawn. append_start: adds a row with versions and machine to a file of
+    policy: is called if anything has to be drawn. append_start: adds a row with versions and machine to a file of
     starts, and what else is known of the model.
     """
 
     folder: Path
-    make_sampler: Callable[[], EngineSampler]
+    policy: Policy
     append_start: AppendStart
     on_progress: OnProgress
     _known: dict[str, Drawn]
@@ -302,7 +198,7 @@ class RememberingSampler:
         cls,
         folder: Path,
         asked: dict[str, Any],
-        make_sampler: Callable[[], EngineSampler],
+        policy: Policy,
         append_start: AppendStart,
         on_progress: OnProgress,
     ) -> Iterator[RememberingSampler]:
@@ -314,7 +210,7 @@ class RememberingSampler:
                 row["key"]: Drawn(row["text"], row["n_tokens"], row["truncated"])
                 for row in typed_rows(path, read_jsonl(path), _Completion)
             }
-            yield cls(folder, make_sampler, append_start, on_progress, known)
+            yield cls(folder, policy, append_start, on_progress, known)
 
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
         """As `evals.sampler.Sampler.draw`."""
@@ -326,7 +222,7 @@ class RememberingSampler:
 
     def _draw_missing(self, draws: Sequence[Draw], keys: Sequence[str], params: SamplingParams) -> None:
         there = len(self._known)
-        sampler = self.make_sampler()
+        sampler = self.policy()
         self.on_progress(0, len(draws), f"{there} are there already" if there else "drawing")
         self.append_start(self.folder / STARTS_FILE, {"model": sampler.language_model.account()})
         done = 0

@@ -188,7 +188,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     for cell in sweep.cells:
         name, status = cell.path.name, statuses[cell.path]
         tags = trial_tags(trials[name]) if name in trials else {}
-        base_scores = sweep.base_scores_of(cell.arm) if sweep.checkpoint is None else []
+        base_scores = [] if sweep.checkpoint is not None else sweep.base_scores_of(cell.arm)
         now = (status, fingerprint(cell), tags, len(base_scores))
         if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
             continue
@@ -209,10 +209,10 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     cells_of_ended = {name for trial in ended for name in trial.cells}
     present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}
     present |= {"FINISHED" for trial in ended if not trial.cells}
-    status = min(present, key=_PARENT_STATUS.index, default=session.parent.status)  # a search begins without trials
-    if status != session.parent.status:
+    first = min(present, key=_PARENT_STATUS.index, default=session.parent.status)  # a search begins without trials
+    if first != session.parent.status:
         ends_ms = [end_ms for cell in sweep.cells if (end_ms := ended_ms(cell))]
-        session.parent.set_status(status, max(ends_ms, default=None))
+        session.parent.set_status(first, max(ends_ms, default=None))
     return n_points
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
+from reports.drawing.panels import Panels, legend_at_bottom, share_axes
 from reports.drawing.rendering import Drawing, Rows, mark, mark_legend, name_axes
 from reports.drawing.style import (
     BASE_MODEL,
@@ -80,8 +80,21 @@ def draw_curves(
     base_model: a line of the model before training. set_up: prepares the axes of each panel; by default x counts tokens
     or steps from 0.
     """
-    draw = _overlay if len(curves) <= MAX_OVERLAID_ARMS else _panels
-    return draw(analysis, curves, xlabel, ylabel, base_model, set_up or count_from_zero)
+    set_up = set_up or count_from_zero
+    if len(curves) > MAX_OVERLAID_ARMS:
+        return _panels(analysis, curves, xlabel, ylabel, base_model, set_up)
+    styles = arm_styles(analysis.sweep.arms, analysis.sweep.baseline)
+    figure = new_figure(4.0)
+    axes = figure.subplots()
+    for curve in curves:
+        draw_seeds_and_band(axes, curve, styles[curve.arm])
+    # Means come last, so that no band or seed of another arm covers one.
+    handles = [draw_mean(axes, curve, styles[curve.arm], arm_label(curve.arm, curve.n)) for curve in curves]
+    handles += _draw_base_model(axes, base_model)
+    set_up(axes)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    legend_below(figure, handles)
+    return figure
 
 
 def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> Rows:
@@ -117,28 +130,6 @@ def seeds_per_arm(counts: Collection[int]) -> str:
     return f"n = {low} per arm" if low == high else f"n = {low} to {high} per arm"
 
 
-def _overlay(
-    analysis: Analysis,
-    curves: Sequence[Curve],
-    xlabel: str,
-    ylabel: str,
-    base_model: Line | None,
-    set_up: Callable[[Axes], None],
-) -> Figure:
-    styles = arm_styles(analysis.sweep.arms, analysis.sweep.baseline)
-    figure = new_figure(4.0)
-    axes = figure.subplots()
-    for curve in curves:
-        draw_seeds_and_band(axes, curve, styles[curve.arm])
-    # Means come last, so that no band or seed of another arm covers one.
-    handles = [draw_mean(axes, curve, styles[curve.arm], arm_label(curve.arm, curve.n)) for curve in curves]
-    handles += _draw_base_model(axes, base_model)
-    set_up(axes)
-    axes.set(xlabel=xlabel, ylabel=ylabel)
-    legend_below(figure, handles)
-    return figure
-
-
 def _panels(
     analysis: Analysis,
     curves: Sequence[Curve],
@@ -156,7 +147,7 @@ def _panels(
     legend += [] if base_model is None else [BASE_MODEL]
     overview_in = OVERVIEW_IN + OVERVIEW_GAP_IN
     layout = Panels(rows, columns, height=1.2, column_gap=0.25, row_gap=0.42, left=0.75, top=0.42 + overview_in)
-    figure, grid = layout.draw(legend)
+    figure, panels = layout.draw_some(len(curves), legend)
     overview = layout.across_the_top(figure, 0.42, OVERVIEW_IN)
     overview.set_title("means of all arms", loc="left")
     for curve in curves:
@@ -164,10 +155,8 @@ def _panels(
     _draw_base_model(overview, base_model)
     name_axes(overview, xlabel, ylabel)
     set_up(overview)
-    panels = [axes for row in grid for axes in row]
-    filled, empty = panels[: len(curves)], panels[len(curves) :]
     handles: list[Line2D] = []
-    for curve, axes in zip(curves, filled, strict=True):
+    for curve, axes in zip(curves, panels, strict=True):
         draw_seeds_and_band(axes, curve, styles[curve.arm])
         handles = []
         if reference is not None:
@@ -180,14 +169,9 @@ def _panels(
         mark(axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left"), curve.arm, "name")
         name_axes(axes, xlabel, ylabel)
         set_up(axes)
-    share_limits(filled, "x")
-    share_limits(filled, "y")
-    keep_only_grid((axes for row in grid for axes in row[1:]), "y")
-    keep_only_grid(filled[:-columns], "x")
-    for axes in filled[-columns:]:
+    share_axes(panels, columns)
+    for axes in panels[-columns:]:
         axes.set_xlabel(xlabel)
-    for axes in empty:
-        axes.set_visible(False)
     figure.text(0.02, 0.5, ylabel, rotation=90, ha="center", va="center", fontsize=9)
     if handles:
         legend_at_bottom(figure, handles)

@@ -15,7 +15,7 @@ from reports.drawing.curves import (
     extremes,
     only_value,
 )
-from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits, write_above
+from reports.drawing.panels import Panels, hide_labels, legend_at_bottom, share_limits, write_above
 from reports.drawing.rendering import DataRow, Drawing, Rows, mark, name_axes
 from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow, new_figure, say_not_recorded, short_name
 from reports.formats import number, percent
@@ -82,17 +82,20 @@ def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> 
         for trace in column.traces
     }
 
-    def set_up(axes: Axes) -> None:
-        axes.locator_params(axis="x", nbins=4)
-        count_from_zero(axes)
-
     said = {column.heading: sentence for column in columns if (sentence := _in_words(column, by_field))}
-    figure = draw_grid(analysis, [one for one in columns if one.heading not in said], by_field, axis.label, set_up)
+    shown = [column for column in columns if column.heading not in said]
+    figure = draw_grid(analysis, shown, by_field, axis.label, along_training)
     if figure is None and not said:
         return None
     counts = [] if figure is None else [describe_grid(analysis, by_field)]
     caption, rows = " ".join([what, *said.values(), *counts]), grid_rows(by_field, axis.field)
     return Drawing(figure or new_figure(1.0), caption, rows, in_words=figure is None)
+
+
+def along_training(axes: Axes) -> None:
+    """Prepare the x axis of a panel that counts tokens or steps."""
+    axes.locator_params(axis="x", nbins=4)
+    count_from_zero(axes)
 
 
 def _in_words(column: Column, by_field: ByField) -> str:
@@ -141,7 +144,7 @@ def draw_grid(
         if column.as_percent:
             for axes in of_column:  # a band may reach below 0, but a share cannot
                 axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
-    keep_only_grid((axes for row in panels[:-1] for axes in row), "x")
+    hide_labels((axes for row in panels[:-1] for axes in row), "x")
     for column, axes in zip(columns, panels[0], strict=True):
         write_above(axes, column.full_heading, HEADING_OFFSET_POINTS, fontsize=HEADING_SIZE)
     for axes in panels[-1]:
@@ -193,7 +196,7 @@ def _grid_rows(by_field: ByField, x_name: str) -> Iterator[DataRow]:
         for field, line in of_cell.items():
             for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
                 rows.setdefault(x, {"arm": arm, "seed": seed, x_name: x})[field] = y
-        yield from rows.values()
+        yield from (rows[x] for x in sorted(rows))
 
 
 def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: ArmStyle) -> None:

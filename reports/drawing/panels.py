@@ -10,11 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from reports.drawing.rendering import mark
-from reports.drawing.style import GREY, RC, is_narrow, legend_columns, new_figure, short_name, width_in
-from reports.statistics import FloatArray
+from reports.drawing.style import GREY, is_narrow, legend_columns, new_figure, short_name, width_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,6 +62,14 @@ class Panels:
             return axes
 
         return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
+
+    def draw_some(self, number: int, legend: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
+        """As `draw`, with only the first panels of the grid."""
+        figure, grid = self.draw(legend)
+        panels = [panel for row in grid for panel in row]
+        for panel in panels[number:]:
+            panel.remove()
+        return figure, panels[:number]
 
     def across_the_top(self, figure: Figure, top: float, height: float) -> Axes:
         """Axes over the whole width, in room that `top` of the panels leaves: so far below the figure's upper edge."""
@@ -129,35 +134,18 @@ def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
             panel.set_ylim(low, high)
 
 
-def keep_only_grid(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
-    """Replace an axis, whose labels another panel shows, by its grid: one line with gaps. Set limits before.
-
-    Drawing an axis makes five artists for each tick, which is a third of the cost of a panel.
-    """
-    from matplotlib.lines import Line2D
-
+def hide_labels(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
+    """Leave the labels of ticks to another panel, which has the same axis; the grid stays."""
     for panel in panels:
-        own = panel.xaxis if axis == "x" else panel.yaxis
-        low, high = sorted(own.get_view_interval())
-        ticks = [tick for tick in own.get_majorticklocs() if low <= tick <= high]
-        own.set_visible(False)
-        line = Line2D(
-            *_grid(ticks, axis),
-            color=RC["grid.color"],
-            alpha=RC["grid.alpha"],
-            linewidth=RC["grid.linewidth"],
-            solid_capstyle="butt",
-            transform=panel.get_xaxis_transform() if axis == "x" else panel.get_yaxis_transform(),
-            zorder=0.5,  # below all data, as the grid of an axis
-        )
-        panel.add_artist(line)
+        panel.tick_params(axis=axis, labelbottom=False, labelleft=False)
 
 
-def _grid(ticks: Sequence[float], axis: Literal["x", "y"]) -> tuple[FloatArray, FloatArray]:
-    """x and y of lines from edge to edge, one at each tick: in units of the data along the axis, of the panel
-    across."""
-    along, across = np.repeat(ticks, 3), np.tile([0.0, 1.0, np.nan], len(ticks))
-    return (along, across) if axis == "x" else (across, along)
+def share_axes(panels: Sequence[Axes], columns: int) -> None:
+    """Give panels that stand in rows of so many the same axes, which only the outer ones label."""
+    share_limits(panels, "x")
+    share_limits(panels, "y")
+    hide_labels((panel for i, panel in enumerate(panels) if i % columns), "y")
+    hide_labels(panels[:-columns], "x")
 
 
 def legend_at_bottom(figure: Figure, handles: Sequence[Line2D | BarContainer]) -> None:

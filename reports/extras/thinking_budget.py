@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from reports.drawing.curves import legend_below
-from reports.drawing.rendering import DataRow, Drawing, png
-from reports.drawing.style import RC, Sheet, arm_styles, new_figure, short_name
+from reports.drawing.rendering import DataRow, Drawing, render_figure
+from reports.drawing.style import arm_styles, new_figure, short_name
 
 NAME = "thinking_budget"
 # With a larger ratio of the largest to the smallest budget, small ones would overlap on a linear axis.
@@ -69,18 +69,12 @@ def draw_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]]) -> 
 def write_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]], folder: Path) -> Path | None:
     """Write thinking_budget-<hash>.svg and .png into a folder, one pair for each set of evaluations. Returns the path
     of the SVG file; None if there is no curve to draw."""
-    import matplotlib as mpl
-
-    from reports.drawing.svg import draw_svg
-
     evaluations = list(evaluations)
-    with mpl.rc_context(RC):
-        drawing = draw_thinking_budgets(model, evaluations)
-    if drawing is None:
+    rendered = render_figure(NAME, "", lambda: draw_thinking_budgets(model, evaluations))
+    if rendered is None:
         return None
     names = sorted(Path(one["path"]).name for one in evaluations)
     path = folder / f"{NAME}-{hashlib.blake2b(' '.join(names).encode(), digest_size=5).hexdigest()}.svg"
-    sheet = Sheet()
-    path.write_text(draw_svg(drawing.figure, sheet, NAME).document(sheet), encoding="utf-8", newline="\n")
-    path.with_suffix(".png").write_bytes(png(drawing.figure))
+    path.write_text(rendered.svg, encoding="utf-8", newline="\n")
+    path.with_suffix(".png").write_bytes(rendered.png)
     return path

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reports.drawing.curves import seeds_per_arm
-from reports.drawing.panels import as_strip, keep_only_grid, strip_panels
+from reports.drawing.panels import as_strip, hide_labels, strip_panels
 from reports.drawing.rendering import Drawing, mark
 from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow
 from reports.figures import Figure
@@ -48,11 +48,11 @@ def draw_across_tasks(analysis: Analysis) -> Drawing | None:
         elif compared:
             row[1].set_axis_off()
             row[1].text(0.5, 0.5, "baseline", ha="center", va="center", transform=row[1].transAxes, color=GREY)
-    keep_only_grid((axes for row in panels[:-1] for axes in row), "x")
+    hide_labels((axes for row in panels[:-1] for axes in row), "x")
     panels[-1][0].set_xlabel(f"{'IQM' if is_narrow() else 'interquartile mean'} of {analysis.metric.name} (%)")
     if compared:
         panels[-1][1].set_xlabel("P(improvement)" if is_narrow() else "probability of improvement")
-    return Drawing(figure, _caption(analysis, arms), [_known(row) for row in across_tasks_rows(arms)])
+    return Drawing(figure, _caption(analysis, arms), [_known(row.as_json()) for row in across_tasks_rows(arms)])
 
 
 def _draw_estimate(axes: Axes, arm: str, estimate: Estimate, style: ArmStyle) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.drawing.curves import describe_seeds, draw_curves, seeds_per_arm
-from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, keep_only_grid, share_limits, strip_panels
+from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, hide_labels, share_limits, strip_panels
 from reports.drawing.rendering import DataRow, Drawing, mark
 from reports.drawing.style import BASE_MODEL, GREY, arm_styles
 from reports.figures import Figure
@@ -53,7 +53,7 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
         as_strip(axes, arm, f"{number(mean)} (n = {len(values)})")
         axes.margins(x=0.08)
     share_limits(strips, "x")
-    keep_only_grid(strips[:-1], "x")
+    hide_labels(strips[:-1], "x")
     strips[-1].set_xlabel(f"different answers per problem of {analysis.metric.task}")
     samples = " or ".join(map(str, sorted(_sample_counts(analysis))))
     caption = (

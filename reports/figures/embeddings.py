@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.drawing.curves import PANEL_CHARACTERS, arm_label, panel_columns, seeds_per_arm
-from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
+from reports.drawing.panels import Panels, legend_at_bottom, share_axes
 from reports.drawing.rendering import DataRow, Drawing, mark
 from reports.drawing.style import GREY, INK, SEED_ALPHA, ArmStyle, arm_styles, is_narrow
 from reports.figures import Figure
@@ -74,26 +74,20 @@ def draw_embeddings(analysis: Analysis) -> Drawing | None:
     columns = panel_columns()
     rows = -(-len(planes) // columns)
     layout = Panels(rows, columns, PANEL_IN, column_gap=0.55, row_gap=0.45, left=0.65, top=0.45)
-    figure, grid = layout.draw(LABELS)
-    panels = [panel for row in grid for panel in row]
-    for (arm, plane), panel in zip(planes.items(), panels, strict=False):
+    figure, panels = layout.draw_some(len(planes), LABELS)
+    for (arm, plane), panel in zip(planes.items(), panels, strict=True):
         _draw_plane(panel, arm, plane, styles[arm], factor)
         panel.set_title(arm_label(arm, len(plane.ends), PANEL_CHARACTERS), loc="left")
         panel.locator_params(nbins=4)
-    shown = panels[: len(planes)]
     if is_one_plane:
-        share_limits(shown, "x")
-        share_limits(shown, "y")
-        keep_only_grid(shown[:-columns], "x")
-    for plane, panel in zip(planes.values(), shown, strict=True):
-        _write_labels(panel, plane, 72 / figure.dpi)
-    for panel in shown[-columns:]:
+        share_axes(panels, columns)
+    for panel in panels[-columns:]:
         panel.set_xlabel("first component")
-    for row in grid:
-        row[0].set_ylabel("second component")
-        row[0].yaxis.set_label_coords(-0.13 if is_narrow() else -0.18, 0.5)
-    for panel in panels[len(planes) :]:
-        panel.set_visible(False)
+    for plane, panel in zip(planes.values(), panels, strict=True):
+        _write_labels(panel, plane, 72 / figure.dpi)
+    for panel in panels[::columns]:
+        panel.set_ylabel("second component")
+        panel.yaxis.set_label_coords(-0.13 if is_narrow() else -0.18, 0.5)
     legend_at_bottom(figure, _legend())
     return Drawing(figure, _caption(planes, factor, is_one_plane), _rows(planes))
 

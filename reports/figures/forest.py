@@ -11,7 +11,7 @@ from reports.drawing.panels import (
     NARROW_TITLE_IN,
     SEEDS_Y,
     as_strip,
-    keep_only_grid,
+    hide_labels,
     share_limits,
     strip_panels,
     write_above,
@@ -64,7 +64,7 @@ def draw_forest(analysis: Analysis) -> Drawing | None:
         _draw_contrast(axes, contrast, comparison, styles[contrast.arm], view, tested=task == compared)
         axes.margins(x=0.06)
     share_limits(strips, "x")
-    keep_only_grid(strips[:-1], "x")
+    hide_labels(strips[:-1], "x")
     for row, task in first.items():
         heading = task if task == compared else f"{task} (not tested)"
         offset_points = TASK_OFFSET_POINTS + (POINTS_PER_IN * NARROW_TITLE_IN if is_narrow() else 0)

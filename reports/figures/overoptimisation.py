@@ -16,7 +16,7 @@ from reports.drawing.curves import (
     panel_columns,
     seeds_per_arm,
 )
-from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
+from reports.drawing.panels import Panels, hide_labels, legend_at_bottom, share_limits
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, SEED_ALPHA, ArmStyle, arm_styles, is_narrow, new_figure
 from reports.figures import Figure
@@ -94,8 +94,8 @@ def _panels(
         _scale_x(pair, paths.values(), yardsticks.values())
     for of_kind in zip(*filled, strict=True):
         share_limits(of_kind, "y")
-    keep_only_grid((proxy for proxy, _ in filled), "x")
-    keep_only_grid((truth for _, truth in filled[:-columns]), "x")
+    hide_labels((proxy for proxy, _ in filled), "x")
+    hide_labels((truth for _, truth in filled[:-columns]), "x")
     for _, truth in filled[-columns:]:
         truth.set_xlabel(X_LABEL.replace(" (", "\n("))
     for axes in (axes for pair in pairs[len(paths) :] for axes in pair):

@@ -4,10 +4,9 @@ signal."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from reports.drawing.curves import draw_step_field
+from reports.drawing.curves import draw_step_field, seeds_per_arm
 from reports.drawing.grid import Column, Trace, draw_step_grid
 from reports.drawing.rendering import DataRow, Drawing, mark
 from reports.drawing.style import LEGEND_ROW_IN, arm_styles, legend_columns, new_figure, short_name
@@ -36,7 +35,7 @@ def draw_entropy(analysis: Analysis) -> Drawing | None:
 
 
 def _largest_entropies(analysis: Analysis) -> str:
-    """The part of the caption that gives a scale: the entropy of the uniform distribution. Older records lack it."""
+    """Return the part of the caption that gives a scale: the entropy of the uniform distribution."""
     cells = [measurement for some in analysis.measurements.values() for measurement in some]
     sizes = sorted({size for cell in cells if (size := _vocabulary_tokens(cell)) is not None})
     return "".join(f"; with {size:,} tokens it is at most ln {size:,} = {math.log(size):.2f}" for size in sizes)
@@ -73,16 +72,12 @@ def draw_entropy_score(analysis: Analysis) -> Drawing | None:
     axes.set_xlabel("mean entropy in training (nats per token)")
     axes.set_ylabel(f"final {metric.name} of {metric.task} (%)")
     figure.legend(loc="outside lower center", ncols=columns)
+    counts = seeds_per_arm([len(by_arm[arm]) for arm in labels])
     caption = (
-        f"Each point is a finished cell ({_counts(by_arm)}); no band. The entropy is that of the policy's next-token"
+        f"Each point is a finished cell ({counts}); no band. The entropy is that of the policy's next-token"
         " distribution over the whole vocabulary, averaged over training steps. This shows an association, not a cause."
     )
     return Drawing(figure, caption, rows)
-
-
-def _counts(by_arm: Mapping[str, Sequence[object]]) -> str:
-    counts = sorted({len(points) for points in by_arm.values() if points})
-    return f"n = {counts[0]} per arm" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]} per arm"
 
 
 LENGTH_COLUMNS = (

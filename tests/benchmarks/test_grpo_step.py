@@ -132,7 +132,7 @@ def test_the_untrained_model_is_saved_once_and_leaves_no_folder_in_the_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[Path] = []
-    monkeypatch.setattr("harness.extras.selftest.whole_cells.save_half_billion", saved.append)
+    monkeypatch.setattr("harness.shelves.selftest.whole_cells.save_half_billion", saved.append)
     for folder, times in ((tmp_path / "new", 1), (tmp_path, 1)):
         given = parse(["--untrained", str(folder), "--device", "cuda"])
         monkeypatch.setattr(Path, "is_dir", lambda path: True)

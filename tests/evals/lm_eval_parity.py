@@ -8,9 +8,9 @@ from importlib.metadata import version
 
 import pytest
 
-from evals.evaluate import Request, grade_sample
 from evals.lm_eval_adapter import LmEvalResult
 from evals.tasks.base import Generated, Problem, Task
+from tests.evals.scripted import draw_of, graded_row
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,6 @@ def verdicts(
     pairs = []
     for row in judged:
         (text,) = row["completions"]
-        graded = grade_sample(task, Request(problems[row["doc_id"]], 0, row["prompt"]), text, 0, False)
+        graded = graded_row(task, draw_of(problems[row["doc_id"]], 0, row["prompt"]), text, 0, False)
         pairs.append((bool(row["metrics"][comparison.metric]), graded["correct"]))
     return pairs

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evals.evaluate import graded_rows
+from evals.prompts import Message
 from evals.sampler import Draw, Drawn, SamplingParams
+from evals.samples import SampleRow
+from evals.tasks.base import Problem, Task
+from evals.tasks.environment import Turn
 
 
 class Scripted:
@@ -31,3 +36,21 @@ def write_rows(folder: Path, files: Mapping[str, Iterable[Mapping[str, Any]]]) -
     for name, rows in files.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder
+
+
+def draw_of(problem: Problem, sample: int, prompt: str | list[Message] = "") -> Draw:
+    return Draw(prompt, problem.id, sample, problem)
+
+
+def graded_row(
+    task: Task,
+    draw: Draw,
+    text: str,
+    n_tokens: int,
+    truncated: bool,
+    grader: str | None = None,
+    turns: Sequence[Turn] = (),
+) -> SampleRow:
+    """The record of one completion."""
+    (row,) = graded_rows(task, [draw], [Drawn(text, n_tokens, truncated, turns=turns)], grader)
+    return row

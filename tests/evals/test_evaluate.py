@@ -10,19 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.evaluate import (
-    Request,
-    SampleRow,
-    disagreement,
-    grade_sample,
-    missing_requests,
-    regrade,
-    scores,
-    standard_errors,
-)
+from evals.evaluate import disagreement, missing_draws, regrade, scores, standard_errors
 from evals.grading.math import MathPool, MathProcess
 from evals.prompts import get_template
+from evals.samples import SampleRow
 from evals.tasks.base import Generated, Problem, Task
+from tests.evals.scripted import draw_of, graded_row
 
 SUMS = [Problem("a", "1+2+3=", "6"), Problem("b", "2+2=", "4")]
 TASK = Task(
@@ -37,16 +30,16 @@ TASK = Task(
 
 
 def row(problem: str, sample: int, text: str, n_tokens: int = 4, truncated: bool = False) -> SampleRow:
-    request = Request(next(p for p in SUMS if p.id == problem), sample, "")
-    return grade_sample(TASK, request, text, n_tokens, truncated)
+    request = draw_of(next(p for p in SUMS if p.id == problem), sample)
+    return graded_row(TASK, request, text, n_tokens, truncated)
 
 
-def test_missing_requests_skip_what_is_finished():
-    requests = list(missing_requests(SUMS, get_template("plain"), 2, finished={("a", 0), ("b", 1), ("b", 7)}))
-    assert [(r.problem.id, r.sample, r.prompt) for r in requests] == [("a", 1, "1+2+3="), ("b", 0, "2+2=")]
-    everything = [(r.problem.id, r.sample) for r in missing_requests(SUMS, get_template("plain"), 2)]
+def test_missing_draws_skip_what_is_finished():
+    requests = list(missing_draws(SUMS, get_template("plain"), 2, finished={("a", 0), ("b", 1), ("b", 7)}))
+    assert [(r.example, r.sample, r.prompt) for r in requests] == [("a", 1, "1+2+3="), ("b", 0, "2+2=")]
+    everything = [(r.example, r.sample) for r in missing_draws(SUMS, get_template("plain"), 2)]
     assert everything == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
-    assert list(missing_requests(SUMS, get_template("plain"), 2, finished=set(everything))) == []
+    assert list(missing_draws(SUMS, get_template("plain"), 2, finished=set(everything))) == []
 
 
 def test_row_of_a_sample():
@@ -70,18 +63,18 @@ def test_row_of_a_sample():
 @pytest.mark.parametrize("text", ["#6", "#7", "#x", "no answer", "#6 apples"])
 @pytest.mark.parametrize("grader", ["exact", "numeric", "math"])
 def test_every_grader_has_a_reason_and_the_one_that_decides_comes_first(grader, text):
-    graded = grade_sample(TASK, Request(SUMS[0], 0, ""), text, 1, False, grader=grader)
+    graded = graded_row(TASK, draw_of(SUMS[0], 0), text, 1, False, grader=grader)
     reasons, verdicts = json.loads(graded["reasons"] or ""), json.loads(graded["verdicts"])
     assert next(iter(reasons)) == grader and reasons[grader] == graded["reason"]
     assert {name: reason == "match" for name, reason in reasons.items()} == verdicts
 
 
 def test_the_configured_grader_decides():
-    request = Request(SUMS[0], 0, "")
-    graded = grade_sample(TASK, request, "#6.0", 1, False, grader="exact")
+    request = draw_of(SUMS[0], 0)
+    graded = graded_row(TASK, request, "#6.0", 1, False, grader="exact")
     assert not graded["correct"]
     assert json.loads(graded["verdicts"]) == {"exact": False, "math": True, "numeric": True}
-    assert json.loads(grade_sample(TASK, request, "#6", 1, False, grader="math")["verdicts"]).keys() == {
+    assert json.loads(graded_row(TASK, request, "#6", 1, False, grader="math")["verdicts"]).keys() == {
         "exact",
         "numeric",
         "math",
@@ -91,23 +84,23 @@ def test_the_configured_grader_decides():
 def test_a_task_without_a_grader_is_not_scored_by_itself():
     task = replace(TASK, grader=None)
     with pytest.raises(EvalError, match="task sums: has no grader"):
-        grade_sample(task, Request(SUMS[0], 0, ""), "#6", 2, False)
-    assert grade_sample(task, Request(SUMS[0], 0, ""), "#6", 2, False, grader="exact")["correct"]
+        graded_row(task, draw_of(SUMS[0], 0), "#6", 2, False)
+    assert graded_row(task, draw_of(SUMS[0], 0), "#6", 2, False, grader="exact")["correct"]
 
 
 @pytest.mark.parametrize("text", ["#6", "", "no answer"])
 def test_without_an_answer_nothing_is_scored(text):
-    request = Request(Problem("c", "1+2+3=", ""), 0, "")
+    request = draw_of(Problem("c", "1+2+3=", ""), 0)
     with pytest.raises(EvalError, match="problem c of task sums has no answer to compare with"):
-        grade_sample(TASK, request, text, 2, False)
+        graded_row(TASK, request, text, 2, False)
 
 
 def test_numeric_is_left_out_where_it_does_not_apply(monkeypatch):
-    request = Request(Problem("c", "colour?", "blue"), 0, "")
-    graded = grade_sample(TASK, request, "#blue", 1, False, grader="exact")
+    request = draw_of(Problem("c", "colour?", "blue"), 0)
+    graded = graded_row(TASK, request, "#blue", 1, False, grader="exact")
     assert graded["verdicts"] == '{"exact": true, "math": true}'
     with pytest.raises(EvalError, match="'blue' is not a number"):
-        grade_sample(TASK, request, "#blue", 1, False)
+        graded_row(TASK, request, "#blue", 1, False)
 
 
 def test_what_follows_from_text_and_numbers_costs_no_process(monkeypatch):
@@ -123,7 +116,7 @@ def test_what_follows_from_text_and_numbers_costs_no_process(monkeypatch):
         graded = row("a", 0, text)
         assert (graded["reason"], json.loads(graded["verdicts"])["math"]) == (reason, reason == "match")
     for answer, text in (("\\text{(B)}", "#B"), ("\\text{odd}", "#even"), ("\\frac{x}{2}", "#\\dfrac{x}{2}")):
-        grade_sample(TASK, Request(Problem("c", "?", answer), 0, ""), text, 1, False, grader="exact")
+        graded_row(TASK, draw_of(Problem("c", "?", answer), 0), text, 1, False, grader="exact")
 
 
 def test_a_repeated_answer_is_compared_once(monkeypatch):
@@ -243,7 +236,7 @@ MIXED_TEXTS = {"a": "\\boxed{3.0}", "b": "\\boxed{1/2}", "c": "\\boxed{B}"}
 
 def mixed_rows(grader: str | None = None) -> list[SampleRow]:
     return [
-        grade_sample(MIXED, Request(problem, sample, ""), MIXED_TEXTS[problem.id], 5 + sample, False, grader)
+        graded_row(MIXED, draw_of(problem, sample), MIXED_TEXTS[problem.id], 5 + sample, False, grader)
         for problem in MIXED_PROBLEMS
         for sample in range(2)
     ]
@@ -260,7 +253,7 @@ def test_the_same_grading_gives_the_same_records():
 
 def test_everything_that_depends_on_grading_is_made_anew():
     stale = [
-        changed(row, extracted="?", correct=False, reason="crash", verdicts="{}", reasons=None, faulty_steps=True)
+        changed(row, extracted="?", correct=False, reason="crash", verdicts="{}", reasons="{}", faulty_steps=True)
         for row in mixed_rows()
     ]
     assert regrade(MIXED, MIXED_PROBLEMS, stale) == mixed_rows()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from evals import get_task, get_template, grade, task_names
-from evals.evaluate import Request, grade_sample, scores
-from evals.grading import GRADERS, require_gradable
+from evals.evaluate import scores
+from evals.graders import GRADERS, require_gradable
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES
 from evals.tasks import TASKS
@@ -21,6 +21,7 @@ from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED
 from harness.plugins import Kind, UserModule
 from harness.records import CellRecord
+from tests.evals.scripted import draw_of, graded_row
 from tests.harness.run.small import run_cell, small_spec
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "extending"
@@ -91,7 +92,7 @@ def test_the_task(use: Use) -> None:
     assert (len(train), len(test)) == (6942, 1158)
     assert {problem.id for problem in train}.isdisjoint(problem.id for problem in test)
     problem = train[0]
-    assert grade_sample(task, Request(problem, 0, ""), f"#{problem.answer}", 3, False)["correct"]
+    assert graded_row(task, draw_of(problem, 0), f"#{problem.answer}", 3, False)["correct"]
 
 
 def test_the_grader(use: Use) -> None:
@@ -100,9 +101,7 @@ def test_the_grader(use: Use) -> None:
     assert verdicts == ["match", "mismatch", "unparsed"]
     with pytest.raises(RefusedError, match="'blue' is not a number: use the grader 'math'"):
         require_gradable("blue", "within_1_percent")
-    row = grade_sample(
-        get_task("arithmetic"), Request(get_task("arithmetic").split("test").load()[0], 0, ""), "#0", 1, False
-    )
+    row = graded_row(get_task("arithmetic"), draw_of(get_task("arithmetic").split("test").load()[0], 0), "#0", 1, False)
     assert '"within_1_percent": false' in row["verdicts"], "its verdict stands beside those of the shipped ones"
 
 
@@ -111,7 +110,7 @@ def test_the_metric(use: Use, tmp_path: Path) -> None:
     task = get_task("arithmetic")
     problem = task.split("test").load()[0]
     rows = [
-        grade_sample(task, Request(problem, number, ""), f"#{answer}", 2, False)
+        graded_row(task, draw_of(problem, number), f"#{answer}", 2, False)
         for number, answer in enumerate([problem.answer, problem.answer, "0", "0"])
     ]
     # Two right samples and two wrong ones make six pairs; five have a right one.

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from algorithms import Objective, preset, presets, with_overrides
-from algorithms.elsewhere import Config, Dialect, understand
+from algorithms.dialects import Config, Dialect, understand
 from algorithms.elsewhere.prime_rl import PRIME_RL, RL
 from algorithms.elsewhere.verl import PPO_TRAINER, VERL
 from harness import plugins

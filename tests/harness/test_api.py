@@ -12,7 +12,7 @@ from harness.api import load
 from harness.errors import RefusedError, UnknownNameError
 from harness.records import read_sweep
 from tests.harness.cli.conftest import Bench, bench
-from tests.harness.imports.test_import import write_table
+from tests.harness.shelves.imports.test_import import write_table
 from tests.reports.synthetic import STEPS, write_sweep
 
 __all__ = ["bench"]

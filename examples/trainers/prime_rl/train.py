@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from algorithms import Objective, active_knobs, with_overrides
-from algorithms.elsewhere import translate
+from algorithms.dialects import translate
 from algorithms.elsewhere.prime_rl import LOSS, PRIME_RL, RL
 
 HERE = Path(__file__).resolve().parent

@@ -13,7 +13,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from algorithms import Objective, active_knobs, with_overrides
-from algorithms.elsewhere import translate
+from algorithms.dialects import translate
 from algorithms.elsewhere.verl import LOSS, PPO_TRAINER, VERL
 from algorithms.elsewhere.verl_terms import ACTOR, OVERLONG
 

@@ -56,7 +56,7 @@ class StageContext:
         """The path of another stage's result."""
         return result_path(find_stage(stage), self.spec, self.home)
 
-    def tell_progress(self, done: int, total: int, **more: Any) -> None:
+    def tell_progress(self, done: int, total: int, remark: str = "", **more: Any) -> None:
         self.tell(
             {"phase": self.phase, "step": done, "steps": total, "done_frac": done / total if total else 0.0, **more}
         )

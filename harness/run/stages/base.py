@@ -17,7 +17,8 @@ def _make(path: Path, context: StageContext) -> None:
 
     spec, start = context.spec, context.start
     context.tell_progress(0, 0)
-    evaluator = Evaluator(spec.eval, spec.seed, EngineSampler(start, context.engine(start), spec.seed))
+    sampler = EngineSampler(start, context.engine(start), spec.seed)
+    evaluator = Evaluator(spec.eval, spec.seed, lambda: sampler)
     samples = context.samples(path)
     rows = []
     for row, drawn in evaluator.run(spec.eval.samples, samples, on_progress=context.tell_progress):

@@ -27,7 +27,7 @@ def what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
 
 
 def _load(path: Path, context: StageContext) -> None:
-    from harness.run.cell_job import load_as_it_is
+    from harness.run.checkpoint_cell import load_as_it_is
     from harness.sampling.judge_replies import require_askable
     from harness.training.token_scores import output_head
 

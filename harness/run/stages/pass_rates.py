@@ -19,6 +19,7 @@ from harness.run.stages import Stage, StageContext
 def _make(path: Path, context: StageContext) -> None:
     """Write how many of the filter's samples of each candidate are correct."""
     from harness.sampling.conditions import Conditions
+    from harness.sampling.evaluation import evaluate
     from harness.sampling.sampler import EngineSampler
 
     spec, start = context.spec, context.start
@@ -26,10 +27,8 @@ def _make(path: Path, context: StageContext) -> None:
     problems, conditions = candidates(spec), Conditions.of_training(spec)
     sampler = EngineSampler(start, context.engine(start), conditions.seed, conditions.stream)
     store = context.samples(path)
-    total = len(problems)
-    rows = store.fill(
-        problems, spec.task.filter.samples, conditions, sampler, lambda done: context.tell_progress(done, total)
-    )
+    samples = spec.task.filter.samples
+    rows = evaluate(lambda: sampler, conditions, store, problems, samples, on_progress=context.tell_progress)
     counts = {problem.id: 0 for problem in problems}
     for row in rows:
         counts[row["problem_id"]] += row["correct"]

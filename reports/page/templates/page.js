@@ -17,8 +17,8 @@ const tip = make("div", {className: "tip", hidden: true, role: "status"});
 const pointsOf = path => {
   const points = [];
   let part = -1, x = 0, y = 0;
-  for (const [, letter, numbers] of path.getAttribute("d").matchAll(/([Mlqc])([-\d ]+)/g)) {
-    const values = numbers.match(/-?\d+/g).map(Number);
+  for (const [, letter, numbers] of path.getAttribute("d").matchAll(/([Mlqc])([-.\d ]+)/g)) {
+    const values = numbers.match(/-?\d*\.?\d+/g).map(Number);
     if (letter === "M") { part += 1; x = y = 0; }
     const size = {q: 4, c: 6}[letter] || 2;  // a curve is taken by its end
     for (let i = size - 2; i < values.length; i += size) points.push([x += values[i], y += values[i + 1], part]);
@@ -33,9 +33,9 @@ const panelsOf = svg => all("[data-axes]", svg).map(background => {
   const panel = {left: Math.min(...xs), right: Math.max(...xs), top: Math.min(...ys), bottom: Math.max(...ys), ends};
   panel.marks = all("[data-kind]", background.parentNode).filter(one => one.dataset.kind !== "name").map(group => {
     const {arm, kind, seeds} = group.dataset;
-    const line = group.querySelector("path:not([style])"), markers = group.querySelector("path[style]");
-    const dots = markers ? pointsOf(markers).map(([x, y], i) => [x, y, i]) : [];
-    const points = line && !(kind === "seed" && markers) ? pointsOf(line) : dots;
+    const line = group.querySelector("path:not([id])");
+    const dots = all("use", group).map((dot, i) => [+dot.getAttribute("x"), +dot.getAttribute("y"), i]);
+    const points = line && !(kind === "seed" && dots.length) ? pointsOf(line) : dots;
     return {group, arm, kind, seeds: seeds ? seeds.split(" ") : [], points};
   });
   return panel;

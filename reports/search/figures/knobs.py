@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.records.study import StudyRecord, TrialRecord
-from reports.drawing.panels import Panels, keep_only_grid, legend_at_bottom, share_limits
+from reports.drawing.panels import Panels, hide_labels, legend_at_bottom, share_limits
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import ARM_COLORS, new_figure
 from reports.search.drawing import (
@@ -86,20 +86,16 @@ def draw_slices(study: StudyRecord, objective: Objective) -> Drawing | None:
     columns = min(columns, len(knobs))
     kinds = {kind_of(trial) for trial in trials}
     labels = [*kinds, *([] if study.best is None else [best_label(study.best)])]
-    figure, grid = PANELS(-(-len(knobs) // columns), columns).draw(labels)
-    panels = [panel for row in grid for panel in row]
+    figure, panels = PANELS(-(-len(knobs) // columns), columns).draw_some(len(knobs), labels)
     short = short_knobs(study.knobs)
     handles: dict[str, Line2D] = {}
-    for name, panel in zip(knobs, panels, strict=False):
+    for name, panel in zip(knobs, panels, strict=True):
         drawn = [trial for trial in trials if name in trial.params]
         handles |= _draw_panel(panel, drawn, study.best, objective, name, axes_of[name], width)
         count = "" if len(drawn) == len(trials) else f" (n = {len(drawn)})"
         panel.set_title(two_lines(short[name] + count, characters), loc="left")
-    filled = panels[: len(knobs)]
-    for panel in panels[len(knobs) :]:
-        panel.set_visible(False)
-    share_limits(filled, "y")
-    keep_only_grid((panel for i, panel in enumerate(filled) if i % columns), "y")
+    share_limits(panels, "y")
+    hide_labels((panel for i, panel in enumerate(panels) if i % columns), "y")
     figure.text(0.02, 0.5, f"{objective.name}{objective.unit}", rotation=90, ha="center", va="center", fontsize=9)
     legend_at_bottom(figure, [*handles.values()])
     some = any(name not in trial.params for trial in trials for name in knobs)

@@ -14,7 +14,7 @@ from hypothesis import settings as search
 from hypothesis import strategies as st
 
 from algorithms import Objective, TokenBatch, active_knobs, advantages, kl_penalties, preset, presets, with_overrides
-from algorithms.elsewhere import DIALECTS, GUARDS, Config, Dialect, differences, translate, understand
+from algorithms.dialects import DIALECTS, GUARDS, Config, Dialect, differences, translate, understand
 from algorithms.elsewhere.verl import LOSS
 from algorithms.elsewhere.verl_terms import ACTOR, ROLLOUT
 from algorithms.kl import KlInReward

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from algorithms import Objective, PreferenceObjective, TokenBatch, advantages, kl_penalties, policy_loss, presets
-from algorithms.elsewhere import DIALECTS, Translation, translate, understand
+from algorithms.dialects import DIALECTS, Translation, translate, understand
 from algorithms.kl import KlInReward
 from algorithms.preference import preference_loss
 from algorithms.presets import describe

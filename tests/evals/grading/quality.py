@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from evals.grading import grade
+from evals.graders import grade
 
 FOLDER = Path(__file__).parent / "triples"
 FAMILIES = ("gsm8k", "math500", "aime")

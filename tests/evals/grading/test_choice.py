@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.grading import grade, judge
+from evals.graders import grade
 from evals.grading.choice import choice_letter, last_stated_choice, parse_choice
 from evals.grading.extract import extract_answer
+from tests.evals.grading.judged import judge
 
 FORMS = [
     "{}", "({})", "[{}]", "{}.", "{})", "{}:", "**{}**", "${}$", "\\text{{{}}}", "\\text{{({})}}", "\\textbf{{({})}}",

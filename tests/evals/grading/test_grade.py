@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from evals import grade
 from evals.errors import EvalError
-from evals.grading import GRADERS, OWN, Verdict, judge
+from evals.graders import GRADERS
+from evals.grading import OWN, Verdict
 from harness.errors import UnknownNameError
+from tests.evals.grading.judged import judge
 
 # Those that compare with a reference answer.
 COMPARING = sorted(set(GRADERS.names()) - {OWN, "choice", "unit_tests"})

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from evals.grading import GRADERS, OWN, judge
+from evals.graders import GRADERS
+from evals.grading import OWN
 from evals.grading.extract import EXTRACTIONS, extract_answer
+from tests.evals.grading.judged import judge
 
 pytestmark = pytest.mark.slow
 

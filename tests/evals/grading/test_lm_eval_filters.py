@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evals.grading import judge
 from evals.grading.extract import extract_answer
+from tests.evals.grading.judged import judge
 
 # Pieces of which answers are made, and of which the filters' rules speak.
 PIECES = [

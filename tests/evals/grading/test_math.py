@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from evals.errors import EvalError
-from evals.grading import grade
+from evals.graders import grade
 from evals.grading import math as math_grader
 from evals.grading.math import MathPool, MathProcess
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.grading import Reply, Submission, Verdict, get_grader, grade, grader_version
+from evals.graders import get_grader, grade, grader_version
+from evals.grading import Reply, Submission, Verdict
 from evals.grading.asked_model import Asking, Question, lent
 from evals.grading.model_judge import Judge, cohens_kappa, read_judge, reply_metrics
 from harness.errors import RefusedError
@@ -76,7 +77,7 @@ def test_the_last_match_behind_the_thoughts_is_the_verdict(
         ({"wrong": ["Yes"]}, "among both `right` and `wrong`"),
         ({"right_from": 7.0}, "give only one of the two"),
         ({"right": None, "wrong": None, "right_from": 70.0}, "at most `largest`, 10"),
-        ({"adress": ADDRESS}, "unknown key; did you mean address"),
+        ({"adress": ADDRESS}, "is not a key here; did you mean address"),
     ],
 )
 def test_a_faulty_file_is_refused_and_shows_no_secret(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from evals import get_task, task_names
-from evals.grading import applicable_graders
+from evals.graders import applicable_graders
 from tests.evals.grading.quality import DECIDING, EXTRACTION, FAMILIES, load, measure
 
 TASKS = {"gsm8k": "gsm8k", "math": "math500", "math500": "math500", "aime24": "aime", "aime25": "aime"}

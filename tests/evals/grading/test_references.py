@@ -7,7 +7,7 @@ import json
 import pytest
 
 from evals.errors import EvalError
-from evals.grading import grade, require_gradable
+from evals.graders import grade, require_gradable
 from harness.errors import RefusedError
 
 FORMS = [

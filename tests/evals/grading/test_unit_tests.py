@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.grading import GRADERS, applicable_graders, grade, grade_together, judge, rule_beside, sandbox
+from evals.evaluate import grade_all
+from evals.graders import GRADERS, applicable_graders, grade, rule_beside
+from evals.grading import sandbox
 from evals.grading.extract import extract_answer
 from evals.grading.sandbox import Limits
 from evals.grading.unit_tests import Outcome, Trial, lent, outcome_of, reference_of, same_value
@@ -203,17 +205,15 @@ def test_what_is_no_program_is_not_run(running: Running) -> None:
 
 def test_programs_are_run_together(running: Running) -> None:
     problems = [Problem(str(number), "Add.", ADD) for number in range(2)]
-    graded = grade_together(problems, [RIGHT, "def add(a, b): return 3"], UNIT_TESTS, "code")
-    assert [verdict.score for verdict in graded.verdicts] == [1.0, 0.5]
-    assert len(running.asked) == 4, "all at once, then each, which a tester remembers"
+    graded = grade_all(problems, [RIGHT, "def add(a, b): return 3"], "code", UNIT_TESTS)
+    assert [by_grader[UNIT_TESTS.name].score for by_grader in graded] == [1.0, 0.5]
+    assert len(running.asked) == 2
 
 
 def test_no_other_grader_reads_tests_and_this_one_reads_nothing_else() -> None:
     assert applicable_graders(ADD) == []
     assert UNIT_TESTS.name not in applicable_graders("17")
     assert rule_beside(UNIT_TESTS, "exact") is None
-    with pytest.raises(EvalError, match="reads whole completions"):
-        judge(RIGHT, ADD, UNIT_TESTS)
 
 
 def test_a_program_that_waits_gets_no_verdict(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.evaluate import Request, grade_sample, regrade
+from evals.evaluate import regrade
 from evals.tasks import calculator, get_task, guess
 from evals.tasks.base import Problem
 from evals.tasks.environment import Environment, Reply, Turn, last_turn, turns_as_json, turns_from_json
+from tests.evals.scripted import draw_of, graded_row
 
 NUMBERS = Problem(id="p", problem="3,10=", answer="5")
 
@@ -55,7 +56,7 @@ def test_the_solutions_end_with_the_answer_and_no_earlier(name: str) -> None:
             said = problem.require_solution().split("\n")
             done = [task.environment.reply(problem, said[: count + 1]).done for count in range(len(said))]
             assert done == [False] * (len(said) - 1) + [True]
-            assert grade_sample(task, Request(problem, 0, ""), said[-1], 1, False)["correct"]
+            assert graded_row(task, draw_of(problem, 0), said[-1], 1, False)["correct"]
     trained = {problem.problem for problem in task.split("train").load()}
     assert trained.isdisjoint(problem.problem for problem in task.split("test").load())
 
@@ -87,8 +88,8 @@ def test_the_last_turn_is_graded_also_again() -> None:
     assert last_turn("#4#5", right) == "#5"
     assert last_turn("#4#5", right[:1]) == last_turn("#4#5", ()) == "#4#5"
     rows = [
-        grade_sample(task, Request(NUMBERS, 0, ""), "#4#5", 6, False, turns=right),
-        grade_sample(task, Request(NUMBERS, 1, ""), "#45", 5, True, turns=[Turn(2, 3, "+"), Turn(3, 5)]),
+        graded_row(task, draw_of(NUMBERS, 0), "#4#5", 6, False, turns=right),
+        graded_row(task, draw_of(NUMBERS, 1), "#45", 5, True, turns=[Turn(2, 3, "+"), Turn(3, 5)]),
     ]
     assert [(row["correct"], row["extracted"]) for row in rows] == [(True, "5"), (False, None)]
     assert regrade(task, [NUMBERS], rows) == rows

@@ -104,7 +104,7 @@ def test_verdicts_and_log_likelihoods_are_those_of_lm_evals_own_backend(tmp_path
     problems = get_task(name).split("test").load()
     metric = next(metric for metric in TASKS[kind]["metrics"] if metric.startswith("acc"))
     spec = small_spec({"eval.tasks": [name], "eval.problems": None})
-    ((scores, samples),) = Evaluator(spec.eval, 0, policy(model)).run(4, SampleStore(tmp_path / "evals.jsonl"))
+    ((scores, samples),) = Evaluator(spec.eval, 0, lambda: policy(model)).run(4, SampleStore(tmp_path / "evals.jsonl"))
     assert [row["correct"] for row in samples] == [bool(sample[metric]) for sample in theirs]
     assert scores["n_samples"] == 1
     assert 0 < scores["metrics"]["pass@1"] < 1, "verdicts of both kinds, or agreement says little"
@@ -135,9 +135,9 @@ def test_neither_more_samples_nor_another_decoding_scores_again(
     def never(sampler: EngineSampler, continuations: list[Continuation]) -> list[Likelihood]:
         raise AssertionError("scored again")
 
-    ((_, first),) = Evaluator(specs[0].eval, 0, policy(model)).run(4, store)
+    ((_, first),) = Evaluator(specs[0].eval, 0, lambda: policy(model)).run(4, store)
     monkeypatch.setattr(EngineSampler, "score", never)
-    ((_, second),) = Evaluator(specs[1].eval, 0, policy(model)).run(8, store)
+    ((_, second),) = Evaluator(specs[1].eval, 0, lambda: policy(model)).run(8, store)
     assert first == second
 
 

@@ -12,12 +12,13 @@ import pytest
 
 from evals import get_task, grade, task_names
 from evals.errors import EvalError
-from evals.evaluate import grade_sample, missing_requests
+from evals.evaluate import missing_draws
 from evals.prompts import get_template
 from evals.tasks.base import Problem
 from evals.tasks.reasoning_gym import PROCESS, TEST_PROBLEMS, TRAIN_PROBLEMS, GymScorer, load_gym_task
 from harness.errors import RefusedError, UnknownNameError
 from harness.plan import make_plan
+from tests.evals.scripted import graded_row
 
 needs_package = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="needs the extra reasoning-gym")
 SUMS = "reasoning_gym:chain_sum"
@@ -164,8 +165,8 @@ def test_more_answers_than_one_are_right_and_boards_keep_their_lines():
 @needs_package
 def test_only_the_own_comparison_speaks_in_a_record():
     task = get_task(f"{SUMS}?size=4")
-    (request,) = missing_requests(task.split("test").load()[:1], get_template(task.template), 1)
-    row = grade_sample(task, request, f"<answer>{request.problem.answer}</answer>", 3, False)
+    (request,) = missing_draws(task.split("test").load()[:1], get_template(task.template), 1)
+    row = graded_row(task, request, f"<answer>{request.require_problem().answer}</answer>", 3, False)
     assert (row["correct"], row["verdicts"]) == (True, '{"own": true}')
     assert "between <answer> and </answer>" in str(request.prompt)
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.evaluate import Request, grade_sample, regrade
+from evals.evaluate import regrade
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from evals.tasks.environment import Environment, Turn
@@ -25,6 +25,7 @@ from harness import plugins
 from harness.config.hashing import semantic_hash, user_code
 from harness.errors import RefusedError
 from harness.plan import make_plan
+from tests.evals.scripted import draw_of, graded_row
 from tests.harness.run.small import small_spec
 from tests.harness.sampling.judge_server import Fault, serving
 
@@ -164,14 +165,14 @@ def test_replies_and_rewards_are_the_environments_own(number: int, said: list[st
 def test_the_verdict_is_on_all_turns() -> None:
     task, problem = get_task(GAME), game(6)
     turns = [Turn(2, 3, "+", 0.2), Turn(4, 6, reward=1.05)]
-    row = grade_sample(task, Request(problem, 0, ""), "#4#6", 6, False, turns=turns)
+    row = graded_row(task, draw_of(problem, 0), "#4#6", 6, False, turns=turns)
     assert (row["correct"], row["reason"], row["extracted"]) == (True, "match", '["#4", "#6"]')
     assert regrade(task, [problem], [row]) == [row]
     other = get_task(f"{GAME}?right_from=1.3")
     assert not regrade(
         other, [*other.split("test").load(), *other.split("train").load()], [{**row, "task": other.name}]
     )[0]["correct"], "the most that the game gives is 1.25"
-    unfinished = grade_sample(task, Request(problem, 0, ""), "#4", 3, False, turns=turns[:1])
+    unfinished = graded_row(task, draw_of(problem, 0), "#4", 3, False, turns=turns[:1])
     assert (unfinished["correct"], unfinished["reason"]) == (False, "mismatch")
 
 
@@ -329,7 +330,7 @@ def test_an_environment_that_fails_on_what_a_model_wrote_proves_nothing(fault: s
     reply = environment(name).answer(problem, ["x", "boom"])
     assert (reply.text, reply.done, reply.reward) == ("", True, 0.0)
     turns = [Turn(1, 1), Turn(5, 2)]
-    assert grade_sample(task, Request(problem, 0, ""), "xboom", 2, False, turns=turns)["reason"] == "crash"
+    assert graded_row(task, draw_of(problem, 0), "xboom", 2, False, turns=turns)["reason"] == "crash"
     assert environment(name).answer(problem, ["x", "y"]).text == "on"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import RefusedError
-from harness.imports.base import RESULTS, Format, Run, Sample
+from harness.shelves.imports.base import RESULTS, Format, Run, Sample
 
 VERDICTS = {"right": True, "wrong": False}
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cli.console import _fitted, note, print_json, print_table, print_text
+from harness.cli.console import _fitted, print_json, print_table, print_text
 from harness.cli.live import duration
+from harness.errors import note
 
 
 def test_a_table_off_a_terminal_is_aligned_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -249,15 +249,11 @@ def done_cell(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     return cell
 
 
-@pytest.fixture(params=["schema 2", "schema 1", "unfinished"])
+@pytest.fixture(params=["finished", "unfinished"])
 def cell(request: pytest.FixtureRequest, done_cell: CellRecord, tmp_path: Path) -> CellRecord:
-    """The cell as it is now, as the version before recorded it, and before its samples were compacted."""
+    """The cell as it is now, and before its samples were compacted."""
     path = tmp_path / "home/mine/cells" / done_cell.path.name
     shutil.copytree(done_cell.path, path)
-    if request.param == "schema 1":
-        (path / "problems.jsonl").unlink()
-        (path / "evaluation.json").unlink()
-        (path / "starts.jsonl").rename(path / "provenance.json")
     if request.param == "unfinished":
         rows = pyarrow.parquet.read_table(path / "evals.parquet").to_pylist()
         append_jsonl(path / "evals.jsonl", [row | {"epoch": 1} for row in rows])

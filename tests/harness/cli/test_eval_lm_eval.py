@@ -122,7 +122,7 @@ def test_a_multiple_choice_is_evaluated_as_in_a_sweep(
     document = bench(*asked, "--problems", 9, "--json").document["evaluations"][1]
     spec = small_spec({"eval.tasks": [name], "eval.problems": 9})
     sampler = policy(load_model("builtin:tiny"))
-    ((scores, samples),) = Evaluator(spec.eval, 0, sampler).run(4, SampleStore(tmp_path / "evals.jsonl"))
+    ((scores, samples),) = Evaluator(spec.eval, 0, lambda: sampler).run(4, SampleStore(tmp_path / "evals.jsonl"))
     stored = SampleStore(Path(document["path"]) / "evals.jsonl").rows()
     assert [(row["problem_id"], row["text"]) for row in stored] == [(row["problem_id"], row["text"]) for row in samples]
     assert document["metrics"]["pass@1"] == scores["metrics"]["pass@1"]

@@ -56,3 +56,19 @@ def test_an_installed_package(tmp_path: Path) -> None:
 def test_a_folder_of_files_is_no_package(tmp_path: Path) -> None:
     (tmp_path / "reports").mkdir()
     assert bench("--help", cwd=tmp_path, path=[]).returncode == 0
+
+
+def test_the_python_api_says_the_same(tmp_path: Path) -> None:
+    (tmp_path / "evals").mkdir()
+    (tmp_path / "evals" / "__init__.py").touch()
+    told = subprocess.run(
+        [sys.executable, "-c", "import harness.api"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert told.returncode == 1
+    assert told.stderr.splitlines()[-1].startswith(
+        f"harness.errors.RefusedError: {tmp_path}/evals stands before bench's own package evals ({ROOT / 'evals'})."
+    )

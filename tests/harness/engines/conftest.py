@@ -11,8 +11,8 @@ import pytest
 from harness.config.rollout import RolloutSpec
 from harness.engines.base import Engine, make_engine
 from harness.engines.vllm import engine as vllm_engine
-from harness.extras.engine_contract import with_wide_heads
 from harness.models.language_model import LanguageModel, load_model
+from harness.shelves.engine_contract import with_wide_heads
 from tests.examples.extending.engine import PlainEngine
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None

@@ -12,7 +12,8 @@ import torch
 
 from harness.config.rollout import RolloutSpec
 from harness.engines.base import Completions, Engine, SamplingParams, make_engine
-from harness.extras.engine_contract import (
+from harness.models.language_model import LanguageModel, PromptTooLongError
+from harness.shelves.engine_contract import (
     PARAMS,
     PROBLEMS,
     PROMISES,
@@ -22,7 +23,6 @@ from harness.extras.engine_contract import (
     rows_of,
     trainer_logps,
 )
-from harness.models.language_model import LanguageModel, PromptTooLongError
 
 CONTEXT = 128
 

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from harness.evaluate.asked import Asked, Convention
+from harness.evaluate.convention import Convention
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.plan.subject import find_subject
 
 
 def planned(task: str | Path, problems: int | None = None, grader: str | None = None) -> TaskEvaluation:
     subject = find_subject("builtin:tiny", "torch", "cpu", "float32")
-    (found,) = Asked([str(task)], Convention.named("greedy", subject), problems, grader=grader).of(subject)
+    convention = Convention.named("greedy", subject).changed(problems=problems, grader=grader)
+    (found,) = convention.evaluations(subject, [str(task)])
     return found
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 
 from harness.errors import RefusedError
@@ -18,7 +17,8 @@ from tests.harness.evaluate.conftest import Make
 
 ROW = {
     **{"task": "arithmetic", "problem_id": "a", "sample": 0, "text": "t", "n_tokens": 1, "truncated": False},
-    **{"extracted": None, "correct": False, "reason": "unparsed", "verdicts": "{}", "faulty_steps": None},
+    **{"extracted": None, "correct": False, "reason": "unparsed", "verdicts": "{}", "reasons": "{}"},
+    **{"faulty_steps": None, "turns": None},
 }
 
 
@@ -73,19 +73,6 @@ def test_a_parquet_file_that_was_cut_is_named(evaluation: Make, folder: Path) ->
         path.write_bytes(whole[:end])
         with pytest.raises(DamagedRecordError, match=r"evals\.parquet: is damaged"):
             read(evaluation, folder)
-
-
-@pytest.mark.parametrize("compacted", [False, True])
-def test_samples_of_a_version_without_reasons_of_graders_are_gone_on_with(home: Path, compacted: bool) -> None:
-    home.mkdir()
-    store = SampleStore(home / SAMPLES_FILE)
-    store.append([ROW, ROW | {"sample": 1}])  # type: ignore[list-item]
-    if compacted:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist([ROW]), home / "evals.parquet")
-    store.append([ROW | {"sample": 2, "reasons": '{"math": "unparsed"}'}])  # type: ignore[list-item]
-    store.compact(store.rows())
-    store.drop()
-    assert [row["reasons"] for row in store.rows()] == [None, None, '{"math": "unparsed"}']
 
 
 def test_a_row_of_a_remembering_sampler_that_lacks_its_text_is_named(home: Path) -> None:

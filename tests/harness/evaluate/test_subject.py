@@ -15,7 +15,7 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.models.start import StartingPoint
 from harness.plan.subject import Subject, find_subject
 from harness.records import CellRecord
-from harness.run.cell_job import load_as_it_is
+from harness.run.checkpoint_cell import load_as_it_is
 from harness.training.checkpoint import Checkpoint, save_checkpoint, trained_weights
 from tests.harness.run.small import small_spec
 

@@ -13,7 +13,7 @@ from evals.prompts import AS_QWEN3, Thinking
 from evals.sampler import Draw, SamplingParams
 from harness.engines.base import Completions
 from harness.models.language_model import PromptTooLongError
-from harness.sampling.sampler import BudgetedSampler, EngineSampler
+from harness.sampling.sampler import EngineSampler
 
 END = 0
 FORCED = AS_QWEN3.stop
@@ -58,8 +58,8 @@ def draw(script: Script, budget: int, answer_tokens: int = 8, thinking: Thinking
     sampler = EngineSampler(Characters(), script, seed=0)  # type: ignore[arg-type]
     draws = [Draw("q", "problem", 0)]
     told: list[Any] = []
-    (drawn,) = BudgetedSampler(sampler, budget, thinking).draw(
-        draws, SamplingParams(answer_tokens), lambda index, one: told.append((index, one))
+    (drawn,) = sampler.draw_within(
+        draws, SamplingParams(answer_tokens), budget, thinking, lambda index, one: told.append((index, one))
     )
     assert told == [(0, drawn)]
     return drawn
@@ -114,8 +114,8 @@ def test_thoughts_of_two_budgets_begin_alike(sampler: EngineSampler) -> None:
         decode=model.decode,
         encode=model.encode,
     )
-    four = EngineSampler(spaced, sampler.engine, 0).within(4, AS_QWEN3)  # type: ignore[arg-type]
-    short = four.draw(draws, SamplingParams(4))
+    characters = EngineSampler(spaced, sampler.engine, 0)  # type: ignore[arg-type]
+    short = characters.draw_within(draws, SamplingParams(4), 4, AS_QWEN3)
     assert all(one.text[:4] == other.text[:4] for one, other in zip(free, short, strict=True))
 
 

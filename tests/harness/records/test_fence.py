@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from harness.cli.options import run_folder
 from harness.records.fence import LeaseLostError, directory_of, fenced, move, remove, restore
 from harness.records.files import append_jsonl, keep_jsonl, read_jsonl, write_folder, write_json
+from harness.runs import run_folder
 
 LOST, KILLED = 7, 9
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")

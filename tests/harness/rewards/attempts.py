@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from algorithms import Objective, preset
-from evals.grading import Reason, Verdict, grade
+from evals.graders import grade
+from evals.grading import Reason, Verdict
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.reward import reward_section

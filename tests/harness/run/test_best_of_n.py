@@ -48,7 +48,7 @@ def test_the_best_of_the_samples_of_the_base_evaluation(
     rows = read_json(tmp_path / "best.json")
 
     store = SampleStore(tmp_path / "evals.jsonl")
-    ((base, _),) = Evaluator(spec.eval, spec.seed, EngineSampler(model, engine, spec.seed)).run(6, store)
+    ((base, _),) = Evaluator(spec.eval, spec.seed, lambda: EngineSampler(model, engine, spec.seed)).run(6, store)
     correct = [float(record["correct"]) for record in store.rows()]
     scores = proxy.given.tolist()
     assert len(scores) == len(correct) == 8 * 6

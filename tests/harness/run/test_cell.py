@@ -21,12 +21,12 @@ from harness.records.files import append_jsonl
 from harness.run import cell as cell_log
 from harness.run import cell as cell_module
 from harness.run.learning.rewards import Rollouts
-from harness.sampling import store as sample_store
+from harness.sampling import evaluation
 from harness.sampling.sampler import EngineSampler
 from harness.training import checkpoint
 from harness.training.batch import Batch
 from harness.training.policy_update import PolicyUpdate
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import StepReport
 from tests.harness.run.bench import rollout_rows
 from tests.harness.run.small import run_cell, small_spec
 
@@ -56,7 +56,7 @@ def contents(cell: CellRecord) -> dict[str, bytes]:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     made = new_cell(tmp_path_factory.mktemp("unbroken") / "cell")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sample_store, "CHUNK_SAMPLES", 8)
+        patched.setattr(evaluation, "CHUNK_SAMPLES", 8)
         run_cell(made, small_spec())
     return made
 
@@ -126,7 +126,7 @@ class TestUnbroken:
         assert unbroken.digest != weights_digest(load_model("builtin:tiny").model.state_dict())
 
     def test_twice_is_the_same(self, unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+        monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
         again = new_cell(tmp_path / "again")
         run_cell(again, small_spec())
         assert contents(again) == contents(unbroken)
@@ -156,9 +156,9 @@ def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn:
 
         monkeypatch.setattr(module, name, write)
 
-    for module in (cell_log, record_files, sample_store):
+    for module in (cell_log, record_files, evaluation):
         counted(module, "append_jsonl")
-    for module in (cell_log, sample_store):
+    for module in (cell_log, evaluation):
         counted(module, "write_atomic")
     counted(cell_log, "keep_jsonl")
     counted(cell_module, "save_checkpoint")
@@ -185,7 +185,7 @@ def broken_at(point: int, folder: Path, torn: bool) -> CellRecord | None:
 
     made = new_cell(folder)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sample_store, "CHUNK_SAMPLES", 8)
+        patched.setattr(evaluation, "CHUNK_SAMPLES", 8)
         with pytest.MonkeyPatch.context() as once:
             writes(once, stop, torn)
             try:
@@ -249,7 +249,7 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_as_if_unbroken(
     unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: int
 ) -> None:
     """While the first step is recorded, and in the evaluation after the second."""
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
     cell = new_cell(tmp_path / "cell")
     assert asked_to_stop_at(point, cell, small_spec(RARELY))
     last = checkpoint.load_latest(cell.checkpoints)
@@ -262,7 +262,7 @@ def test_asked_to_stop_it_leaves_a_checkpoint_and_goes_on_as_if_unbroken(
 def test_asked_to_stop_anywhere_it_goes_on_as_if_unbroken(
     unbroken: CellRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
     point = 1
     while asked_to_stop_at(point, cell := new_cell(tmp_path / str(point)), small_spec(RARELY)):
         run_cell(cell, small_spec(RARELY))
@@ -287,7 +287,7 @@ def test_asked_to_stop_while_it_draws_it_leaves_a_checkpoint_of_the_step_before(
         once.setattr(Rollouts, "gather", draw)
         run_cell(cell, small_spec(RARELY), stopping)
     assert [path.name for path in checkpoint.checkpoint_folders(cell.checkpoints)] == ["step-000000", "step-000002"]
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
     run_cell(cell, small_spec(RARELY))
     assert numbers(cell) == numbers(unbroken)
 
@@ -297,7 +297,7 @@ def test_an_update_that_takes_too_long_is_left_and_leaves_no_checkpoint(
 ) -> None:
     stopping, run = Stopping(), PolicyUpdate.run
 
-    def update(self: PolicyUpdate, batch: Batch, step: int) -> UpdateReport:
+    def update(self: PolicyUpdate, batch: Batch, step: int) -> StepReport:
         if step == 3:
             stopping.ask()
             stopping.insist()
@@ -315,7 +315,7 @@ def test_the_final_evaluation_keeps_whole_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unbroken: CellRecord, lost_rows: int, drawn_again: int
 ) -> None:
     """8 problems x 4 samples in chunks of 8, stopped in the third; a second chunk that a kill tore is drawn again."""
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
     drawn: list[int] = []
     real = EngineSampler.draw
 

@@ -26,7 +26,7 @@ def evaluate(model: LanguageModel, samples: int, settings: dict[str, Any]) -> tu
     engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
     with TemporaryDirectory() as folder:
         store = SampleStore(Path(folder) / "evals.jsonl")
-        ((row, rows),) = Evaluator(spec.eval, 0, EngineSampler(model, engine, 0)).run(samples, store)
+        ((row, rows),) = Evaluator(spec.eval, 0, lambda: EngineSampler(model, engine, 0)).run(samples, store)
         assert rows == store.rows()
         return row, rows
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from harness.executors.base import Ended, Job, JobState
-from harness.executors.slot_actor import pack, unpack_into
 from harness.records import CellRecord
 from harness.records.fence import LeaseLostError, directory_of
 from harness.records.files import append_jsonl
 from harness.records.lease import Leases, epoch_of, hold_lease
 from harness.run.loop import record_end
+from harness.shelves.ray.slot_actor import pack, unpack_into
 from tests.harness.run.small import small_spec
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evals.grading import grade
+from evals.graders import grade
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, OnFinished, SamplingParams
 from harness.engines.torch.engine import TorchEngine
@@ -14,7 +14,7 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.random_keys import random_key
 from harness.records.files import read_jsonl
 from harness.run.prompts import candidates, read_correct_counts
-from harness.sampling import store as sample_store
+from harness.sampling import evaluation
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
 
@@ -83,7 +83,7 @@ def test_goes_on_after_a_kill_as_if_unbroken(
     tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Chunks of 5 problems; the last has 2."""
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 5 * SAMPLES)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 5 * SAMPLES)
     spec = small_spec(FILTER)
     unbroken, path = measure(tmp_path / "unbroken.json", model, spec), tmp_path / "rates.json"
     with pytest.raises(KeyboardInterrupt):
@@ -102,6 +102,6 @@ def test_goes_on_after_a_kill_as_if_unbroken(
 
 
 def test_tells_how_far_it_is(tmp_path: Path, model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 5 * SAMPLES)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 5 * SAMPLES)
     told = make_stage("pass_rates", tmp_path / "rates.json", small_spec(FILTER), model, Counting(model))
     assert told == [(5, 12), (10, 12), (12, 12)]

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from harness.config.hashing import evaluation_hash, semantic_hash, training_hash
+from harness.config.hashing import evaluation_hash, training_hash
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.models.start import StartingPoint
 from harness.plan import PlannedCell
-from harness.records import CellRecord, cell_directory_name
-from harness.records.cell import EVALUATION_FILE, EVALUATIONS
-from harness.records.files import read_json, write_json
+from harness.records import CellRecord
+from harness.records.cell import EVALUATIONS
+from harness.records.files import write_json
 from harness.run.cell_job import run_cell
 from harness.run.provenance import provenance
-from harness.sampling import store as sample_store
+from harness.sampling import evaluation
 from harness.sampling.sampler import EngineSampler
 from tests.harness.run.small import small_spec
 
@@ -109,8 +109,8 @@ def test_a_topped_up_evaluation_is_that_which_had_all_samples_from_the_start(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawn: Drawn
 ) -> None:
     """Bit for bit, over several chunks of problems and of samples; nothing of the training is touched."""
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 16)
-    monkeypatch.setattr(sample_store, "BLOCK_SAMPLES", 8)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 16)
+    monkeypatch.setattr(evaluation, "BLOCK_SAMPLES", 8)
     more = spec_with({"eval.samples": 20})
     before = training_of(record_of(home, spec_with()))
     assert record_of(home, more).lacks == "evaluation"
@@ -190,7 +190,7 @@ def test_a_cell_that_another_run_trained_meanwhile_is_evaluated(home: Path) -> N
 
 
 def test_a_kill_in_the_middle_loses_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_store, "BLOCK_SAMPLES", 4)
+    monkeypatch.setattr(evaluation, "BLOCK_SAMPLES", 4)
     more, drawn = spec_with({"eval.samples": 16}), Drawn(monkeypatch)
     drawn.killed_at = 3
     with pytest.raises(KeyboardInterrupt):
@@ -208,7 +208,7 @@ def test_a_kill_in_the_middle_loses_nothing(home: Path, tmp_path: Path, monkeypa
 def test_an_interrupted_cell_goes_on_under_another_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it had drawn is put aside, not mixed in and not lost."""
     drawn = Drawn(monkeypatch)
-    monkeypatch.setattr(sample_store, "CHUNK_SAMPLES", 8)
+    monkeypatch.setattr(evaluation, "CHUNK_SAMPLES", 8)
     drawn.killed_at = 4  # after the curve, and a part of the final evaluation
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, spec_with())
@@ -222,38 +222,6 @@ def test_an_interrupted_cell_goes_on_under_another_evaluation(tmp_path: Path, mo
     assert back.evaluation is not None and len(drawn.samples) == 3 * 4
     assert samples_of(back) == samples_of(run(tmp_path / "fresh", spec_with()))
     assert [row["final"] for row in back.read_scores()] == [False, True]
-
-
-class TestOfAnEarlierVersion:
-    @pytest.fixture
-    def earlier(self, home: Path) -> Path:
-        """The home with the cell as the version before filed it: under the hash of all that it did."""
-        cell, spec = record_of(home, spec_with()), spec_with()
-        (cell.path / EVALUATION_FILE).unlink()
-        status = read_json(cell.path / "status.json")
-        del status["records"][EVALUATION_FILE]
-        write_json(cell.path / "status.json", status)
-        cell.path.rename(cell.path.with_name(cell_directory_name("one", 0, semantic_hash(spec))))
-        return home
-
-    def test_is_found_and_not_run_again(self, earlier: Path, drawn: Drawn) -> None:
-        cell = run(earlier, spec_with())
-        assert (cell.state, cell.evaluation, cell.hash) == ("done", None, semantic_hash(spec_with()))
-        assert not drawn.samples
-
-    def test_is_topped_up_under_another_evaluation(self, earlier: Path, tmp_path: Path) -> None:
-        more = spec_with({"eval.samples": 16})
-        assert record_of(earlier, more).lacks == "evaluation"
-        cell = run(earlier, more)
-        assert cell.path.name == cell_directory_name("one", 0, semantic_hash(spec_with()))
-        assert samples_of(cell) == samples_of(run(tmp_path / "fresh", more))
-        assert cell.read_scores() == record_of(tmp_path / "fresh", more).read_scores()
-
-    def test_does_not_count_where_its_hash_is_not_todays(self, earlier: Path) -> None:
-        """Its numbers may be those of other data or code."""
-        (path,) = (earlier / "mine/cells").iterdir()
-        path.rename(path.with_name(cell_directory_name("one", 0, "0" * 10)))
-        assert record_of(earlier, spec_with({"eval.samples": 6})).lacks == "training"
 
 
 def test_watching_a_cell_changes_neither_its_weights_nor_its_hash(trained: Path, tmp_path: Path) -> None:

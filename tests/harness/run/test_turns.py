@@ -12,7 +12,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from evals.evaluate import turns_of
+from evals.samples import turns_of
 from evals.tasks import get_task
 from evals.tasks.environment import Turn, turns_from_json
 from harness import plugins
@@ -25,6 +25,7 @@ from harness.processes import Interrupted, Stopping
 from harness.records import CellRecord
 from harness.run.learning.rewards import Rollouts
 from harness.sampling.conditions import Conditions
+from harness.sampling.evaluation import evaluate
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from harness.training.batch import Batch
@@ -52,7 +53,7 @@ def tiny() -> LanguageModel:
 def rewarded(tiny: LanguageModel, **settings: Any) -> Batch:
     spec = small_spec(GUESS | {"rollout.prompts_per_step": 6, **settings})
     rollouts = Rollouts(spec, tiny, make_engine(spec.rollout, tiny))
-    return rollouts.reward(rollouts.draw(PROBLEMS, 1, 24), 1)
+    return rollouts.reward(rollouts.writer.draw(PROBLEMS, 1, 24), 1)
 
 
 def test_a_batch_counts_and_keeps_the_policys_own_tokens(tiny: LanguageModel) -> None:
@@ -89,7 +90,7 @@ def test_every_turn_of_every_completion_has_noise_of_its_own(tiny: LanguageModel
             return engine.generate(prompts, noise, *rest)
 
     rollouts = Rollouts(spec, tiny, Listening())
-    batches = [rollouts.draw(PROBLEMS, step, 24) for step in (1, 2)]
+    batches = [rollouts.writer.draw(PROBLEMS, step, 24) for step in (1, 2)]
     assert len(set(keys)) == len(keys) == sum(len(turns) for batch in batches for turns in batch.turns)
 
 
@@ -138,10 +139,11 @@ def test_an_evaluation_keeps_the_turns_of_its_samples(tiny: LanguageModel, tmp_p
     conditions = Conditions.of_evaluation(spec.eval, task, seed=0)
     store, problems = SampleStore(tmp_path / "evals.jsonl"), task.split("test").load()[:4]
     sampler = EngineSampler(tiny, make_engine(spec.rollout, tiny), 0)
-    drawn = store.fill(problems, 4, conditions, sampler)
+    drawn = evaluate(lambda: sampler, conditions, store, problems, 4)
     store.compact(drawn)
     store.drop()
-    assert SampleStore(tmp_path / "evals.jsonl").fill(problems, 4, conditions, sampler) == drawn
+    again = SampleStore(tmp_path / "evals.jsonl")
+    assert evaluate(lambda: pytest.fail("drew"), conditions, again, problems, 4) == drawn
     assert {len(turns_of(row)) for row in drawn} & {2, 3, 4}
     assert all(turns_of(row)[-1].end_tokens == row["n_tokens"] for row in drawn)
     assert conditions.as_json(problems)["environment"] == {"version": 1, "max_turns": 4}

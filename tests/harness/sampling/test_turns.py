@@ -167,12 +167,11 @@ def test_an_evaluation_draws_the_same_turns(tiny: LanguageModel) -> None:
     """Whatever is drawn beside a sample, and told as it ends."""
     sampler = EngineSampler(tiny, make_engine(RolloutSpec(max_completion_tokens=40), tiny), seed=5)
     params = SamplingParams(max_completion_tokens=40, temperature=2.0)
-    draws = [Draw("1,9=", "p", sample) for sample in range(8)]
-    in_turns = sampler.in_turns(ECHO, {"p": PROBLEM})
+    draws = [Draw("1,9=", "p", sample, PROBLEM) for sample in range(8)]
     told: dict[int, Drawn] = {}
-    drawn = in_turns.draw(draws, params, told.__setitem__)
+    drawn = sampler.draw_in_turns(draws, params, ECHO, told.__setitem__)
     assert [told[index] for index in range(8)] == drawn
-    assert in_turns.draw(draws[2:3], params) == drawn[2:3]
+    assert sampler.draw_in_turns(draws[2:3], params, ECHO) == drawn[2:3]
     assert {len(one.turns) for one in drawn} & {2, 3}
     first = sampler.draw(draws, params)
     assert all(one.text.startswith(alone.text) for one, alone in zip(drawn, first, strict=True)), "noise of one turn"

@@ -1,65 +1,14 @@
 from __future__ import annotations
 
-import io
 import re
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
-from PIL import Image
 
 from reports.drawing.curves import extremes
-from reports.drawing.panels import Panels, keep_only_grid
-from reports.drawing.rendering import encode_png
 from reports.drawing.style import ARM_COLORS, arm_styles, bounded_view, legend_columns, short_name
 from reports.page.templating import TEMPLATES
-
-
-@pytest.mark.parametrize("axis", ["x", "y"])
-def test_where_labels_are_left_out_the_grid_stays(axis):
-    layout = Panels(1, 2, height=1.0, column_gap=0.2, row_gap=0.2, left=0.5, top=0.3)
-    figure, ((whole, without),) = layout.draw()
-    for panel in (whole, without):
-        panel.set(xlim=(0, 10), ylim=(2, 4))
-    keep_only_grid([without], axis)
-    own = without.xaxis if axis == "x" else without.yaxis
-    assert not own.get_visible()
-    (line,) = [
-        artist for artist in without.get_children() if artist.get_zorder() == 0.5 and hasattr(artist, "get_xydata")
-    ]
-    figure.draw_without_rendering()
-    corners = without.transAxes.inverted().transform(
-        line.get_transform().transform(line.get_xydata()[~np.isnan(line.get_xydata()).any(axis=1)])
-    )
-    along, across = (corners[:, 0], corners[:, 1]) if axis == "x" else (corners[:, 1], corners[:, 0])
-    np.testing.assert_allclose(across, np.tile([0.0, 1.0], len(across) // 2), atol=1e-9)
-    low, high = (0, 10) if axis == "x" else (2, 4)
-    other = whole.xaxis if axis == "x" else whole.yaxis
-    shown = [tick for tick in other.get_majorticklocs() if low <= tick <= high]
-    np.testing.assert_allclose(along[::2], (np.array(shown) - low) / (high - low), atol=1e-9)
-    np.testing.assert_allclose(along[1::2], along[::2])
-
-
-@given(
-    st.tuples(st.integers(1, 9), st.integers(1, 9)).flatmap(lambda size: arrays.arrays(np.uint8, (*size, 3))),
-    st.sampled_from([72, 200]),
-)
-def test_pillow_reads_the_same_pixels(pixels, dots_per_inch):
-    image = Image.open(io.BytesIO(encode_png(pixels, dots_per_inch)))
-    image.load()  # verifies the checksums
-    assert image.mode == "RGB"
-    assert image.info["dpi"] == pytest.approx((dots_per_inch, dots_per_inch), rel=1e-3)
-    np.testing.assert_array_equal(np.asarray(image), pixels)
-
-
-def test_a_part_of_wider_pixels_is_taken():
-    """As of those with opacity, of which three in four bytes are wanted."""
-    wide = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
-    image = Image.open(io.BytesIO(encode_png(wide[..., :3], 200)))
-    np.testing.assert_array_equal(np.asarray(image), wide[..., :3])
 
 
 def test_styles_tell_arms_apart_without_colour():

@@ -20,8 +20,8 @@ from harness.engines.torch import engine as torch_engine
 from harness.engines.torch.decoding import DecodingBatch
 from harness.engines.torch.engine import TorchEngine
 from harness.engines.torch.passes import GRAPHS
-from harness.extras.engine_contract import PROBLEMS, keys
 from harness.models.language_model import LanguageModel, load_model
+from harness.shelves.engine_contract import PROBLEMS, keys
 
 PARAMS = SamplingParams(40)
 

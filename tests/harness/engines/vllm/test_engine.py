@@ -29,9 +29,9 @@ from harness.engines.base import Completions, EngineMismatchError, SamplingParam
 from harness.engines.vllm import engine as vllm_engine
 from harness.engines.vllm.engine import VllmEngine, resident_engine
 from harness.errors import RefusedError
-from harness.extras.engine_contract import PROBLEMS, keys, rows_of
 from harness.models.language_model import LanguageModel, weight_version
 from harness.random_keys import random_key
+from harness.shelves.engine_contract import PROBLEMS, keys, rows_of
 
 pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
 

@@ -13,7 +13,7 @@ from harness.evaluate.evaluation import TaskEvaluation
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.plan.subject import Subject, find_subject
-from harness.run.cell_job import load_as_it_is
+from harness.run.checkpoint_cell import load_as_it_is
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE, SampleStore

@@ -1,0 +1,117 @@
+"""Finding graders by their names, and asking one about one completion; `evals.evaluate.grade_all` asks about many."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evals.errors import EvalError
+from evals.grading import OWN, Grader, OwnComparison, Submission, Verdict
+from evals.yaml_file import ENDINGS
+from harness.plugins import Kind
+
+if TYPE_CHECKING:
+    from evals.grading.model_judge import Judge
+
+GRADERS: Kind[Grader] = Kind(
+    "grader",
+    lambda thing: isinstance(thing, Grader),
+    "evals.grading",
+    "bench ls graders",
+    summary_of=lambda grader: grader.meaning,
+    besides={"file.yaml": "a judge of your own, which asks a model; its path"},
+)
+
+
+def get_grader(name: str) -> Grader:
+    """The grader of that name; a judge by the path of its YAML file (see `plugins.user_file`).
+
+    Raises UnknownNameError, and EvalError if the file is missing or faulty.
+    """
+    if name.endswith(ENDINGS):
+        from evals.grading.model_judge import read_judge
+
+        return read_judge(name)
+    return GRADERS.find(name)
+
+
+def runs_code(grader: str | None) -> bool:
+    """Whether a grader of that name runs programs. Raises as `get_grader`."""
+    from evals.grading.unit_tests import RunsTests
+
+    return grader is not None and isinstance(get_grader(grader), RunsTests)
+
+
+def judge_of(grader: str | None) -> Judge | None:
+    """The judge if the grader of this name is one, else None. Raises as `get_grader`."""
+    from evals.grading.model_judge import Judge
+
+    found = None if grader is None else get_grader(grader)
+    return found if isinstance(found, Judge) else None
+
+
+def grader_version(name: str) -> int | str:
+    """What represents a grader in a hash: a shipped grader's version, the digest of a plug-in's source, or the digest
+    of those fields of a judge's file that can change a verdict. Raises as `get_grader`."""
+    source = None if name.endswith(ENDINGS) else GRADERS.source(name)
+    return get_grader(name).version if source is None else source.digest
+
+
+def applicable_graders(answer: str) -> list[str]:
+    """The graders that can compare an extracted answer with this reference, sorted; none of them with unit tests."""
+    from evals.grading.unit_tests import has_tests
+
+    if has_tests(answer):
+        return []
+    return sorted(
+        name for name, grader in GRADERS.all().items() if not grader.reads_whole and grader.can_compare_with(answer)
+    )
+
+
+def require_gradable(answer: str, grader: str, own: OwnComparison | None = None) -> None:
+    """Check, before any completion exists, that the grader can compare with this reference. Starts no process.
+
+    Raises as `get_grader`, and EvalError if the reference has a fault, or is empty although the grader needs one.
+    """
+    found = get_grader(grader)
+    if not answer and found.needs_answer:
+        raise EvalError("there is no answer to compare with. Give all rows their answers, or take another task.")
+    if (grader != OWN or own is None) and (fault := found.fault(answer)) is not None:
+        raise EvalError(fault)
+
+
+def grade(
+    text: str,
+    answer: str,
+    grader: str | Grader = "math",
+    extract: str | None = None,
+    own: OwnComparison | None = None,
+    problem: str = "",
+) -> Verdict:
+    """Whether a completion gives the reference answer.
+
+    text: the completion. answer: the reference, without working.
+    grader: `exact` compares text. `numeric` compares numbers exactly, without units (see `numeric.parse_number`).
+        `choice` compares the letters of a multiple choice (see `choice.parse_choice`). `math` accepts what these accept
+        and asks math-verify about the rest, in a process with limits on time and memory (see `math.compare_math`).
+        `own` asks the problem itself. Plug-ins may add others. The grader itself instead of its name saves the search.
+    extract: `boxed`, `answer_tag` (`<answer>`), `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, `choice`,
+        `code` (the last block between fences), or None for `chain`: what follows `</think>`, there the last box, else
+        `####`, else "answer is", else the last number.
+    own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`. problem: its statement, for a
+        judge.
+
+    Raises UnknownNameError for an unknown grader, EvalError for an unknown extraction, and where the grader cannot
+    compare with the reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own`
+    for a problem without a comparison.
+    """
+    from evals.grading.extract import extract_answer
+
+    submission = Submission(problem, answer, text, extract_answer(text, extract or "chain"), own)
+    return (get_grader(grader) if isinstance(grader, str) else grader).verdicts([submission])[0]
+
+
+def rule_beside(grader: Grader, own: str | None) -> Grader | None:
+    """The rule that grades beside a judge: the task's own grader (named `own`). None if `grader` is no judge, or if the
+    task's own grader reads whole submissions too."""
+    rule = None if own is None or not grader.asks_model else get_grader(own)
+    return None if rule is None or rule.reads_whole else rule

@@ -1,0 +1,53 @@
+"""`bench export`: tables for other programs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.console import print_json, print_text
+from harness.cli.options import (
+    HomeOption,
+    JsonOption,
+    RunArgument,
+    TrustOption,
+)
+
+
+class Ending(StrEnum):
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def export(
+    sweep: RunArgument,
+    to: Annotated[Ending, typer.Option("--to", help="The form of the tables.")] = Ending.CSV,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where they go; default: `export` in the run's folder.")
+    ] = None,
+    trust_code: TrustOption = False,
+    home: HomeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Write the tables of a run for other programs.
+
+    These are scores, steps, samples and contrasts. `bench import` reads the scores and the samples.
+
+    Example: bench export std_norm --to parquet
+    """
+    from harness.api import load
+    from harness.records.files import require_inside
+
+    results = load(sweep, home, trust_code)
+    usual = results.sweep.path / "export"
+    if out is None:
+        require_inside(results.sweep.path, [usual, *usual.rglob("*")])
+    written = results.export(out or usual, "csv" if to is Ending.CSV else "parquet")
+    if json:
+        print_json([str(path) for path in written])
+        return
+    for path in written:
+        print_text(f"wrote {path}")

@@ -1,0 +1,234 @@
+"""From what a user asks for to the evaluations that are run: a convention, what is changed of it, each task's ways."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from evals.errors import EvalError
+from evals.graders import get_grader, require_gradable, runs_code
+from evals.prompts import get_template
+from evals.sampler import SamplingParams, ks_of
+from evals.tasks import get_task
+from evals.tasks.base import Problem, Task
+from evals.tasks.rows import LoadedRows
+from harness.config.run_spec import RunSpec, recorded_spec
+from harness.errors import RefusedError, few, nearest
+from harness.evaluate.evaluation import TaskEvaluation
+from harness.plan.subject import Subject
+from harness.sampling.conditions import Conditions
+
+OWN_PRESET = "cell"
+"""The preset that is a cell's own evaluation: its `eval` section, with its seed."""
+
+
+def own_spec(subject: Subject) -> RunSpec:
+    """The spec of the cell that is evaluated. Raises RefusedError for what is no cell."""
+    if subject.cell is None:
+        raise RefusedError(
+            f"--preset {OWN_PRESET} means a cell's own evaluation, and {subject.label} is no cell. Give a cell's "
+            "folder, or another preset."
+        )
+    return recorded_spec(subject.cell)
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How our tasks are sampled, graded and scored.
+
+    samples: of a problem, unless `samples_by_task` names the task. template, grader: None for each task's own. ks: None
+    for 1, 2, 4, ... problems: None for all. fits_context: as in `Conditions`. asked: what a user changed, who is told
+    where it cannot be heeded.
+    """
+
+    temperature: float
+    top_p: float
+    max_completion_tokens: int
+    samples: int = 1
+    samples_by_task: Mapping[str, int] = field(default_factory=dict, hash=False)
+    seed: int = 0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    template: str | None = None
+    grader: str | None = None
+    ks: Sequence[int] | None = None
+    problems: int | None = None
+    fits_context: bool = True
+    asked: frozenset[str] = frozenset()
+
+    @classmethod
+    def named(cls, name: str, subject: Subject) -> Convention:
+        """A published preset, or the own evaluation of the cell that is evaluated. Raises EvalError for an unknown
+        name, RefusedError for a subject that is no cell."""
+        if name in PRESETS:
+            return PRESETS[name]
+        if name != OWN_PRESET:
+            raise EvalError(f"unknown sampling preset {name!r}{nearest(name, PRESETS)} There are {few(PRESETS)}.")
+        spec = own_spec(subject)
+        own = spec.eval
+        return cls(
+            own.temperature,
+            own.top_p,
+            own.max_completion_tokens,
+            samples=1 if own.is_greedy else own.samples,
+            seed=spec.seed,
+            top_k=own.top_k,
+            stop=own.stop,
+            template=own.template,
+            grader=own.grader,
+            ks=own.k,
+            problems=own.problems,
+            fits_context=False,
+        )
+
+    def changed(self, **fields: Any) -> Convention:
+        """The convention with other fields; None leaves one as it is."""
+        given = {name: value for name, value in fields.items() if value is not None}
+        asked = frozenset(given)
+        if "max_completion_tokens" in asked:
+            given["fits_context"] = False
+        if "samples" in asked:
+            given = {"ks": None, **given, "samples_by_task": {}}
+        return replace(self, **given, asked=asked)
+
+    def samples_of(self, task: str) -> int:
+        """Samples of each problem of that task."""
+        return self.samples_by_task.get(task, self.samples)
+
+    def evaluations(
+        self,
+        subject: Subject,
+        tasks: Sequence[str],
+        thinking_budgets_tokens: Sequence[int | None] = (None,),
+        allow_code: bool = False,
+    ) -> list[TaskEvaluation]:
+        """One evaluation for each task and thinking budget, each once.
+
+        Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had and
+        for one whose answer the grader cannot read, RefusedError for programs that nobody allowed to be run, for
+        k > samples, for more than one sample of greedy decoding, which would all be alike, for a thinking budget
+        where problems give choices or ask for no thinking, and for a mode that the template does not have.
+        """
+        found = []
+        seen: dict[str, str] = {}
+        for name, budget in itertools.product(dict.fromkeys(tasks), dict.fromkeys(thinking_budgets_tokens)):
+            task = get_task(name)
+            if seen.setdefault(task.name, name) != name:
+                raise RefusedError(
+                    f"--tasks {seen[task.name]},{name}: both are named {task.name}, so their samples would be mixed. "
+                    "Name them differently in their files, or evaluate them one after the other."
+                )
+            found.append(self._evaluation(subject, name, budget, allow_code))
+        return found
+
+    def _evaluation(self, subject: Subject, name: str, budget: int | None, allow_code: bool) -> TaskEvaluation:
+        task = get_task(name)
+        template, grader = self.template or task.template, self.grader
+        if task.asks_itself:
+            template, grader = task.template, None
+        if fault := task.fault_of_mode(get_template(template)):
+            raise RefusedError(f"--tasks {name}: {fault}.")
+        if budget is not None and (fault := _fault_of_budget(name, task)):
+            raise RefusedError(f"--thinking-budget{fault}")
+        params = SamplingParams(
+            self.max_completion_tokens,
+            self.temperature,
+            self.top_p,
+            self.top_k,
+            self.stop + get_template(template).stop + task.stop,
+        )
+        samples = 1 if task.gives_choices else self.samples_of(name)
+        if params.temperature == 0 and samples > 1:
+            raise RefusedError(
+                f"{name}: {samples} samples per problem at temperature 0 would all be the same. Use --samples 1, or a "
+                "--temperature above 0."
+            )
+        grader = grader or task.require_grader()
+        get_grader(grader)
+        if runs_code(grader) and not allow_code:
+            raise RefusedError(
+                f"{name}: the grader {grader} runs programs that the model writes, on this machine. Read in "
+                "docs/howto/code.md what contains them, then give --allow-code; or leave this task out."
+            )
+        rows = task.split("test").load()
+        problems = list(itertools.islice(rows, self.problems))
+        _require_gradable(name, problems, grader)
+        conditions = Conditions(
+            task,
+            template,
+            params,
+            grader,
+            self.seed,
+            thinking_budget_tokens=task.thinking_budget_tokens if budget is None else budget,
+            fits_context=self.fits_context and not task.gives_choices,
+        )
+        warning = " ".join(self._remarks(task, rows)) or None
+        return TaskEvaluation(subject, conditions, problems, samples, self._ks(name, samples), warning)
+
+    def _ks(self, task: str, samples: int) -> Sequence[int]:
+        if self.ks is None:
+            return ks_of(samples)
+        too_large = [k for k in self.ks if not 1 <= k <= samples]
+        if too_large and "ks" in self.asked:
+            raise RefusedError(
+                f"--k {', '.join(map(str, too_large))} with {samples} samples per problem of {task}: pass@k needs "
+                "1 <= k <= samples. Raise --samples or drop these k."
+            )
+        return [k for k in self.ks if k not in too_large]
+
+    def _remarks(self, task: Task, rows: Sequence[Problem]) -> Iterator[str]:
+        if task.gives_choices and "samples" in self.asked and self.samples != 1:
+            yield (
+                "--samples does not count here. The most likely choice is always the same, so a problem has one sample."
+            )
+        if "problems" in self.asked and self.problems is not None and self.problems > len(rows):
+            yield f"--problems is {self.problems}, but there are {len(rows)}; all of them are used."
+        if isinstance(rows, LoadedRows) and rows.warning:
+            yield rows.warning
+
+
+PRESETS = {
+    # DeepSeek-R1's README: pass@1 and cons@64 from 64 samples per problem of AIME. It does not state the number for
+    # MATH-500; open-r1 takes 4 (pull request 633). `math` is evaluated on MATH-500 too.
+    "r1": Convention(
+        temperature=0.6,
+        top_p=0.95,
+        max_completion_tokens=32_768,
+        samples_by_task={"aime24": 64, "aime25": 64, "amc23": 64, "math500": 4, "math": 4},
+    ),
+    # DAPO reports avg@32, cons@32 and pass@32 (BytedTsinghua-SIA/DAPO, issue 5) and evaluates at top-p 0.7 (its
+    # script in verl, `val_top_p`). The 20,480 tokens are from memory, not checked against a source.
+    "dapo": Convention(temperature=1.0, top_p=0.7, max_completion_tokens=20_480, samples=32),
+    # The most likely tokens, once: as Dr. GRPO, Qwen2.5-Math and lm-eval evaluate. The length is that of lm-eval's
+    # aime tasks; Dr. GRPO's is 3,000.
+    "greedy": Convention(temperature=0.0, top_p=1.0, max_completion_tokens=32_768),
+}
+"""Conventions that papers report by."""
+
+
+def _fault_of_budget(name: str, task: Task) -> str | None:
+    """Why a thinking budget cannot be kept to in this task, with the remedy; None if it can."""
+    if task.environment is not None:
+        return (
+            f" with {name}: its completions have several turns, and a budget cuts one thought. Leave the option out, "
+            "or evaluate another task."
+        )
+    if task.mode == "direct" or task.thinking_budget_tokens is not None:
+        return f" with {name}, which says by its name how much is thought: leave out the one or the other."
+    if task.gives_choices:
+        return (
+            f": the problems of {name} give choices, and nothing is written on the way to one. Leave it out, or "
+            "evaluate that task by itself."
+        )
+    return None
+
+
+def _require_gradable(task: str, problems: Sequence[Problem], grader: str) -> None:
+    """Found out in mid-run, it would cost the samples that were drawn till then."""
+    for problem in problems:
+        try:
+            require_gradable(problem.answer, grader, problem.own_comparison)
+        except EvalError as error:
+            raise EvalError(f"{task}, problem {problem.id}: {error}") from None

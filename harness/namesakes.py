@@ -1,0 +1,33 @@
+"""Other packages with the names of ours: found before they are imported in the place of ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from harness import OUR_PACKAGES
+from harness.errors import RefusedError
+
+
+def require_own_packages() -> None:
+    """Raise RefusedError if Python finds another package in the place of one of ours. What that lacks would otherwise
+    be told as an ImportError, and what it has would run as ours. Nothing is imported to find out."""
+    ours = Path(__file__).resolve().parents[1]
+    for name in OUR_PACKAGES:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None or Path(spec.origin).resolve().parent == ours / name:
+            continue
+        found = Path(spec.origin)
+        stranger = found.parent if found.name == "__init__.py" else found
+        if stranger.parent.resolve() in _folders_of("PYTHONPATH"):
+            remedy = "Take its folder out of PYTHONPATH, or rename it."
+        elif stranger.parent.resolve() == Path.cwd():
+            remedy = "Run from another folder, rename it, or set PYTHONSAFEPATH=1 (python -P)."
+        else:
+            remedy = "Uninstall it, or install bench in an environment of its own."
+        raise RefusedError(f"{stranger} stands before bench's own package {name} ({ours / name}). {remedy}")
+
+
+def _folders_of(variable: str) -> list[Path]:
+    return [Path(folder).resolve() for folder in os.environ.get(variable, "").split(os.pathsep) if folder]

@@ -1,0 +1,181 @@
+"""Runs that were made: where they are, the plug-ins that they ran with, and what their finished cells show."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import RefusedError, few, nearest, note
+
+if TYPE_CHECKING:
+    from harness.records import CellRecord, SweepRecord
+    from reports.measure import Analysis
+    from reports.report import Report
+
+
+def home_folder(given: Path | None) -> Path:
+    """Where runs are kept: --home, else $BENCH_HOME, else ./runs."""
+    return given or Path(os.environ.get("BENCH_HOME") or "runs")
+
+
+def home_of(sweep: str, given: Path | None) -> Path:
+    """Where the records of a sweep go: beside the folder of records that it is asked from, else as `home_folder`.
+
+    RefusedError where --home names another place than that folder's, and for a folder that was renamed, beside which
+    all cells would be trained anew.
+    """
+    from harness.records import read_sweep
+
+    folder = Path(sweep).absolute()  # a link is not followed: its name and its place count
+    if ".." in folder.parts:
+        folder = folder.resolve()
+    if not (folder / "sweep.json").is_file():
+        return home_folder(given)
+    home = folder.parent
+    if given is not None and given.resolve() != home.resolve():
+        raise RefusedError(
+            f"{sweep} lies in {home}, and --home is {given}. Leave --home out, or copy the folder there."
+        )
+    name = read_sweep(folder).name
+    if folder.name != name:
+        raise RefusedError(f"{sweep}: holds the records of {name}, so its cells are not found here. Name it {name}.")
+    return home
+
+
+def run_folder(given: str, home: Path) -> Path:
+    """The folder of a sweep that was run, by name, sweep file or path. Raises RefusedError if it was never run."""
+    name = given
+    if given.endswith((".yaml", ".yml")):
+        from evals.yaml_file import load_yaml
+
+        name = str(load_yaml(Path(given)).get("name"))  # alone: to read records, the file need not be valid any more
+    from harness.records.fence import restore
+
+    restore(home / name)
+    folder = next((place for place in (home / name, Path(given)) if (place / "sweep.json").is_file()), None)
+    if folder is None:
+        ran = sorted(path.parent.name for path in home.glob("*/sweep.json"))
+        known = f" Sweeps run there: {few(ran)}." if ran else " No sweep was run there yet."
+        raise RefusedError(
+            f"sweep {given!r}: no records in {home}{nearest(name, ran)}{known} Start it with `bench run`."
+        )
+    return folder
+
+
+def sweeps_holding(paths: Iterable[Path]) -> list[Path]:
+    """The folders of sweeps in which these lie: cells, or checkpoints of cells."""
+    return [
+        folder for path in paths for folder in list(path.resolve().parents)[:4] if (folder / "sweep.json").is_file()
+    ]
+
+
+def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> None:
+    """Let the trusted plug-ins that these sweeps ran with be in use for reading their records, besides those of
+    --plugin, which the user names. See `harness.plugins.user_code`.
+
+    A recorded plug-in that is not trusted, or not to be had as it was recorded, is left out. A note and the documents
+    of the verb say so: what does not need it can still be read. Raises RefusedError for one of --plugin.
+    """
+    from harness import plugins
+    from harness.plan.sweep_file import KEPT, KEPT_CODE
+    from harness.records import read_sweep
+
+    sweeps = {run: read_sweep(run) for run in dict.fromkeys(runs)}
+    asked = [Path(sweep.asked.folder) for sweep in sweeps.values() if sweep.asked is not None]
+    folders = [*asked, Path.cwd(), *(run / KEPT / KEPT_CODE for run in sweeps)]
+    found = [plugins.find_user_module(name, [Path.cwd()], "--plugin") for name in dict.fromkeys(named)]
+    plugins.use_found(found, folders, for_records=bool(sweeps), named_by="--plugin")
+    left_out = {}
+    for run, sweep in sweeps.items():
+        for plugin in sweep.plugins:
+            if plugin.name in {module.name for module in found}:
+                continue
+            try:
+                module = plugins.find_recorded(plugin.name, plugin.digest, run / KEPT / KEPT_CODE)
+                plugins.use_found([*found, module], folders, for_records=True, named_by=f"plugins of {sweep.name}")
+            except RefusedError as error:
+                left_out[plugin.name] = f"what needs the plug-in {plugin.name} is left out: {error}"
+            else:
+                found.append(module)
+    for name, sentence in left_out.items():
+        if name not in {module.name for module in found}:
+            note(f"warning: {sentence}")
+            plugins.leave_out(sentence)
+
+
+def read_arms(folder: Path, instead: str) -> SweepRecord:
+    """The sweep of arms in a folder. RefusedError for a search, with what there is instead."""
+    from harness.records import read_sweep
+
+    record = read_sweep(folder)
+    if record.is_search:
+        raise RefusedError(f"{record.name} is a search, not a sweep of arms: {instead}.")
+    return record
+
+
+def finished_analysis(given: str, home: Path) -> Analysis:
+    """What the finished cells of a sweep of arms show, with the plug-ins that it ran with. given: as in `run_folder`.
+
+    Raises RefusedError if it was never run, for a search, if no cell is done, or if none has the metric compared.
+    """
+    from harness.records.sweep import reading_around_damage
+    from reports.measure import analyse
+    from reports.measure.measurements import MetricError
+    from reports.processes import process_count
+
+    folder = run_folder(given, home)
+    use_recorded_plugins([folder])
+    record = read_arms(folder, "its best setting is judged by the sweep that confirms it")
+
+    def read(sweep: SweepRecord) -> Analysis:
+        require_any_done(sweep, "nothing is known")
+        try:
+            return analyse(sweep, processes=process_count(len(sweep.cells)))
+        except MetricError as error:
+            raise RefusedError(f"{error}.") from None
+
+    analysis = reading_around_damage(record, read)
+    warn_of_damage(analysis.sweep.cells)
+    return analysis
+
+
+def require_any_done(sweep: SweepRecord, so: str) -> None:
+    """Raise RefusedError, which names the damaged cells, if no cell is done."""
+    if any(cell.state == "done" for cell in sweep.cells):
+        return
+    damaged = [cell.reason or "" for cell in sweep.cells if cell.state == "damaged"]
+    if damaged:
+        raise RefusedError("\n".join([f"{sweep.name}: no cell is done and whole, so {so}.", *damaged]))
+    raise RefusedError(f"{sweep.name}: no cell is done yet, so {so}. `bench run` continues it.")
+
+
+def warn_of_damage(cells: Iterable[CellRecord]) -> None:
+    """Warn of each damaged cell; the others are shown."""
+    for cell in cells:
+        if (status := cell.read_status())["state"] == "damaged":
+            note(f"warning: {cell.arm}-s{cell.seed} is damaged and left out: {status['reason']}")
+
+
+def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:
+    """`finished_analysis`, and the sections of report.json that hold its verdicts, for showing them: a look."""
+    from reports.page.document import verdict_document
+
+    analysis = finished_analysis(given, home)
+    document = verdict_document(analysis)
+    record_look(analysis.sweep, document)
+    return analysis, document
+
+
+def record_look(sweep: SweepRecord, document: Report) -> None:
+    """Record that the verdicts of report.json are shown, if the plan is complete. Records that cannot be written can
+    still be read: a note says that this look is not counted."""
+    declared = document.interactions or document.contrasts
+    try:
+        sweep.record_look({contrast.arm: contrast.verdict for contrast in declared})
+    except OSError as error:
+        note(
+            f"warning: this look is not counted, since {sweep.path / 'sweep.json'} cannot be written "
+            f"({error.strerror}); intervals of later looks will be too narrow."
+        )

@@ -1,0 +1,142 @@
+"""The one way to evaluate: samples that a store lacks are taken over from elsewhere or drawn, then graded and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from evals.evaluate import missing_draws, regrade
+from evals.graders import get_grader
+from evals.sampler import Draw, Drawn
+from evals.samples import SampleRow
+from evals.tasks.base import Problem
+from harness.sampling.conditions import Conditions
+from harness.sampling.sampler import Policy
+from harness.sampling.store import OnProgress, SampleStore, ignore_progress
+
+CHUNK_SAMPLES = 1024
+BLOCK_SAMPLES = 16
+
+
+def evaluate(
+    policy: Policy,
+    conditions: Conditions,
+    store: SampleStore,
+    problems: Sequence[Problem],
+    samples: int,
+    drawn_before: Sequence[SampleRow] = (),
+    on_progress: OnProgress = ignore_progress,
+) -> list[SampleRow]:
+    """The graded samples of each problem, in the order of problems. What the store lacks is taken from `drawn_before`
+    (samples of this policy under these conditions, perhaps by another grader), else drawn.
+
+    on_progress: is told problems that are done, of all; where the store is lasting, samples of those that were missing.
+    """
+    there = {_key(row): row for row in store.rows() if row["task"] == conditions.task.name}
+    store.record_problems(problems, conditions)
+    if store.is_lasting:
+        store.begin(conditions, there.values())
+    wanted = {problem.id for problem in problems}
+    taken = [row for row in drawn_before if row["problem_id"] in wanted and row["sample"] < samples]
+    if taken := [row for row in taken if _key(row) not in there]:
+        graded = regrade(conditions.task, problems, taken, conditions.grader)
+        store.append(graded)
+        there |= {_key(row): row for row in graded}
+    # What is chosen among given texts is always the same, so a chunk of it costs nothing that matters.
+    if store.is_lasting and not conditions.task.gives_choices:
+        fresh = _draw_missing(policy, conditions, store, problems, samples, there, on_progress)
+    else:
+        fresh = _draw_chunks(policy, conditions, store, problems, samples, there, on_progress)
+    there |= {_key(row): row for row in fresh}
+    return [there[problem.id, sample] for problem in problems for sample in range(samples)]
+
+
+def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence[Problem], range]]:
+    """The problems, and numbers of samples, that are drawn together.
+
+    The size of a batch can decide the last bit of a log-prob, so a chunk depends neither on what is there already, nor,
+    once it is whole, on how many samples are drawn in all: sample 3 of a problem is the same bit for bit, whether it is
+    drawn as one of 16, or of 256.
+    """
+    for first in range(0, samples, BLOCK_SAMPLES):
+        block = range(first, min(samples, first + BLOCK_SAMPLES))
+        size = max(1, CHUNK_SAMPLES // len(block))
+        for start in range(0, len(problems), size):
+            yield problems[start : start + size], block
+
+
+_There = dict[tuple[str, int], SampleRow]
+"""Samples by problem and number."""
+
+
+def _draw_chunks(
+    policy: Policy,
+    conditions: Conditions,
+    store: SampleStore,
+    problems: Sequence[Problem],
+    samples: int,
+    there: _There,
+    on_progress: OnProgress,
+) -> list[SampleRow]:
+    """Draw, grade and record whole chunks, those of which any sample is missing."""
+    rows: list[SampleRow] = []
+    done_samples = 0
+    for chunk, block in chunks(problems, samples):
+        draws = [one for one in missing_draws(chunk, conditions.prompts, block.stop) if one.sample in block]
+        if any((one.example, one.sample) not in there for one in draws):
+            rows += _recorded(store, conditions, draws, conditions.draw(policy(), draws))
+        done_samples += len(draws)
+        on_progress(done_samples // samples, len(problems), "chosen" if conditions.task.gives_choices else "drawn")
+    return rows
+
+
+def _draw_missing(
+    policy: Policy,
+    conditions: Conditions,
+    store: SampleStore,
+    problems: Sequence[Problem],
+    samples: int,
+    there: _There,
+    on_progress: OnProgress,
+) -> list[SampleRow]:
+    """Draw the missing samples in one go. Each is graded and recorded as it finishes; those whose grader reads several
+    at once wait for each other."""
+    draws = list(missing_draws(problems, conditions.prompts, samples, there.keys()))
+    if not draws:
+        return []
+    sampler = policy()
+    params = conditions.sampling_params(sampler.language_model)
+    remark = f"{len(there)} are there already" if there else "drawing"
+    if params != conditions.params:
+        remark += f", up to {params.max_completion_tokens:,} tokens, where the model's context ends"
+    on_progress(0, len(draws), remark)
+    ended: list[tuple[Draw, Drawn]] = []
+    rows: list[SampleRow] = []
+
+    def take(index: int, drawn: Drawn) -> None:
+        ended.append((draws[index], drawn))
+        if len(ended) >= get_grader(conditions.grader).at_once:
+            record()
+
+    def record() -> None:
+        rows.extend(_recorded(store, conditions, [draw for draw, _ in ended], [drawn for _, drawn in ended]))
+        ended.clear()
+        on_progress(len(rows), len(draws), f"{sum(row['correct'] for row in rows) / len(rows):.1%} correct")
+
+    conditions.draw(sampler, draws, params, take)
+    if ended:
+        record()
+    return rows
+
+
+def _recorded(
+    store: SampleStore, conditions: Conditions, draws: Sequence[Draw], drawn: Sequence[Drawn]
+) -> list[SampleRow]:
+    rows = conditions.graded(draws, drawn)
+    if store.keeps_tokens:
+        rows = [{**row, "tokens": list(one.tokens)} for row, one in zip(rows, drawn, strict=True)]  # type: ignore[typeddict-unknown-key]
+    store.append(rows)
+    return rows
+
+
+def _key(row: SampleRow) -> tuple[str, int]:
+    return row["problem_id"], row["sample"]

@@ -1,0 +1,334 @@
+"""The cells that imported runs make: what several sources say of one run is put together, and partial ones refused."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evals.metrics import Samples, metrics_for
+from evals.sampler import ks_of
+from evals.samples import SampleRow
+from harness.errors import RefusedError, few, nearest
+from harness.records.scores import METRIC_PREFIX, Matching, Names, match_problems
+from harness.shelves.imports.base import Run, Sample, Score
+
+TRAINING = "training"
+LAST_TENTH = "reward_last_tenth"
+"""The task and the metric of runs of which no evaluation is known: the mean training reward over their last tenth."""
+ACCURACIES = ("acc", "accuracy", "exact_match", "score", "mean_score", "reward", LAST_TENTH)
+"""Foreign metrics that are compared without being named, the first that there is."""
+
+Cells = dict[tuple[str, int | None], Run]
+"""Runs by arm and seed; the seed is None where none is known."""
+
+
+def gathered(runs: Sequence[Run]) -> tuple[Cells, dict[str, Matching]]:
+    """The cells of all runs, whole and with a score, and by task how their problems were matched. Raises RefusedError
+    as `merged`, `match_cells`, `add_training_scores` and `require_whole`."""
+    cells = merged(runs)
+    matching = match_cells(cells)
+    add_training_scores(cells.values())
+    require_whole(cells)
+    return cells, matching
+
+
+def match_cells(cells: Cells) -> dict[str, Matching]:
+    """Give each problem one id in all cells, and leave out problems that not all cells have, with the scores that the
+    sources computed over them. Returns by task how problems were matched.
+
+    Raises RefusedError as `match_problems`, and if one id of a cell is of two problems.
+    """
+    sides: dict[str, dict[str, dict[str, str | None]]] = {}
+    for cell, run in cells.items():
+        for sample in run.samples:
+            known = sides.setdefault(sample.task, {}).setdefault(cell_name(cell), {})
+            if known.setdefault(sample.problem_id, sample.content) != sample.content:
+                raise RefusedError(
+                    f"{run.source}: two problems of {sample.task} have the id {sample.problem_id}, in {_called(run)}. "
+                    "Give each problem an id of its own."
+                )
+    found = {task: match_problems(task, of_cells) for task, of_cells in sides.items()}
+    partial = {task for task, (one, _) in found.items() if one.by == "content" and one.matched < one.of}
+    for cell, run in cells.items():
+        names: dict[str, Names] = {task: of.get(cell_name(cell), {}) for task, (_, of) in found.items()}
+        run.samples = [
+            replace(sample, problem_id=names[sample.task][sample.problem_id])
+            for sample in run.samples
+            if sample.problem_id in names[sample.task]
+        ]
+        run.scores = [score for score in run.scores if score.task not in partial]
+    return {task: matching for task, (matching, _) in found.items()}
+
+
+def merged(runs: Sequence[Run]) -> Cells:
+    """The runs by arm and seed, those of one cell as one. Raises RefusedError, naming both sources, if two of them say
+    different things of it."""
+    cells: Cells = {}
+    for run in runs:
+        assert run.arm is not None
+        cell = cells.setdefault((run.arm, run.seed), run)
+        if cell is not run:
+            _add(cell, run)
+    for cell in cells.values():
+        cell.samples = [*_once({(s.task, s.step, s.problem_id, s.sample): [] for s in cell.samples}, cell)]
+        cell.scores = [*{(s.task, s.metric, s.step): s for s in cell.scores}.values()]
+    return cells
+
+
+def _once(places: Mapping[tuple[Any, ...], list[Sample]], cell: Run) -> Iterable[Sample]:
+    for sample in cell.samples:
+        found = places[sample.task, sample.step, sample.problem_id, sample.sample]
+        found.append(sample)
+        if len(found) > 1:
+            raise RefusedError(
+                f"{cell.source}: says twice whether sample {sample.sample} of problem {sample.problem_id} of "
+                f"{sample.task} is right, of {_called(cell)}. {_APART}"
+            )
+    return itertools.chain.from_iterable(places.values())
+
+
+def _add(cell: Run, run: Run) -> None:
+    known = {(one.task, one.metric, one.step): one.value for one in cell.scores}
+    for score in run.scores:
+        if not _alike(known.get((score.task, score.metric, score.step), score.value), score.value):
+            raise _contradiction(cell, run, f"{score.metric} of {score.task}")
+    for step, fields in run.steps.items():
+        mine = cell.steps.setdefault(step, {})
+        for name, value in fields.items():
+            if not _alike(mine.setdefault(name, value), value):
+                raise _contradiction(cell, run, f"{name} at step {step}")
+    for knob, value in run.config.items():
+        if cell.config.setdefault(knob, value) != value:
+            raise _contradiction(cell, run, f"the setting {knob}")
+    cell.scores += run.scores
+    cell.samples += run.samples
+
+
+def _alike(one: float, other: float) -> bool:
+    """Up to the rounding of a logger: TensorBoard keeps floats of 32 bits."""
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def _contradiction(cell: Run, run: Run, what: str) -> RefusedError:
+    return RefusedError(f"{cell.source} and {run.source} are both of {_called(cell)} and differ in {what}. {_APART}")
+
+
+_APART = "Two runs may have one name: tell them apart by {arm} and {seed} in the path, or by --runs."
+
+
+def add_training_scores(cells: Iterable[Run]) -> None:
+    """Where no run was evaluated, let its training reward stand for a score. Raises RefusedError where that is no
+    fraction, or unknown."""
+    runs = [*cells]
+    if any(run.samples or run.scores for run in runs):
+        return
+    for run in runs:
+        rewards = [fields["reward/mean"] for _, fields in sorted(run.steps.items()) if "reward/mean" in fields]
+        if not rewards or not 0 <= min(rewards) <= max(rewards) <= 1:
+            why = (
+                "no training reward either"
+                if not rewards
+                else f"a training reward from {min(rewards):g} to {max(rewards):g}"
+            )
+            raise RefusedError(
+                f"{run.source}: holds no evaluation and {why}, but arms are compared by a fraction in [0, 1]. Give a "
+                "source with evaluations too, e.g. a table by metric."
+            )
+        last = rewards[-max(1, len(rewards) // 10) :]
+        run.scores.append(Score(TRAINING, LAST_TENTH, statistics.fmean(last)))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One run's evaluation of one task after a step, None for the end."""
+
+    task: str
+    step: int | None
+    samples: list[Sample]
+    given: dict[str, float]
+
+    @property
+    def n(self) -> int:
+        """Samples of each problem; 0 where only numbers are known."""
+        return len(self.samples) // len(self.problems) if self.samples else 0
+
+    @property
+    def problems(self) -> list[str]:
+        return [*dict.fromkeys(sample.problem_id for sample in self.samples)]
+
+    def metrics(self, ks: Sequence[int]) -> dict[str, float | None]:
+        """What is given, and what the samples say."""
+        if not self.samples:
+            return dict(self.given)
+        rows = Samples.of(map(_sample_row, self.samples))
+        known = ["avg@n", "se_problems_pp", "se_samples_pp", *(f"{name}{k}" for name in ("pass@", "pass^") for k in ks)]
+        if all(sample.n_tokens is not None for sample in self.samples):
+            known += ["mean_tokens", "mean_tokens_correct", "mean_tokens_incorrect"]
+        if all(sample.truncated is not None for sample in self.samples):
+            known.append("truncated_frac")
+        computed = {name: metric.value(rows, k) for name, (metric, k) in metrics_for(ks).items() if name in known}
+        return self.given | computed
+
+
+def _sample_row(sample: Sample) -> SampleRow:
+    """As our own evaluations record it; unknown fields have a value that no metric of `Evaluated` looks at."""
+    return SampleRow(
+        task=sample.task,
+        problem_id=sample.problem_id,
+        sample=sample.sample,
+        text=sample.text or "",
+        n_tokens=sample.n_tokens or 0,
+        truncated=bool(sample.truncated),
+        extracted=sample.extracted,
+        correct=sample.correct,
+        reason="",
+        verdicts="{}",
+        reasons="{}",
+        faulty_steps=None,
+        turns=None,
+    )
+
+
+def evaluations(run: Run) -> list[Evaluated]:
+    """In the order of training, the end last; at the end each task has one, the last step's if none is marked so."""
+    found: dict[tuple[str, int | None], Evaluated] = {}
+
+    def at(task: str, step: int | None) -> Evaluated:
+        return found.setdefault((task, step), Evaluated(task, step, [], {}))
+
+    for sample in run.samples:
+        at(sample.task, sample.step).samples.append(sample)
+    for score in run.scores:
+        at(score.task, score.step).given[score.metric] = score.value
+    for task in dict.fromkeys(task for task, _ in found):
+        if (task, None) not in found:
+            last = max(step for of, step in found if of == task and step is not None)
+            found[task, None] = replace(found.pop((task, last)), step=None)
+    return sorted(found.values(), key=lambda one: (one.step is None, one.step or 0))
+
+
+def final(run: Run) -> dict[str, Evaluated]:
+    return {one.task: one for one in evaluations(run) if one.step is None}
+
+
+def require_whole(cells: Cells) -> None:
+    """Raises RefusedError, naming the cell, the task and the problem, if a final evaluation lacks a task or a problem
+    that another has, or has fewer samples of one problem than of others."""
+    finals = {cell_name(cell): final(run) for cell, run in cells.items()}
+    wanted: dict[str, tuple[str, dict[str, None]]] = {}
+    for name, tasks in finals.items():
+        for task, evaluated in tasks.items():
+            first, problems = wanted.setdefault(task, (name, dict.fromkeys(evaluated.problems)))
+            counts = dict.fromkeys(evaluated.problems, 0)
+            for sample in evaluated.samples:
+                counts[sample.problem_id] += 1
+            if counts and min(counts.values()) < max(counts.values()):
+                fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+                raise RefusedError(
+                    f"{name}: has {counts[fewest]} samples of problem {fewest} of {task}, but {counts[most]} of {most}."
+                    " All problems need the same number."
+                )
+            for one, other, lacks in (
+                (name, first, problems.keys() - counts.keys()),
+                (first, name, counts.keys() - problems.keys()),
+            ):
+                if lacks:
+                    raise RefusedError(
+                        f"{one}: has no sample of problem {min(lacks)} of {task}, which {other} has ({len(lacks)} "
+                        "such problems). All cells need the same problems: is a part missing, or were they evaluated "
+                        "on others?"
+                    )
+    for name, tasks in finals.items():
+        if missing := [task for task in wanted if task not in tasks]:
+            raise RefusedError(
+                f"{name}: has no final evaluation on {missing[0]}, which {wanted[missing[0]][0]} has. All cells need "
+                "the same tasks."
+            )
+
+
+def warnings(cells: Cells) -> list[str]:
+    """A sentence for each reason to doubt a comparison of these cells, none of which refuses it."""
+    return [*_unlike_ends(cells), *_unpaired(cells)]
+
+
+def _unlike_ends(cells: Cells) -> list[str]:
+    """A sentence if runs were last evaluated after different steps, as one that was cut off is."""
+    last = {
+        cell_name(cell): max(
+            (
+                step
+                for step in [*(one.step for one in run.samples), *(one.step for one in run.scores)]
+                if step is not None
+            ),
+            default=None,
+        )
+        for cell, run in cells.items()
+    }
+    known = {name: step for name, step in last.items() if step is not None}
+    if len({*known.values()}) < 2:
+        return []
+    fewest, most = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
+    return [
+        f"{fewest} was last evaluated after step {known[fewest]}, {most} after step {known[most]}: these evaluations "
+        "are compared all the same. A run that was cut off must end first"
+    ]
+
+
+def _unpaired(cells: Cells) -> list[str]:
+    """A sentence if an arm lacks a seed that another has."""
+    known = sorted({seed for _, seed in cells if seed is not None})
+    if any(seed is None for _, seed in cells):
+        return []
+    lacking = {arm: [str(seed) for seed in known if (arm, seed) not in cells] for arm, _ in cells}
+    said = [f"{arm} has no seed {few(seeds)}" for arm, seeds in lacking.items() if seeds]
+    remedy = "arms are paired over the seeds that both have. Add the missing runs if they exist"
+    return [f"{'; '.join(said)}: {remedy}"] if said else []
+
+
+def cell_name(cell: tuple[str, int | None]) -> str:
+    arm, seed = cell
+    return arm if seed is None else f"{arm} seed {seed}"
+
+
+def _called(run: Run) -> str:
+    return cell_name((str(run.arm), run.seed))
+
+
+def compared_metric(cells: Cells, asked: str | None, ks: Sequence[int]) -> str:
+    """The full name of the metric by which arms are compared. Raises RefusedError if it is no fraction of every cell,
+    or if none is asked for and none is known to be one of which more is better."""
+    finals = {cell_name(cell): final(run) for cell, run in cells.items()}
+    metrics = {name: {task: one.metrics(ks) for task, one in tasks.items()} for name, tasks in finals.items()}
+    tasks = next(iter(metrics.values()))
+    if asked is None:
+        for task, known in tasks.items():
+            for metric in ("pass@1", *ACCURACIES):
+                if metric in known:
+                    return compared_metric(cells, f"{METRIC_PREFIX}{task}.{metric}", ks)
+        there = [f"{METRIC_PREFIX}{task}.{metric}" for task, known in tasks.items() for metric in known]
+        raise RefusedError(
+            f"which metric compares the arms is not clear: name it with --metric. There are {few(there)}."
+        )
+    task, _, metric = asked.removeprefix(METRIC_PREFIX).rpartition(".")
+    task = task or next(iter(tasks))
+    for name, by_task in metrics.items():
+        value = by_task.get(task, {}).get(metric)
+        if not asked.startswith(METRIC_PREFIX) or value is None:
+            there = [f"{METRIC_PREFIX}{one}.{known}" for one in by_task for known in by_task[one]]
+            raise RefusedError(f"{name}: has no {asked}{nearest(asked, there)} There are {few(there)}.")
+        if not 0 <= value <= 1:
+            raise RefusedError(
+                f"{name}: {asked} is {value:g}, but arms are compared by a fraction in [0, 1] of which more is better. "
+                "Divide percentages by 100, or name another metric with --metric."
+            )
+    return f"{METRIC_PREFIX}{task}.{metric}"
+
+
+def common_ks(cells: Cells) -> list[int]:
+    """The k of pass@k that every final evaluation has samples for; [] where only numbers are known."""
+    numbers = [one.n for run in cells.values() for one in final(run).values() if one.n]
+    return list(ks_of(min(numbers))) if numbers else []

@@ -1,0 +1,62 @@
+"""An MLflow experiment: `mlflow.db#EXPERIMENT`, or an address of a tracking server, `http://host:5000#EXPERIMENT`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.errors import RefusedError, few, nearest
+from harness.shelves.imports.base import Format, Run, beginning
+from harness.shelves.imports.formats.trl import BOOKKEEPING
+from harness.shelves.imports.names import log
+
+_SERVERS = ("http://", "https://", "sqlite://", "postgresql://", "mysql://")
+
+
+def _reads(source: str) -> bool:
+    store = source.partition("#")[0]
+    return store.startswith(_SERVERS) or beginning(store, 16).startswith(b"SQLite format 3")
+
+
+def _read(sources: Sequence[str]) -> list[Run]:
+    return [run for source in sources for run in _runs(source)]
+
+
+def _runs(source: str) -> list[Run]:
+    from mlflow import MlflowClient
+
+    store, _, wanted = source.partition("#")
+    client = MlflowClient(store if store.startswith(_SERVERS) else f"sqlite:///{store}")
+    experiments = {one.name: one for one in client.search_experiments()}
+    if wanted not in experiments:
+        raise RefusedError(
+            f"{source}: no experiment {wanted!r}{nearest(wanted, experiments)} Give {store}#NAME; there are "
+            f"{few(experiments)}."
+        )
+    found = client.search_runs([experiments[wanted].experiment_id], order_by=["attributes.start_time ASC"])
+    if not found:
+        raise RefusedError(f"{source}: the experiment has no runs.")
+    return [_run(source, client, one) for one in found]
+
+
+def _run(source: str, client: Any, found: Any) -> Run:
+    run = Run(source, str(found.info.run_name))
+    if found.info.status != "FINISHED":
+        raise RefusedError(
+            f"{source}: the run {run.name} is {found.info.status}. Let it finish, or delete it in MLflow."
+        )
+    for name in sorted(found.data.metrics):
+        for point in client.get_metric_history(found.info.run_id, name):
+            log(run, point.step, {name: point.value})
+    run.config = {name: _value(text) for name, text in found.data.params.items()}
+    return run
+
+
+def _value(text: str) -> Any:
+    """MLflow keeps settings as text."""
+    return int(text) if text.isdecimal() else text
+
+
+MLFLOW = Format(
+    "mlflow", "mlflow.db#EXPERIMENT, or the address of a tracking server with #EXPERIMENT", _reads, _read, BOOKKEEPING
+)

@@ -1,0 +1,226 @@
+"""Tables of your own, as CSV, JSONL or Parquet: a row for each graded sample, or for each number.
+
+By problem: `correct` and `problem`, and where there are several `arm`, `seed`, `task`, `sample`, `step`; if known
+`tokens`, `text`, and `prompt` and `answer` of the problem. By metric: `metric` and `value`, and `arm`, `seed`, `task`,
+`step`. Columns `config.<knob>` hold the settings of the run that the row is of.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.errors import RefusedError, few, nearest, shown
+from harness.records.scores import content_of
+from harness.shelves.imports.base import RESULTS, Format, Run, Sample, Score, beginning
+from harness.shelves.imports.names import OURS, metric_name
+
+BY_PROBLEM = ("arm", "seed", "task", "problem", "sample", "correct", "tokens", "step", "text", "prompt", "answer")
+BY_METRIC = ("arm", "seed", "task", "metric", "value", "step")
+CONFIG = "config."
+_TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+
+Row = dict[str, Any]
+Numbered = tuple[int, Row]
+"""A row with its number in the file, as an editor counts lines."""
+
+
+def _reads(source: str) -> bool:
+    path = Path(source.lower())
+    if path.suffix == ".parquet":
+        return beginning(source, 4) == b"PAR1"
+    first = beginning(source, 65536).partition(b"\n")[0].decode("utf-8", errors="replace")
+    if path.suffix == ".csv":
+        columns = [one.strip(' "') for one in first.strip().lstrip("\ufeff").split(",")]
+    elif path.suffix == ".jsonl":
+        try:
+            row = json.loads(first)
+        except ValueError:
+            return False
+        columns = list(row) if isinstance(row, dict) else []
+    else:
+        return False
+    return "correct" in columns or {"metric", "value"} <= {*columns} or {"arm", "seed"} <= {*columns}
+
+
+def _read(sources: Sequence[str]) -> list[Run]:
+    return [run for source in sources for run in _runs(source)]
+
+
+def _runs(source: str) -> list[Run]:
+    rows = [*_ROWS[Path(source.lower()).suffix](source)]
+    if not rows:
+        raise RefusedError(f"{source}: holds no rows.")
+    columns = [*dict.fromkeys(name for _, row in rows for name in row)]
+    by_problem = "correct" in columns or ("problem" in columns and "metric" not in columns)
+    if by_problem and "metric" in columns:
+        raise RefusedError(
+            f"{source}: has the columns correct and metric. Give a table by problem ({', '.join(BY_PROBLEM)}) or by "
+            f"metric ({', '.join(BY_METRIC)})."
+        )
+    for needed in ("problem", "correct") if by_problem else ("metric", "value"):
+        if needed not in columns:
+            raise RefusedError(
+                f"{source}: has no column {needed}{nearest(needed, columns)} It has {few(columns)}. Columns are "
+                f"{', '.join(BY_PROBLEM)}, or {', '.join(BY_METRIC)}."
+            )
+    table = _Table(source, {*columns})
+    for number, row in rows:
+        (table.add_sample if by_problem else table.add_score)(number, row)
+    return [*table.runs.values()]
+
+
+class _Table:
+    """Gathers the rows of one file by run."""
+
+    def __init__(self, source: str, columns: set[str]) -> None:
+        self.source, self.columns = source, columns
+        self.runs: dict[tuple[str | None, int | None], Run] = {}
+        self._first: dict[tuple[Any, ...], int] = {}
+
+    def add_sample(self, number: int, row: Row) -> None:
+        run = self._run_of(number, row)
+        task, problem = self._task(number, row), str(self._value(number, row, "problem"))
+        sample, step = self._whole(number, row, "sample"), self._whole(number, row, "step")
+        correct = _TRUTH.get(str(self._value(number, row, "correct")).strip().lower())
+        if correct is None:
+            raise self._refused(number, "correct", row["correct"], "must be true, false, 1 or 0")
+        self._require_new(number, (run.arm, run.seed, task, step, problem, sample))
+        text, prompt, answer = (
+            None if row.get(name) is None else str(row[name]) for name in ("text", "prompt", "answer")
+        )
+        run.samples.append(
+            Sample(
+                *(task, problem, sample or 0, correct, step, self._whole(number, row, "tokens")),
+                text=text,
+                prompt=prompt,
+                answer=answer,
+                content=content_of(prompt, answer or "") if prompt else None,
+            )
+        )
+
+    def add_score(self, number: int, row: Row) -> None:
+        run = self._run_of(number, row)
+        task, metric = self._task(number, row), str(self._value(number, row, "metric"))
+        step, given = self._whole(number, row, "step"), self._value(number, row, "value")
+        try:
+            value = float(given)
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise self._refused(number, "value", given, "must be a finite number")
+        self._require_new(number, (run.arm, run.seed, task, step, metric))
+        if step is not None and metric in _OF_STEPS:
+            run.steps.setdefault(step, {})[metric] = value
+        else:
+            run.scores.append(Score(task, metric_name(metric), value, step))
+
+    def _run_of(self, number: int, row: Row) -> Run:
+        arm = str(self._value(number, row, "arm")) if "arm" in self.columns else None
+        seed = self._whole(number, row, "seed")
+        run = self.runs.setdefault((arm, seed), Run(self.source, Path(self.source).stem, arm, seed))
+        for name in sorted(one for one in self.columns if one.startswith(CONFIG)):
+            knob, value = name.removeprefix(CONFIG), row.get(name)
+            if run.config.setdefault(knob, value) != value:
+                raise self._refused(number, name, value, f"is {shown(run.config[knob])} in another row of the same run")
+        return run
+
+    def _task(self, number: int, row: Row) -> str:
+        return str(self._value(number, row, "task")) if "task" in self.columns else RESULTS
+
+    def _value(self, number: int, row: Row, column: str) -> Any:
+        value = row.get(column)
+        if value is None or value == "" or value != value:  # NaN
+            raise RefusedError(
+                f"{self.source}, row {number}, column {column}: is empty. Every row needs a value there."
+            )
+        return value
+
+    def _whole(self, number: int, row: Row, column: str) -> int | None:
+        """A whole number from 0; None where the table has no such column."""
+        if column not in self.columns:
+            return None
+        given = self._value(number, row, column)
+        try:
+            value = float(given)
+        except (TypeError, ValueError):
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0 and value == int(value)):
+            raise self._refused(number, column, given, "must be a whole number from 0")
+        return int(value)
+
+    def _require_new(self, number: int, key: tuple[Any, ...]) -> None:
+        first = self._first.setdefault(key, number)
+        if first != number:
+            kinds = [one for one in ("arm", "seed", "task", "sample", "step") if one not in self.columns]
+            also = f" If they differ, add the column that says so: {' or '.join(kinds)}." if kinds else ""
+            known = ", ".join(str(one) for one in key if one is not None)
+            raise RefusedError(f"{self.source}, row {number}: has the same key as row {first} ({known}).{also}")
+
+    def _refused(self, number: int, column: str, given: object, rule: str) -> RefusedError:
+        return RefusedError(f"{self.source}, row {number}, column {column}: is {shown(given)}, but {rule}.")
+
+
+_OF_STEPS = frozenset(OURS.values())
+"""Metrics that a table with steps gives of training, under the names of steps.jsonl."""
+
+
+def _csv_rows(source: str) -> Iterator[Numbered]:
+    with Path(source).open(encoding="utf-8-sig", newline="") as handle:
+        rows = csv.DictReader(handle, skipinitialspace=True)
+        try:
+            for row in rows:
+                if None in row or None in row.values():
+                    raise RefusedError(
+                        f"{source}, row {rows.line_num}: has {'more' if None in row else 'fewer'} values than the "
+                        f"{len(rows.fieldnames or [])} columns."
+                    )
+                yield rows.line_num, row
+        except UnicodeDecodeError as error:  # the file is decoded ahead of the rows, so none can be named
+            raise RefusedError(f"{source}: is not UTF-8 text ({error}). Save it as UTF-8.") from None
+        except csv.Error as error:
+            raise RefusedError(f"{source}, row {rows.line_num}: is not CSV ({error}).") from None
+
+
+def _jsonl_rows(source: str) -> Iterator[Numbered]:
+    with Path(source).open("rb") as handle:
+        for number, line in enumerate(handle, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise RefusedError(f"{source}, row {number}: is no JSON ({error}).") from None
+            if not isinstance(row, dict):
+                raise RefusedError(f"{source}, row {number}: is {shown(row)}, but must be a JSON object.")
+            yield number, row
+
+
+def _parquet_rows(source: str) -> Iterator[Numbered]:
+    from harness.records.files import DamagedRecordError
+    from harness.records.tables import read_parquet
+
+    try:
+        rows = read_parquet(Path(source)).to_pylist()
+    except DamagedRecordError:
+        raise RefusedError(f"{source}: is not a complete Parquet file. Write it again.") from None
+    yield from enumerate(rows, start=1)
+
+
+_ROWS: dict[str, Callable[[str], Iterator[Numbered]]] = {
+    ".csv": _csv_rows,
+    ".jsonl": _jsonl_rows,
+    ".parquet": _parquet_rows,
+}
+
+TABLE = Format(
+    "table",
+    "CSV, JSONL or Parquet of your own, a row a sample (arm, seed, task, problem, sample, correct) or a number (arm, "
+    "seed, metric, value)",
+    _reads,
+    _read,
+)

@@ -1,0 +1,39 @@
+"""TensorBoard's event files, `events.out.tfevents.*`: a run for each folder. Needs pip install -e '.[tensorboard]'."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import RefusedError
+from harness.shelves.imports.base import Format, Run
+from harness.shelves.imports.formats.trl import BOOKKEEPING
+from harness.shelves.imports.names import log
+
+
+def _reads(source: str) -> bool:
+    return "tfevents" in Path(source).name and Path(source).is_file()
+
+
+def _read(sources: Sequence[str]) -> list[Run]:
+    """Files of one folder are one run, as TensorBoard has it: a start that goes on writes another file."""
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    except ImportError:
+        raise RefusedError(
+            "TensorBoard's files are read by its own package, which is missing: pip install -e '.[tensorboard]'."
+        ) from None
+    runs = []
+    for folder, source in {Path(source).parent: source for source in reversed(sources)}.items():
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        run = Run(source, folder.name)
+        for name in events.Tags()["scalars"]:
+            for event in events.Scalars(name):
+                log(run, event.step, {name: event.value})
+        if not run.steps and not run.scores:
+            raise RefusedError(f"{source}: holds no scalar. Only runs that log scalars can be imported.")
+        runs.append(run)
+    return runs[::-1]
+
+
+TENSORBOARD = Format("tensorboard", "event files of TensorBoard, a run a folder", _reads, _read, BOOKKEEPING)

@@ -1,0 +1,108 @@
+"""W&B's CSV exports, written by hand from its documentation and not tried on files of its own.
+
+Of a chart ("Export as CSV"): `Step`, and for each run `<run> - <metric>`, with `__MIN` and `__MAX` beside it. Of the
+table of runs: `Name`, `State`, then settings and summaries by their names, a row a run.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import RefusedError
+from harness.shelves.imports.base import Format, Run, Score, beginning
+from harness.shelves.imports.formats.trl import BOOKKEEPING
+from harness.shelves.imports.names import OURS, log, score_of
+
+_STEPS = ("Step", "train/global_step", "global_step", "trainer/global_step")
+_OF_RUNS = ("Name", "State")
+_NO_SETTINGS = frozenset(
+    {
+        *OURS,
+        "Name",
+        "State",
+        "Notes",
+        "User",
+        "Tags",
+        "Created",
+        "Runtime",
+        "Sweep",
+        "ID",
+        "Group",
+        "Job Type",
+        "Updated",
+    }
+) - {"learning_rate"}  # a setting of that name; what was logged is train/learning_rate
+
+
+def _reads(source: str) -> bool:
+    if Path(source).suffix.lower() != ".csv":
+        return False
+    columns = next(csv.reader([beginning(source, 65536).decode("utf-8-sig", errors="replace").partition("\n")[0]]), [])
+    return {*_OF_RUNS} <= {*columns} or (columns[:1] != [] and columns[0] in _STEPS and " - " in "".join(columns))
+
+
+def _read(sources: Sequence[str]) -> list[Run]:
+    return [run for source in sources for run in _runs(source)]
+
+
+def _runs(source: str) -> list[Run]:
+    with Path(source).open(encoding="utf-8-sig", newline="") as handle:
+        rows = [*csv.reader(handle)]
+    columns, *values = rows
+    for number, row in enumerate(values, start=2):
+        if len(row) != len(columns):
+            raise RefusedError(f"{source}, row {number}: has {len(row)} values for {len(columns)} columns.")
+    return _of_runs(source, columns, values) if columns[0] not in _STEPS else _of_chart(source, columns, values)
+
+
+def _of_chart(source: str, columns: list[str], rows: list[list[str]]) -> list[Run]:
+    runs: dict[str, Run] = {}
+    for place, column in enumerate(columns[1:], start=1):
+        name, dash, metric = column.rpartition(" - ")
+        if not dash or metric.endswith(("__MIN", "__MAX")):
+            continue
+        run = runs.setdefault(name, Run(source, name))
+        for number, row in enumerate(rows, start=2):
+            if row[place]:  # a run logs at steps of its own
+                log(
+                    run,
+                    int(_number(source, number, columns[0], row[0])),
+                    {metric: _number(source, number, column, row[place])},
+                )
+    return [*runs.values()]
+
+
+def _of_runs(source: str, columns: list[str], rows: list[list[str]]) -> list[Run]:
+    runs = []
+    for number, row in enumerate(rows, start=2):
+        fields = dict(zip(columns, row, strict=True))
+        if fields["State"] != "finished":
+            raise RefusedError(
+                f"{source}, row {number}, column State: is {fields['State']!r}. Leave out runs that have not finished."
+            )
+        run = Run(source, fields["Name"])
+        for name, text in fields.items():
+            if (found := score_of(name)) is not None and text:
+                run.scores.append(Score(*found, _number(source, number, name, text)))
+            elif name not in _NO_SETTINGS and not name.startswith("train/"):
+                run.config[name] = int(text) if text.isdecimal() else text
+        runs.append(run)
+    return runs
+
+
+def _number(source: str, row: int, column: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise RefusedError(f"{source}, row {row}, column {column}: is {text!r}, but must be a number.") from None
+
+
+WANDB = Format(
+    "wandb",
+    "CSV exports of W&B, of a chart or the table of runs (untried on files of its own)",
+    _reads,
+    _read,
+    BOOKKEEPING,
+)

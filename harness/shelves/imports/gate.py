@@ -1,0 +1,107 @@
+"""The gate over settings that other tools recorded: arms differ in declared knobs only, seeds of an arm in none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import GateError, RefusedError, shown
+from harness.plan.gate import ABSENT, EVALUATION, covered
+from harness.settings import dotted
+from harness.shelves.imports.cells import Cells, cell_name
+from harness.shelves.imports.sources import Pattern
+
+
+@dataclass(frozen=True)
+class Checked:
+    """differs: declared knobs in which arms differ. varied: by arm their values. passed_over: settings that
+    may differ, since they only say what a run is called. without: the cells whose settings are not known; with any of
+    them nobody can say that the gate holds."""
+
+    differs: list[str]
+    varied: dict[str, dict[str, Any]]
+    passed_over: frozenset[str]
+    without: list[str]
+
+    @property
+    def ok(self) -> bool | None:
+        return None if self.without else True
+
+
+def read_configs(cells: Cells, text: str) -> None:
+    """Add the settings of YAML or JSON files whose paths say the arm and the seed. Raises RefusedError for a cell
+    without one, and for a file that holds something else."""
+    from evals.yaml_file import load_yaml
+
+    pattern = Pattern(text)
+    start = Path("/") if text.startswith("/") else Path()
+    for path in sorted(start.glob(pattern.as_glob.removeprefix("/"))):
+        names = pattern.names(str(path))
+        for (arm, seed), run in cells.items():
+            if names is not None and names.arm in (None, arm) and names.seed in (None, seed):
+                run.config |= dotted(load_yaml(path))
+    without = [cell_name(cell) for cell, run in cells.items() if not run.config]
+    if without:
+        raise RefusedError(f"--configs {text}: matches no file of {without[0]}. Each cell needs one.")
+
+
+def check_configs(
+    cells: Cells, ablate: Sequence[str], co_changes: Mapping[str, str], bookkeeping: Collection[str]
+) -> Checked:
+    """Compare the settings of all cells, knob by knob. bookkeeping: last parts of names that are passed over.
+
+    Raises GateError, which names every knob with its values: one in which arms differ undeclared, one of the evaluation
+    in which any two cells differ, declared or not, and one in which seeds of an arm differ without a reason.
+    """
+    known = {cell: run.config for cell, run in cells.items() if run.config}
+    without = [cell_name(cell) for cell in cells if cell not in known]
+    knobs = dict.fromkeys(knob for config in known.values() for knob in config)
+    differs, violations = [], {}
+    passed_over = frozenset(knob for knob in knobs if knob.rpartition(".")[2] in bookkeeping)
+    for knob in (knob for knob in knobs if knob not in passed_over):
+        values = {cell: config.get(knob, ABSENT) for cell, config in known.items()}
+        first = next(iter(values.values()))
+        if all(value == first for value in values.values()):
+            continue
+        by_arm = {arm: [value for (of, _), value in values.items() if of == arm] for arm, _ in known}
+        one_each = all(value == of_arm[0] for of_arm in by_arm.values() for value in of_arm)
+        declared = covered(knob, [*co_changes, *(ablate if one_each else ())])
+        if knob.startswith(EVALUATION) or not declared:
+            violations[knob] = (
+                {arm: of_arm[0] for arm, of_arm in by_arm.items()}
+                if one_each
+                else {cell_name(cell): value for cell, value in values.items()}
+            )
+        else:
+            differs.append(knob)
+    if violations:
+        raise GateError(_message(violations))
+    varied = {arm: {knob: config.get(knob, ABSENT) for knob in differs} for (arm, _), config in reversed(known.items())}
+    return Checked(differs, varied, passed_over, without)
+
+
+def _message(violations: Mapping[str, Mapping[str, Any]]) -> str:
+    measured = {knob: by for knob, by in violations.items() if knob.startswith(EVALUATION)}
+    undeclared = {knob: by for knob, by in violations.items() if knob not in measured}
+    parts = []
+    if undeclared:
+        parts.append(
+            "The gate refuses: runs differ in settings that are not declared, so a difference could not be "
+            f"attributed.\n{_lines(undeclared)}\nDeclare each with --ablate KNOB if it is what the arms are about, or "
+            "give its reason with --co-change KNOB=WHY."
+        )
+    if measured:
+        parts.append(
+            "The gate refuses: runs were measured differently, so a difference could come from the evaluation alone, "
+            f"declared or not.\n{_lines(measured)}\nEvaluate all of them alike."
+        )
+    return "\n".join(parts)
+
+
+def _lines(violations: Mapping[str, Mapping[str, Any]]) -> str:
+    return "\n".join(
+        f"  {knob}: " + ", ".join(f"{who} = {shown(value)}" for who, value in by.items())
+        for knob, by in violations.items()
+    )

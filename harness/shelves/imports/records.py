@@ -1,0 +1,265 @@
+"""Writes the records of imported runs: those that `bench run` writes, without what nobody knows.
+
+A cell has no digest of weights and no number of generated tokens; its provenance is the file it comes from; its
+spec.json holds the settings that were given, under `imported`; its samples have the columns that their source knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evals.metrics import metric_facts
+from harness.config.hashing import digest
+from harness.errors import RefusedError, UnknownNameError, few, nearest
+from harness.records import CellRecord, SweepRecord, cell_directory_name, read_sweep
+from harness.records.cell import STARTS_FILE
+from harness.records.files import append_jsonl, file_name, write_folder, write_json
+from harness.records.looks import Evaluation
+from harness.records.scores import Matching
+from harness.records.sweep import CellEntry, Gate, MetricFacts
+from harness.shelves.imports.base import Run
+from harness.shelves.imports.cells import (
+    Cells,
+    Evaluated,
+    common_ks,
+    compared_metric,
+    evaluations,
+    final,
+    gathered,
+    warnings,
+)
+from harness.shelves.imports.gate import Checked, check_configs, read_configs
+from harness.shelves.imports.sources import Pattern, read_sources, settle_names
+
+QUESTION = "Do these arms, made elsewhere, differ?"
+PROFILE = "imported"
+ITS_OWN_MODEL = "its own model"
+"""What arms evaluate where no seed of training is known: each is one model, and problems are what is replicated."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """name: that of the records. sources: files, folders, addresses and patterns. command: for captions. format: None
+    to recognise it. runs: the pattern of runs' names. arm, seed: of runs that do not say theirs. configs: the pattern
+    of files of settings. baseline: None for the first arm; metric: None for the first accuracy. ablate, co_changes: as
+    in a sweep file."""
+
+    name: str
+    sources: Sequence[str]
+    command: str = ""
+    format: str | None = None
+    runs: str | None = None
+    arm: str | None = None
+    seed: int | None = None
+    configs: str | None = None
+    question: str = QUESTION
+    baseline: str | None = None
+    metric: str | None = None
+    margin_pp: float = 1.0
+    alpha: float = 0.05
+    ablate: Sequence[str] = ()
+    co_changes: Mapping[str, str] = field(default_factory=dict)
+
+
+def import_sweep(folder: Path, request: Request) -> SweepRecord:
+    """Read the sources and write their records. Raises RefusedError for sources that are not what their tools write,
+    partial or contradictory, and as `write_imported`; GateError as `check_configs`."""
+    runs, formats = read_sources(request.sources, request.format)
+    settle_names(runs, None if request.runs is None else Pattern(request.runs), request.arm, request.seed)
+    cells, matching = gathered(runs)
+    if request.configs is not None:
+        read_configs(cells, request.configs)
+    bookkeeping = frozenset[str]().union(*(one.bookkeeping for one in formats))
+    checked = check_configs(cells, request.ablate, request.co_changes, bookkeeping)
+    return write_imported(folder, cells, request, checked, matching)
+
+
+def write_imported(
+    folder: Path, cells: Cells, request: Request, checked: Checked, matching: Mapping[str, Matching]
+) -> SweepRecord:
+    """Write the sweep in the place of an earlier import, whose looks stay.
+
+    Raises RefusedError if something else than an import has the folder's name, for an unknown baseline, and as
+    `compared_metric`.
+    """
+    earlier = _earlier(folder)
+    arms = {arm: file_name(arm) for arm, _ in cells}
+    if len({*arms.values()}) < len(arms):
+        raise RefusedError(f"two arms have one name once what no folder can be called is left out: {few(arms)}.")
+    baseline = next(iter(arms)) if request.baseline is None else request.baseline
+    if baseline not in arms:
+        raise RefusedError(
+            f"--baseline is {baseline!r}, which no run is of{nearest(baseline, arms)} There are {few(arms)}."
+        )
+    ks = common_ks(cells)
+    metric = compared_metric(cells, request.metric, ks)
+    tasks = [*final(next(iter(cells.values())))]
+    seeds = sorted({seed or 0 for _, seed in cells})
+    over_problems = all(seed is None for _, seed in cells) and all(
+        one.samples for run in cells.values() for one in final(run).values()
+    )
+    entries = []
+    for (arm, seed), run in cells.items():
+        content = digest({"arm": arms[arm], "seed": seed, **asdict(run)})
+        entries.append(
+            CellEntry(
+                arm=arms[arm],
+                seed=seed or 0,
+                hash=content,
+                dir=cell_directory_name(arms[arm], seed or 0, content),
+                origin={"imported_from": run.source},
+            )
+        )
+    n_samples = max((one.n for run in cells.values() for one in final(run).values()), default=0)
+    others = [arm for arm in arms.values() if arm != arms[baseline]]
+    sweep = SweepRecord(
+        path=folder,
+        kind="sweep",
+        name=request.name,
+        question=request.question,
+        profile=PROFILE,
+        command=request.command,
+        checkpoint=ITS_OWN_MODEL if over_problems else None,
+        arms=[*arms.values()],
+        baseline=arms[baseline],
+        metric=metric,
+        metrics=_facts(cells, ks),
+        margin_pp=request.margin_pp,
+        alpha=request.alpha,
+        seeds=seeds,
+        ablate=[*request.ablate],
+        co_changes=dict(request.co_changes),
+        varied={arms[arm]: checked.varied.get(arm, {}) for arm in arms},
+        cell_entries=entries,
+        tasks=tasks,
+        k=ks,
+        gate=Gate(ok=checked.ok, differs=checked.differs),
+        warnings=[
+            *([_unknown_settings(checked.without, len(cells))] if checked.without else []),
+            *warnings(cells),
+        ],
+        budget_tokens=None,
+        asks=digest([request.name, [*arms.values()], baseline, metric]),
+        contrasts=[digest([*sorted([arm, arms[baseline]]), metric]) for arm in others],
+        evaluation=Evaluation(samples=n_samples) if n_samples else None,
+        held_out={task: len(one.problems) for task, one in final(next(iter(cells.values()))).items() if one.samples},
+        looks=[] if earlier is None else earlier.looks,
+        matching=dict(matching) if len(cells) > 1 else {},
+    )
+
+    def write(aside: Path) -> None:
+        for entry, run in zip(entries, cells.values(), strict=True):
+            path = aside / "cells" / entry.dir
+            path.mkdir(parents=True)
+            cell = CellRecord(path, entry.arm, entry.seed, entry.hash)
+            settings = {"config": run.config, "passed_over": sorted(checked.passed_over)}
+            write_json(
+                path / "spec.json", {"imported": settings} | ({"checkpoint": entry.arm} if over_problems else {})
+            )
+            _write_cell(cell, run, ks)
+        sweep.model_copy(update={"path": aside}).write()
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    write_folder(folder, write, replaces=True)
+    return read_sweep(folder)
+
+
+def _unknown_settings(without: Sequence[str], n_cells: int) -> str:
+    of_which = "any run" if len(without) == n_cells else few(without)
+    return (
+        f"no settings are known of {of_which}: nothing shows that arms differ only in what they should differ in. Give "
+        "them in columns config.<knob> or with --configs"
+    )
+
+
+def _earlier(folder: Path) -> SweepRecord | None:
+    if not folder.exists():
+        return None
+    if (folder / "sweep.json").is_file():
+        known = read_sweep(folder)
+        if known.is_imported:
+            return known
+    raise RefusedError(f"{folder}: is there already, and was not made by `bench import`. Take another name.")
+
+
+def _facts(cells: Cells, ks: Sequence[int]) -> dict[str, MetricFacts]:
+    """What is known of every metric; a foreign one compares arms if all its values are fractions."""
+    values: dict[str, list[float]] = {}
+    for run in cells.values():
+        for one in evaluations(run):
+            for name, value in one.metrics(ks if one.n >= max(ks, default=0) else ()).items():
+                values.setdefault(name, []).extend([] if value is None else [value])
+    return {name: _facts_of(name, some) for name, some in values.items()}
+
+
+def _facts_of(name: str, values: Sequence[float]) -> MetricFacts:
+    try:
+        return MetricFacts(**metric_facts(name))
+    except UnknownNameError:
+        is_fraction = all(0 <= value <= 1 for value in values)
+        return MetricFacts(
+            unit="fraction" if is_fraction else "as given",
+            better="more" if is_fraction else None,
+            compares_arms=is_fraction,
+        )
+
+
+def _write_cell(cell: CellRecord, run: Run, ks: Sequence[int]) -> None:
+    """All but spec.json."""
+    append_jsonl(cell.path / STARTS_FILE, [{"epoch": 0, "from_step": 0, "imported_from": run.source}])
+    last = max(run.steps, default=max((one.step or 0 for one in evaluations(run)), default=0))
+    if run.steps:
+        append_jsonl(cell.path / "steps.jsonl", ({"step": step, **run.steps[step]} for step in sorted(run.steps)))
+    found = evaluations(run)
+    append_jsonl(cell.scores, (_score_row(one, last, ks) for one in found))
+    if run.samples:
+        _write_samples(cell, found, last)
+    cell.write_status(
+        "done", flags=[], step=last, steps=last, logged_steps=len(run.steps), generated_tokens=None,
+        records=cell.count_finished(),
+    )  # fmt: skip
+
+
+def _score_row(one: Evaluated, last: int, ks: Sequence[int]) -> dict[str, Any]:
+    of_samples = {"n_problems": len(one.problems), "n_samples": one.n} if one.samples else {}
+    return {
+        "step": last if one.step is None else one.step,
+        "final": one.step is None,
+        "task": one.task,
+        "generated_tokens": None,
+        "metrics": one.metrics([k for k in ks if k <= one.n]),
+        **of_samples,
+    }
+
+
+def _write_samples(cell: CellRecord, found: Sequence[Evaluated], last: int) -> None:
+    """evals.parquet with the columns that are known of every sample, and problems.jsonl where prompts are."""
+    import pyarrow
+    import pyarrow.parquet
+
+    samples = [(one, sample) for one in found for sample in one.samples]
+    columns: dict[str, list[Any]] = {
+        "step": [last if one.step is None else one.step for one, _ in samples],
+        "final": [one.step is None for one, _ in samples],
+        **{
+            name: [getattr(sample, name) for _, sample in samples]
+            for name in ("task", "problem_id", "sample", "text", "n_tokens", "truncated", "correct")
+        },
+    }
+    known = {name: values for name, values in columns.items() if None not in values}
+    if any(sample.extracted is not None for _, sample in samples):
+        known["extracted"] = [sample.extracted for _, sample in samples]
+    pyarrow.parquet.write_table(pyarrow.table(known), cell.evals, compression="zstd", write_page_checksum=True)
+    asked = {(s.task, s.problem_id): s for _, s in samples if s.prompt is not None or s.content is not None}
+    if asked:
+        append_jsonl(
+            cell.path / "problems.jsonl",
+            (
+                {"task": task, "split": "test", "problem_id": problem}
+                | {"prompt": s.prompt or "", "answer": s.answer or "", "content": s.content}
+                for (task, problem), s in asked.items()
+            ),
+        )

@@ -1,0 +1,110 @@
+"""What a probe found, as the document that is saved, printed and read by programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.records.files import write_atomic, write_json
+from harness.run.provenance import provenance
+from harness.shelves.probe.design import Design, Point
+from harness.shelves.probe.measure import Measurement
+from harness.shelves.probe.moments import (
+    InnerProducts,
+    Interval,
+    Statistics,
+    exponential,
+    reference_statistics,
+    statistics,
+)
+
+
+def findings(design: Design, measurement: Measurement) -> dict[str, Any]:
+    """The document: {"name", "question", "profile", "model", "reference", "baseline", "points"}.
+
+    `points` has a row for each objective at each point; intervals are {"value", "low", "high"}, null where noise leaves
+    nothing to be said. What compares with the baseline is null for the baseline itself.
+    """
+    spec = design.reference
+    norm, noise = _reference(measurement)
+    return {
+        "name": design.file.name,
+        "question": design.file.question,
+        "profile": design.profile,
+        "seed": design.file.seed,
+        "model": {"source": spec.model.source, "weights": measurement.weights_digest},
+        "reference": {
+            "completions": spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt,
+            "mean_reward": measurement.mean_reward,
+            "norm": norm,
+            "noise_to_signal": noise,
+        },
+        "baseline": design.baseline,
+        "points": [
+            row
+            for point, by_objective in measurement.points.items()
+            for row in _rows(point, by_objective, design.baseline)
+        ],
+    }
+
+
+def write_findings(folder: Path, document: dict[str, Any], measurement: Measurement) -> None:
+    """probe.json, provenance.json, and estimates.parquet, a row for each gradient estimate, in a folder that exists."""
+    write_json(folder / "probe.json", document)
+    write_json(folder / "provenance.json", provenance())
+    table = pa.Table.from_pylist(estimate_rows(measurement))
+    write_atomic(folder / "estimates.parquet", lambda aside: pq.write_table(table, aside))
+
+
+def estimate_rows(measurement: Measurement) -> list[dict[str, Any]]:
+    """{"objective", "group_size", "batch_size", "estimate", "norm", "cosine"}; the cosine is to the reference."""
+    norm, _ = _reference(measurement)
+    rows = []
+    for point, by_objective in measurement.points.items():
+        for name, products in by_objective.items():
+            along = zip(products.norms.tolist(), products.with_reference.mean(1).tolist(), strict=True)
+            rows += [
+                {
+                    "objective": name,
+                    **point._asdict(),
+                    "estimate": index,
+                    "norm": length,
+                    "cosine": None if norm is None else product / (length * norm) if length else 0.0,
+                }
+                for index, (length, product) in enumerate(along)
+            ]
+    return rows
+
+
+def _reference(measurement: Measurement) -> tuple[float | None, float | None]:
+    """Norm of the reference gradient, and its noise."""
+    return reference_statistics(measurement.reference) or (None, None)
+
+
+def _rows(point: Point, by_objective: dict[str, InnerProducts], baseline: str) -> list[dict[str, Any]]:
+    measured = {name: statistics(products) for name, products in by_objective.items()}
+    return [
+        {
+            "objective": name,
+            **point._asdict(),
+            "estimates": len(by_objective[name].norms),
+            "cosine": found.cosine.interval()._asdict(),
+            "noise_to_signal": exponential(found.noise_to_signal.log().interval())._asdict(),
+            "estimate_cosine": found.estimate_cosine.interval()._asdict(),
+            "mean_norm": exponential(found.mean_norm.log().interval())._asdict(),
+            **_compared(found, None if name == baseline else measured[baseline]),
+        }
+        for name, found in measured.items()
+    ]
+
+
+def _compared(found: Statistics, baseline: Statistics | None) -> dict[str, Any]:
+    """By how much the cosine exceeds the baseline's, and the noise as a multiple of the baseline's."""
+    if baseline is None:
+        return {"cosine_difference": None, "noise_ratio": None}
+    difference: Interval = (found.cosine - baseline.cosine).interval()
+    ratio = exponential((found.noise_to_signal.log() - baseline.noise_to_signal.log()).interval())
+    return {"cosine_difference": difference._asdict(), "noise_ratio": ratio._asdict()}

@@ -1,0 +1,191 @@
+"""Runs a probe: draws completions at frozen weights and measures every objective's gradient estimates on them.
+
+Completions that gradient estimates are made of, drawn once for all objectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from evals.tasks.base import Problem
+from harness.config.run_spec import RunSpec
+from harness.engines.base import Engine, make_engine
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel, weights_digest
+from harness.models.start import StartingPoint
+from harness.random_keys import random_key
+from harness.run.data_checks import require_room_for_completions
+from harness.run.learning.rewards import Rollouts
+from harness.run.prompts import training_prompts
+from harness.shelves.probe.design import REFERENCE_PARTS, Design, Point
+from harness.shelves.probe.gradients import TokenWeights, gradients, token_weights
+from harness.shelves.probe.moments import Array, InnerProducts, Tally, gram
+from harness.training.batch import Batch
+from harness.training.checkpoint import load_latest
+from harness.training.sequences import Scorer, Scores
+
+# Pools of different steps share no draw: the reference is independent of what is compared with it.
+_REFERENCE_STEP, _ESTIMATES_STEP = 0, 1
+
+OnProgress = Callable[[int, int, str], None]
+"""Is told how many completions have been differentiated, of how many, and for what."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the policy is, and the inner products of all gradients."""
+
+    weights_digest: str
+    mean_reward: float
+    """The mean over the completions behind the reference gradient."""
+    reference: Array
+    """[M, M] inner products of the reference estimates."""
+    points: dict[Point, dict[str, InnerProducts]]
+
+
+def measure(design: Design, policy: LanguageModel, on_progress: OnProgress) -> Measurement:
+    """Everything that the design asks for, at the weights of the policy, which stay as they are.
+
+    Raises RefusedError if no completion can be scored.
+    """
+    return _Probe(design, policy, on_progress).run()
+
+
+def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
+    """The spec's model, with the weights of the newest checkpoint in a cell's folder where one is given.
+
+    Raises RefusedError for a model or a cell that is not there, or that does not fit the other or the prompts.
+    """
+    policy = StartingPoint().get(spec, spec.model.source)
+    if cell is not None:
+        checkpoint = load_latest(cell / "checkpoints")
+        if checkpoint is None:
+            raise RefusedError(
+                f"--cell {cell}: no complete checkpoint in {cell / 'checkpoints'}. Give the folder of a cell, as "
+                "`bench status SWEEP --json` names it."
+            )
+        if checkpoint.is_start:
+            raise RefusedError(
+                f"--cell {cell}: its newest checkpoint is that of its start, before any training. Leave --cell out to "
+                "measure at model.source, or let `bench run` train the cell further."
+            )
+        if any(".lora_A." in name for name in checkpoint.weights):
+            raise RefusedError(
+                f"--cell {cell}: its checkpoints hold adapters (model.lora), but a probe measures the gradient of all "
+                "weights. Give a cell without model.lora."
+            )
+        try:
+            policy.model.load_state_dict(checkpoint.weights)
+        except RuntimeError:
+            raise RefusedError(
+                f"--cell {cell}: its weights do not fit model.source {spec.model.source}. Set model.source to the one "
+                f"in {cell / 'spec.json'}."
+            ) from None
+    require_room_for_completions(spec, policy)
+    return policy
+
+
+class _Probe:
+    def __init__(self, design: Design, policy: LanguageModel, on_progress: OnProgress) -> None:
+        self._design, self._policy, self._report = design, policy, on_progress
+        # They are drawn with replacement, so any number of them will do.
+        rollout = design.reference.rollout.model_copy(update={"prompts_per_step": 1})
+        self._problems: Sequence[Problem] = training_prompts(
+            design.reference.model_copy(update={"rollout": rollout}), {}
+        )
+        of_points = design.file.completions * len(design.points) * len(design.file.objectives)
+        self._total = _completions(design.reference) + of_points
+        self._done = 0
+
+    def run(self) -> Measurement:
+        spec = self._design.reference
+        pool = draw_pool(spec, spec.rollout.prompts_per_step, _REFERENCE_STEP, self._problems, self._policy)
+        rollout = pool.rewarded(spec, self._policy)
+        if rollout.rewards.isnan().all():
+            raise RefusedError(
+                f"none of {_completions(spec)} completions could be scored: their reward is NaN. Change reward.parts."
+            )
+        part = _completions(spec) // REFERENCE_PARTS
+        weights = [token_weights(spec.policy_gradient, rollout, part, spec.seed)]
+        estimates = [self._gradients(pool, start, part, weights, spec) for start in range(0, _completions(spec), part)]
+        reference = torch.cat(estimates)
+        return Measurement(
+            weights_digest(self._policy.model.state_dict()),
+            float(rollout.rewards.nanmean()),
+            gram(reference),
+            self._points(reference),
+        )
+
+    def _points(self, reference: Tensor) -> dict[Point, dict[str, InnerProducts]]:
+        """A pool serves all points of its group size, and is gone before the next is drawn."""
+        found = {}
+        for group_size in dict.fromkeys(point.group_size for point in self._design.points):
+            points = [point for point in self._design.points if point.group_size == group_size]
+            first = next(iter(self._design.points[points[0]].values()))
+            prompts = self._design.file.completions // group_size
+            pool = draw_pool(first, prompts, _ESTIMATES_STEP, self._problems, self._policy)
+            for point in points:
+                found[point] = self._point(pool, point, reference)
+        return {point: found[point] for point in self._design.points}
+
+    def _point(self, pool: Pool, point: Point, reference: Tensor) -> dict[str, InnerProducts]:
+        specs = self._design.points[point]
+        weights = [
+            token_weights(spec.policy_gradient, pool.rewarded(spec, self._policy), point.batch_size, spec.seed)
+            for spec in specs.values()
+        ]
+        estimates = self._design.estimates(point)
+        tallies = [Tally(estimates, reference) for _ in specs]
+        first = next(iter(specs.values()))
+        for estimate in range(estimates):
+            found = self._gradients(pool, estimate * point.batch_size, point.batch_size, weights, first)
+            for tally, gradient in zip(tallies, found, strict=True):
+                tally.add(gradient)
+        return {name: tally.inner_products() for name, tally in zip(specs, tallies, strict=True)}
+
+    def _gradients(self, pool: Pool, start: int, count: int, weights: Sequence[TokenWeights], spec: RunSpec) -> Tensor:
+        """[O, D] of the estimate whose completions are `count` rows of the pool from `start` on."""
+        rows = torch.arange(start, start + count)
+        found = gradients(self._policy.model, pool.batch.sequences, rows, weights, spec, self._policy.pad_token_id)
+        self._done += count * len(weights)
+        self._report(self._done, self._total, f"groups of {spec.rollout.samples_per_prompt}, batches of {count}")
+        return found
+
+
+def _completions(spec: RunSpec) -> int:
+    return spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
+
+
+@dataclass(frozen=True)
+class Pool:
+    """N completions, those of a prompt next to each other, with their scores under the frozen policy."""
+
+    batch: Batch
+    engine: Engine
+    step: int
+
+    def rewarded(self, spec: RunSpec, language_model: LanguageModel) -> Batch:
+        """All completions with the rewards that they earn under this spec's objective."""
+        return Rollouts(spec, language_model, self.engine).reward(self.batch, self.step)
+
+
+def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem], policy: LanguageModel) -> Pool:
+    """Draw the completions of some prompts, and these from the problems with replacement, so that any two prompts are
+    independent, and batches of them are independent draws from one distribution.
+
+    `step` keys the draws: the first samples of the first prompts of two pools of one step are the same.
+    """
+    engine = make_engine(spec.rollout, policy)
+    keys = [random_key(spec.seed, "data", step, prompt) for prompt in range(prompts)]
+    drawn = [problems[key % len(problems)] for key in keys]
+    batch = Rollouts(spec, policy, engine).writer.draw(drawn, step, spec.rollout.max_completion_tokens)
+    if not torch.isfinite(batch.sampler_logps).all():
+        raise RefusedError(f"model.source {spec.model.source}: its log-probs are not finite. Probe another model.")
+    scores = Scores.empty(batch.sequences)
+    Scorer(policy.model, None, spec, policy.pad_token_id).fill(scores, batch.sequences, torch.arange(len(batch)))
+    return Pool(replace(batch, scores=scores), engine, step)

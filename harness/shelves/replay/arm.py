@@ -1,0 +1,137 @@
+"""The replay of some cells under some objectives, as one document.
+
+Which objectives can be replayed from rollouts, and what a replay of one cannot show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from algorithms import AnyObjective, Objective
+from algorithms.objective import Overlong, Penalise, Soft
+from harness.config.run_spec import RunSpec, recorded_spec
+from harness.errors import RefusedError, UnknownNameError
+from harness.records import CellRecord
+from harness.shelves.replay.stored import StoredStep, read_steps
+from harness.shelves.replay.summary import Bins, summarise, token_shares
+from harness.shelves.replay.weights import replay_step
+
+AS_TRAINED = "as trained"
+
+
+def replay_arm(
+    cells: Sequence[CellRecord], algorithms: Sequence[str], steps: Sequence[range] | None = None
+) -> dict[str, Any]:
+    """What the algorithms (presets as they are) would have done with the stored rollouts of cells of one arm, and what
+    the arm's own objective did; steps: only those in one of these ranges; none: all that are stored.
+
+    Raises RefusedError, before anything is computed, for an unknown algorithm, one that cannot be replayed, and cells
+    without rollouts or whose spec another version wrote; DamagedRecordError for records with gaps.
+    """
+    objectives = {name: find_objective(name) for name in algorithms}
+    for cell, spec in zip(cells, map(recorded_spec, cells), strict=True):
+        if spec.trainer.type != "bench":
+            raise RefusedError(
+                f"{cell.path.name}: cannot be replayed, since a program outside of bench trained it (trainer.type="
+                f"{spec.trainer.type}), which does not record what it did with a token. Choose another arm."
+            )
+    specs = [recorded_spec(cell) for cell in cells]
+    stored = [list(read_steps(cell, spec, steps)) for cell, spec in zip(cells, specs, strict=True)]
+    recorded = all(step.recorded for some in stored for step in some)
+    own = specs[0].objective
+    left_out = reason_against(own, recorded)
+    for name, objective in objectives.items():
+        reason = reason_against(objective, recorded)
+        if reason:
+            raise RefusedError(
+                f"--algorithms {name}: cannot be replayed on {cells[0].path.name}: {reason}. Leave it out."
+            )
+    if isinstance(own, Objective) and left_out is None:
+        objectives = {AS_TRAINED: own, **objectives}
+    every = [step for some in stored for step in some]
+    bins = Bins.of(every)
+    return {
+        "cells": [cell.path.name for cell in cells],
+        "arm": cells[0].arm,
+        "steps": sorted({step.step for step in every}),
+        "epochs": specs[0].train.epochs,
+        "updates_per_rollout": specs[0].train.updates_per_rollout,
+        "log_probs": "recorded" if recorded else "sampler",
+        "as_trained": left_out,
+        "token_share": token_shares(every, bins),
+        "algorithms": [
+            {"algorithm": name, **_one(objective, stored, specs, bins), "remarks": list(remarks(objective, specs[0]))}
+            for name, objective in objectives.items()
+        ],
+    }
+
+
+def _one(
+    objective: Objective, stored: Sequence[Sequence[StoredStep]], specs: Sequence[RunSpec], bins: Bins
+) -> dict[str, Any]:
+    weighed = [replay_step(step, objective, spec) for some, spec in zip(stored, specs, strict=True) for step in some]
+    return summarise(weighed, [step for some in stored for step in some], bins)
+
+
+def find_objective(name: str) -> Objective:
+    """A preset of policy gradients by name. RefusedError for an unknown name, or a preference algorithm."""
+    from algorithms import preset
+
+    try:
+        objective = preset(name)
+    except UnknownNameError as error:
+        raise RefusedError(f"--algorithms: {error}") from None
+    if not isinstance(objective, Objective):
+        raise RefusedError(
+            f"--algorithms {name}: learns from pairs of completions and their summed log-probs, with a reference "
+            "policy's beside them; rollouts hold neither pairs nor a reference, so it has no weight on their tokens to "
+            "show. Leave it out."
+        )
+    return objective
+
+
+def reason_against(objective: AnyObjective, recorded: bool) -> str | None:
+    """Why an objective cannot be replayed from rollouts; None where it can. recorded: whether what the update did with
+    each token is stored."""
+    if not isinstance(objective, Objective):
+        return "it learns from pairs, which rollouts do not hold"
+    kl, select = objective.kl, objective.select.type
+    if objective.baseline == "critic":
+        return "its advantages need the critic's values (baseline=critic), which are not stored"
+    if objective.credit == "steps":
+        return "its advantages need the rewards of single steps (credit=steps), which are not stored"
+    if kl.where != "none" and kl.reference != "iteration_start":
+        return f"its KL needs log-probs of the reference policy (kl.reference={kl.reference}), which are not stored"
+    if objective.distill.where != "none":
+        return f"its teacher's log-probs (distill.where={objective.distill.where}) are not stored"
+    if objective.entropy.bonus > 0 or objective.entropy.adaptive.type != "none":
+        return "its entropy bonus has a gradient through all tokens of the vocabulary, not those that were drawn alone"
+    if select == "top_entropy":
+        return "its choice of tokens (select.type=top_entropy) needs their entropies at each optimiser step"
+    if objective.sampler_correction.type != "none" and not recorded:
+        return (
+            f"sampler_correction.type={objective.sampler_correction.type} compares the trainer's log-probs with the "
+            "sampler's, and the trainer's are not stored"
+        )
+    return None
+
+
+def remarks(objective: Objective, spec: RunSpec) -> Iterator[str]:
+    """What a reader of the replay must know of an objective that can be replayed."""
+    own = spec.objective if isinstance(spec.objective, Objective) else None
+    if _added_to_rewards(objective) != (None if own is None else _added_to_rewards(own)):
+        yield (
+            "rewards are those that the cell recorded; what this objective's overlong.type="
+            f"{objective.overlong.type} would have added to them, or left out, is not seen"
+        )
+    if objective.zero_std == "refill" and (own is None or own.zero_std != "refill"):
+        yield "groups of equal rewards are dropped (zero_std=refill), and no others drawn in their place"
+    if objective.aggregation == "micro_token_mean":
+        yield "each optimiser step is one micro-batch (aggregation=micro_token_mean depends on the split)"
+
+
+def _added_to_rewards(objective: Objective) -> Overlong | None:
+    """The knob `overlong` where it changes rewards."""
+    overlong = objective.overlong
+    return overlong if isinstance(overlong, Soft) or (isinstance(overlong, Penalise) and overlong.penalty) else None

@@ -1,0 +1,107 @@
+"""Where an objective's gradient goes: weights, clipping, and shares by length, correctness and difficulty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.shelves.replay.stored import StoredStep
+from harness.shelves.replay.weights import TokenWeights
+from harness.training.update_report import PASS_RATE_BINS, pass_rate_bin
+
+LENGTH_BINS = 4
+"""Bins hold equally many completions, as far as ties in length allow."""
+PERCENTILES = (5, 50, 95)
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Ways to part completions: names, and how a stored step's rows [N] fall into them (int64)."""
+
+    lengths: list[int]
+    """Upper ends of the bins of completion tokens, the last being the longest completion."""
+
+    @classmethod
+    def of(cls, steps: Sequence[StoredStep]) -> Bins:
+        lengths = torch.cat([step.rollout.sequences.lengths for step in steps]).double()
+        quantiles = torch.arange(1, LENGTH_BINS + 1, dtype=torch.float64) / LENGTH_BINS
+        ends = torch.quantile(lengths, quantiles, interpolation="higher")
+        return cls(sorted({int(end) for end in ends}))
+
+    @property
+    def names(self) -> dict[str, list[str]]:
+        starts = [1, *(end + 1 for end in self.lengths[:-1])]
+        return {
+            "length_tokens": [f"{start}-{end}" for start, end in zip(starts, self.lengths, strict=True)],
+            "correct": ["wrong", "right"],
+            "pass_rate": list(PASS_RATE_BINS),
+        }
+
+    def places(self, step: StoredStep) -> dict[str, Tensor]:
+        rollout = step.rollout
+        return {
+            "length_tokens": torch.bucketize(rollout.sequences.lengths, torch.tensor(self.lengths)),
+            "correct": rollout.correct.long(),
+            "pass_rate": pass_rate_bin(rollout.groups, rollout.correct),
+        }
+
+
+def token_shares(steps: Sequence[StoredStep], bins: Bins) -> dict[str, dict[str, float]]:
+    """The share of all drawn tokens in each bin: what gradient shares are to be compared with."""
+    sizes = [step.rollout.sequences.lengths.double() for step in steps]
+    return _shares_by_bin(sizes, steps, bins) or {}
+
+
+def summarise(weighed: Sequence[TokenWeights], steps: Sequence[StoredStep], bins: Bins) -> dict[str, Any]:
+    """One objective over the stored steps, as plain data.
+
+    Tokens count once for each epoch. weight: of the tokens in the loss, their mean and PERCENTILES; weight_abs_mean: of
+    the weights without their signs. clipped_frac, masked_frac, guessed_frac: of all drawn tokens. gradient_share: of
+    the summed weights without signs, by bin; None if all weights are 0.
+    """
+    in_loss, tokens, clipped, masked, guessed = [], 0, 0, 0, 0
+    for some, step in zip(weighed, steps, strict=True):
+        mask = step.rollout.sequences.mask.expand_as(some.weight)
+        in_loss.append(some.weight[mask & ~some.masked].double())
+        tokens += int(mask.sum())
+        clipped += int(some.clipped.sum())
+        masked += int(some.masked.sum())
+        guessed += int(some.guessed.sum())
+    weights = torch.cat(in_loss)
+    sizes = [some.weight.double().abs().sum((0, 2)) for some in weighed]
+    return {
+        "tokens": tokens,
+        "weight_mean": float(weights.mean()) if len(weights) else None,
+        "weight_abs_mean": float(weights.abs().mean()) if len(weights) else None,
+        **{f"weight_p{rank}": _percentile(weights, rank) for rank in PERCENTILES},
+        "clipped_frac": clipped / tokens,
+        "masked_frac": masked / tokens,
+        "guessed_frac": guessed / tokens,
+        "gradient_share": _shares_by_bin(sizes, steps, bins),
+    }
+
+
+def _percentile(values: Tensor, rank: int) -> float | None:
+    """By nearest rank."""
+    count = len(values)
+    return float(values.kthvalue(max(1, -(-rank * count // 100))).values) if count else None
+
+
+def _shares_by_bin(
+    sizes: Sequence[Tensor], steps: Sequence[StoredStep], bins: Bins
+) -> dict[str, dict[str, float]] | None:
+    """Shares of sizes ([N] for each step) by bin."""
+    sums = {kind: torch.zeros(len(names), dtype=torch.float64) for kind, names in bins.names.items()}
+    for size, step in zip(sizes, steps, strict=True):
+        for kind, place in bins.places(step).items():
+            sums[kind].index_add_(0, place, size)
+    if not sums["correct"].sum() > 0:
+        return None
+    return {
+        kind: dict(zip(names, (sums[kind] / sums[kind].sum()).tolist(), strict=True))
+        for kind, names in bins.names.items()
+    }

@@ -1,0 +1,1 @@
+"""TRL trains an arm: `trainer.type: trl`."""

@@ -1,0 +1,172 @@
+"""Build TRL's trainer from the config file, and train."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import trl
+from accelerate import PartialState
+from datasets import Dataset
+from transformers import PrinterCallback
+
+from algorithms import Objective
+from harness import plugins
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+from harness.models.language_model import LanguageModel, load_model
+from harness.records.files import read_object
+from harness.shelves.trl.program.rewards import Rewards
+from harness.shelves.trl.program.steps import Drawn, Steps
+from harness.shelves.trl.program.trainers import Dpo, Grpo, Kto, Rloo
+from harness.trainers.contract import ProgramConfig
+
+TRAINERS: dict[str, tuple[Any, Any]] = {
+    "GRPOTrainer": (Grpo, trl.GRPOConfig),
+    "RLOOTrainer": (Rloo, trl.RLOOConfig),
+    "DPOTrainer": (Dpo, trl.DPOConfig),
+    "KTOTrainer": (Kto, trl.KTOConfig),
+}
+Row = dict[str, Any]
+
+
+def main() -> None:
+    warnings.simplefilter("ignore", FutureWarning)  # of one pinned library about another
+    config = ProgramConfig.model_validate(read_object(Path(sys.argv[1])))
+    args = config.args
+    plugins.use(args["plugins"], [Path(folder) for folder in args["folders"]])
+    spec = RunSpec.model_validate(args["spec"])
+    # The optimiser works on float32 weights; with bf16 they are rounded for each pass.
+    start = load_model(
+        f"path:{config.model}",
+        chat_template=spec.model.chat_template,
+        trust_remote_code=spec.model.trust_remote_code,
+    )
+    start.model.generation_config.eos_token_id = start.eos_token_ids
+    trainer = (on_prompts if isinstance(spec.objective, Objective) else on_pairs)(config, spec, start)
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=config.resume)
+
+
+def on_prompts(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
+    """A trainer that draws completions."""
+    rows = rows_of(config.prompts)
+    longest = max(len(row["tokens"]) for row in rows) + spec.rollout.max_completion_tokens
+    completions = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
+    processes, updates = PartialState().num_processes, spec.train.updates_per_rollout
+    passes = passes_of(completions, updates * processes, longest, spec.train.micro_batch_tokens)
+    rewards = Rewards(spec, start)
+
+    def drawn(step: int) -> Drawn:
+        learned = rewards.trained_tokens * spec.train.epochs
+        return Drawn(rewards.generated_tokens, learned, rewards.metrics(), rewards.rollouts(step))
+
+    return made(
+        config,
+        spec,
+        start,
+        [{"prompt": row["tokens"], "problem_id": row["problem_id"], "step": row["step"]} for row in rows],
+        Steps(config, spec.optimizer_steps_per_rollout, drawn),
+        {
+            "per_device_train_batch_size": completions // (updates * processes * passes),
+            "gradient_accumulation_steps": passes,
+            "steps_per_generation": updates * passes,
+        },
+        reward_funcs=rewards.reward,
+    )
+
+
+def on_pairs(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
+    """A trainer that learns from the pairs of each step in one optimiser step."""
+    steps = [list(rows) for _, rows in itertools.groupby(rows_of(config.pairs), key=lambda row: row["step"])]
+    kind, _ = TRAINERS[config.args["trainer"]]
+    examples = [list(sided(rows) if issubclass(kind, Kto) else map(paired, rows)) for rows in steps]
+    ends = list(itertools.accumulate(map(len, examples), initial=0))
+    kind.batches = [list(range(first, end)) for first, end in itertools.pairwise(ends)]
+
+    def drawn(step: int) -> Drawn:
+        rows = steps[step - 1]
+        before = steps[step - 2][0]["generated_tokens"] if step > 1 else 0
+        learned = sum(len(row["chosen"]) + len(row["rejected"]) for row in rows)
+        return Drawn(rows[0]["generated_tokens"] - before, learned, {}, [])
+
+    return made(
+        config,
+        spec,
+        start,
+        [example for of_step in examples for example in of_step],
+        Steps(config, 1, drawn),
+        {"per_device_train_batch_size": len(examples[0])},
+    )
+
+
+def made(
+    config: ProgramConfig,
+    spec: RunSpec,
+    start: LanguageModel,
+    examples: list[Row],
+    follow: Steps,
+    layout: Row,
+    **others: Any,
+) -> Any:
+    """The trainer. layout: settings that follow from the prompts and the processes."""
+    kind, settings = TRAINERS[config.args["trainer"]]
+    kind.train_spec = spec.train
+    given = {**config.args["settings"], **layout, "output_dir": config.output, "use_cpu": config.device == "cpu"}
+    return kind(
+        model=start.model,
+        processing_class=start.tokenizer,
+        args=settings(**given),
+        train_dataset=Dataset.from_list(examples),
+        callbacks=[follow],
+        **others,
+    )
+
+
+def paired(row: Row) -> Row:
+    """A pair in DPOTrainer's format."""
+    return {"prompt_ids": row["prompt"], "chosen_ids": row["chosen"], "rejected_ids": row["rejected"]}
+
+
+def sided(rows: Sequence[Row]) -> Iterator[Row]:
+    """Each side of a step's pairs, in KTOTrainer's format. As in bench, the zero point is measured on the chosen
+    completion of the next pair with another prompt."""
+    for place, row in enumerate(rows):
+        later = (rows[(place + ahead) % len(rows)] for ahead in range(1, len(rows)))
+        unrelated = next((other["chosen"] for other in later if other["prompt"] != row["prompt"]), None)
+        if unrelated is None:
+            raise RefusedError(f"step {row['step']}: all pairs have the same prompt, so KTO has no zero point.")
+        for side in ("chosen", "rejected"):
+            about = {"label": side == "chosen", "KL_completion_ids": unrelated}
+            yield {"prompt_ids": row["prompt"], "completion_ids": row[side], **about}
+
+
+def rows_of(path: str | None) -> list[Row]:
+    """The rows that bench has written for the program."""
+    assert path is not None
+    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def passes_of(rows: int, shares: int, longest_tokens: int, most_tokens: int) -> int:
+    """The number of equal passes into which each share of the rows is split: the fewest that keep to the most tokens,
+    at worst one row per pass. Raises RefusedError if the rows cannot be shared evenly."""
+    share, left = divmod(rows, shares)
+    if left:
+        raise RefusedError(
+            f"{rows} completions of a step cannot be shared evenly among {shares} = train.updates_per_rollout x "
+            "processes. Change rollout.prompts_per_step or rollout.samples_per_prompt."
+        )
+    sizes = (count for count in range(1, share) if share % count == 0)
+    return next((count for count in sizes if share // count * longest_tokens <= most_tokens), share)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RefusedError as error:
+        sys.exit(f"error: {error}")
