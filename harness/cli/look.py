@@ -38,7 +38,7 @@ KINDS = {
     "rules": ("algorithms.rules:RULES",),
     "tasks": ("evals.tasks:TASKS",),
     "templates": ("evals.prompts:TEMPLATES",),
-    "graders": ("evals.grading:GRADERS",),
+    "graders": ("evals.graders:GRADERS",),
     "metrics": ("evals.metrics:METRICS",),
     "dialects": ("algorithms.dialects:DIALECTS",),
     "rewards": ("harness.rewards.base:PARTS",),
