@@ -24,7 +24,7 @@ ROOMS_OF_HARNESS = (
     *("evaluate", "extras", "runs", "api", "cli", "shelves"),
 )
 ROOMS_OF_REPORTS = (
-    *("statistics", "laws", "formats", "processes", "measure"),
+    *("statistics", "laws", "formats", "processes", "report", "measure"),
     *("drawing", "extras", "figures", "page", "samples", "search", "home"),
 )
 FLOOR = ("harness.errors", "harness.secrets", "harness.plugins", "harness.settings", "harness.OUR_PACKAGES")

@@ -25,7 +25,7 @@ from harness.cli.options import (
     use_plugins,
 )
 from harness.cli.verb import Verb, added
-from harness.errors import RefusedError, UnknownNameError
+from harness.errors import BenchError, RefusedError, UnknownNameError
 from harness.runs import home_folder
 
 if TYPE_CHECKING:
@@ -146,12 +146,11 @@ def _knobs() -> Iterator[Listed]:
 
 def _runs(home: Path) -> Iterator[Listed]:
     from harness.records import read_sweep
-    from harness.records.files import DamagedRecordError
 
     for path in sorted(home.glob("*/sweep.json")):
         try:
             sweep = read_sweep(path.parent)
-        except DamagedRecordError as error:
+        except BenchError as error:
             yield Listed(path.parent.name, str(error))
             continue
         done = sum(cell.state == "done" for cell in sweep.cells)

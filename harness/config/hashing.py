@@ -105,10 +105,9 @@ def weights_fingerprint(spec: RunSpec) -> str:
     if not path.is_file():
         raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
     meta = read_json(path)
-    if meta.get("is_start"):
+    if meta["is_start"]:
         return digest(["the start", starting_point_hash(spec)])
-    checksums = meta["xxh3_128"] if "xxh3_128" in meta else meta["blake2b"]  # the latter in earlier versions
-    weights = str(checksums["weights.safetensors"])
+    weights = str(meta["xxh3_128"]["weights.safetensors"])
     # Adapters mean nothing without what they were put on.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 

@@ -178,8 +178,8 @@ def read_request(
             )
         if earlier is None:
             raise RefusedError(
-                f"{folder}: an older version of bench wrote these records without the sweep file. Give that file, "
-                "or the name of the shipped sweep."
+                f"{folder}: is a report that was kept without its sweep file. Give that file, or the name of the "
+                "shipped sweep."
             )
         given, asked_in = str(folder / KEPT / earlier.file), Path(earlier.folder)
         if profile in (None, earlier.profile):
