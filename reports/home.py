@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import quote
 
-from harness.errors import few
+from harness.errors import BenchError, few
 from harness.records import CellRecord, read_sweep
 from harness.records.cell import STARTS_FILE
 from harness.records.files import DamagedRecordError, read_last_row, read_object, typed_rows
@@ -173,7 +173,7 @@ def _folders(place: Path) -> list[Path]:
 def _entry(home: Path, folder: Path, read: Callable[[Path], Entry], page: str = PAGE) -> Entry:
     try:
         entry = read(folder)
-    except (DamagedRecordError, OSError) as error:
+    except (BenchError, OSError) as error:
         entry = Entry(folder.name, fault=str(error))
     path = folder / page
     return replace(entry, page=quote(path.relative_to(home).as_posix())) if path.is_file() else entry

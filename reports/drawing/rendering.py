@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import parse_qsl, urlencode
 
-from reports.drawing.style import RC, Sheet, drawn_narrow
+from reports.drawing.style import RC, drawn_narrow
 from reports.formats import count, csv_text
 from reports.processes import give_back_memory
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
 
-    from reports.drawing.svg import Picture
+    from reports.drawing.svg import Picture, Sheet
 
 Kind = Literal["mean", "seed", "interval", "name"]
 _PREFIX = "mark?"
@@ -164,13 +164,13 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
         return None
     if drawing.in_words:
         return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(list(drawing.rows)), [])
-    from reports.drawing.svg import draw_svg
+    from reports.drawing.svg import Sheet, draw_svg
 
     rows = list(drawing.rows)
     label, sheet, csv = f"{title}. {describe_rows(rows)}", Sheet(), csv_text(rows)
     del rows
     first, caption = draw_svg(drawing.figure, sheet, name), drawing.caption
-    document, pixels = first.document(sheet), png(drawing.figure)
+    document, pixels = first.document(label, sheet), png(drawing.figure)
     del drawing  # before the next is drawn
     views = []
     with drawn_narrow():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -157,33 +156,3 @@ def legend_columns(labels: Sequence[str]) -> int:
     """How many columns of these labels fit below a figure, filled as evenly as possible."""
     fitting = max(1, min(4, int(LEGEND_CHARACTERS_PER_IN * width_in()) // (max(map(len, labels)) + 8)))
     return math.ceil(len(labels) / math.ceil(len(labels) / fitting))
-
-
-class Sheet:
-    """The style sheet of a figure: a class for each look, in the order in which its views first have it."""
-
-    def __init__(self) -> None:
-        self._classes: dict[str, str] = {}
-
-    def class_of(self, look: str) -> str:
-        """look: declarations of CSS."""
-        place, letters = len(self._classes), string.ascii_lowercase
-        name = letters[place] if place < len(letters) else letters[place // 26 - 1] + letters[place % 26]
-        return self._classes.setdefault(look, name)
-
-    def for_file(self) -> str:
-        return "\n".join(f".{name}{{{look}}}" for look, name in self._classes.items())
-
-    def for_page(self, figure: str) -> str:
-        """Rules for what lies in the element of this id. Ink has the page's colour. The thin lines of seeds, which are
-        lost on dark, are stronger there; ink turns light itself."""
-        rules = [f"#{figure} .{name}{{{look.replace(INK, 'currentColor')}}}" for look, name in self._classes.items()]
-        thin = [
-            f"#{figure} .{name}"
-            for look, name in self._classes.items()
-            if f"stroke-opacity:{SEED_ALPHA:g}" in look and f"stroke:{INK}" not in look
-        ]
-        if thin:
-            stronger = f"{','.join(thin)}{{stroke-opacity:{SEED_ALPHA_ON_DARK:g}}}"
-            rules.append(f"@media(prefers-color-scheme:dark){{{stronger}}}")
-        return "\n".join(rules)

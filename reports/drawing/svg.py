@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import io
 import re
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +23,7 @@ import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from reports.drawing.rendering import attributes_of, mark_panels
-from reports.drawing.style import RC, Sheet
+from reports.drawing.style import INK, RC, SEED_ALPHA, SEED_ALPHA_ON_DARK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,8 +31,36 @@ if TYPE_CHECKING:
 POINTS_PER_INCH = 72
 PLACES = {"M": 1, "L": 1, "Q": 2, "C": 3, "z": 0}
 """The commands that matplotlib writes, and how many places each takes."""
-NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}")
+
+
+class Sheet:
+    """The style sheet of a figure: a class for each look, in the order in which its views first have it."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, str] = {}
+
+    def class_of(self, look: str) -> str:
+        """look: declarations of CSS."""
+        place, letters = len(self._classes), string.ascii_lowercase
+        name = letters[place] if place < len(letters) else letters[place // 26 - 1] + letters[place % 26]
+        return self._classes.setdefault(look, name)
+
+    def for_file(self) -> str:
+        return "\n".join(f".{name}{{{look}}}" for look, name in self._classes.items())
+
+    def for_page(self, figure: str) -> str:
+        """Rules for what lies in the element of this id. Ink has the page's colour. The thin lines of seeds, which are
+        lost on dark, are stronger there; ink turns light itself."""
+        rules = [f"#{figure} .{name}{{{look.replace(INK, 'currentColor')}}}" for look, name in self._classes.items()]
+        thin = [
+            f"#{figure} .{name}"
+            for look, name in self._classes.items()
+            if f"stroke-opacity:{SEED_ALPHA:g}" in look and f"stroke:{INK}" not in look
+        ]
+        if thin:
+            stronger = f"{','.join(thin)}{{stroke-opacity:{SEED_ALPHA_ON_DARK:g}}}"
+            rules.append(f"@media(prefers-color-scheme:dark){{{stronger}}}")
+        return "\n".join(rules)
 
 
 @dataclass(frozen=True)
@@ -42,22 +71,18 @@ class Picture:
     height: float
     elements: str
 
-    def document(self, sheet: Sheet) -> str:
+    def document(self, label: str, sheet: Sheet) -> str:
         """An SVG file."""
         size = f'width="{self.width:g}pt" height="{self.height:g}pt"'
-        return (
-            f'<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" {size} {self._common}>\n'
-            f"<style>\n{sheet.for_file()}\n</style>\n{self.elements}</svg>\n"
-        )
+        element = self.element(label, sheet.for_file())
+        start = f'<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" {size}'
+        return f"{start}{element.removeprefix('<svg')}\n"
 
     def element(self, label: str, style: str = "") -> str:
         """An element of a page, without a size. label: what it shows, for those who do not see it."""
+        box, said = f'viewBox="0 0 {self.width:g} {self.height:g}"', quoteattr(known_to_xml(label))
         sheet = f"<style>\n{style}\n</style>\n" if style else ""
-        return f'<svg role="img" aria-label="{html.escape(label)}" {self._common}>\n{sheet}{self.elements}</svg>'
-
-    @property
-    def _common(self) -> str:
-        return f'viewBox="0 0 {self.width:g} {self.height:g}" stroke-linejoin="round"'
+        return f'<svg role="img" aria-label={said} {box} stroke-linejoin="round">\n{sheet}{self.elements}</svg>'
 
 
 def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
@@ -69,9 +94,14 @@ def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
     with mpl.rc_context(RC | {"svg.hashsalt": prefix}):
         FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None})
     figure.set_layout_engine("none")
-    root = ElementTree.fromstring(NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", written.getvalue()))
+    root = ElementTree.fromstring(known_to_xml(written.getvalue()))
     width, height = (size * POINTS_PER_INCH for size in figure.get_size_inches().tolist())
     return Picture(width, height, "".join(part for child in root for part in _written(child, sheet)))
+
+
+def known_to_xml(text: str) -> str:
+    """The text, with a replacement for each character that an XML file cannot hold."""
+    return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
 
 
 def _written(element: ElementTree.Element, sheet: Sheet) -> Iterator[str]:
@@ -101,8 +131,10 @@ def _attributes(tag: str, element: ElementTree.Element, sheet: Sheet) -> Iterato
             yield "class", sheet.class_of(re.sub(r"(?<=[:;,]) ", "", value))
         elif plain == "d":
             yield "d", short_path(value)
+        elif plain in ("x", "y", "width", "height"):
+            yield plain, _tenths(round(10 * float(value)))
         elif not (plain == "transform" and value.startswith("rotate(-0 ")):
-            yield plain, LONG_NUMBER.sub(lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), value)
+            yield plain, value
 
 
 def short_path(data: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from harness.errors import RefusedError
 from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.files import read_object, write_json
+from harness.records.schema import SCHEMA, require_schema
 from reports.measure.contrasts import EQUAL_COMPLETIONS, Contrast, compare_arms
 from reports.measure.interactions import factor_effects
 from reports.measure.measurements import Measurement, Metric
@@ -66,7 +67,7 @@ def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str
             write_text(path, content)
     question.write()
     digests = {name: _digest(out / name) for name in sorted(["sweep.json", *contents])}
-    write_json(out / KEPT, {"schema": 1, "numerics": numerics, "files": digests})
+    write_json(out / KEPT, {"schema": SCHEMA, "numerics": numerics, "files": digests})
 
 
 def is_kept(folder: Path) -> bool:
@@ -81,7 +82,9 @@ def kept_report(folder: Path) -> tuple[SweepRecord, Report]:
 def verify_kept(folder: Path) -> Verification:
     """Compare every file with its digest, then every contrast and effect of report.json, its arms' scores and its
     answer with what the final scores give."""
-    for name, digest in read_object(folder / KEPT)["files"].items():
+    kept = read_object(folder / KEPT)
+    require_schema(folder / KEPT, kept)
+    for name, digest in kept["files"].items():
         found = _digest(folder / name) if (folder / name).is_file() else ABSENT
         if found != digest:
             return Verification({}, Difference(name, "the digest", digest, found))

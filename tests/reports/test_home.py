@@ -130,7 +130,7 @@ def test_an_evaluation_on_a_line(tmp_path: Path) -> None:
 
 
 def test_a_search_on_a_line(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "search", {"base": 0.0}, seeds=1, search=True)
+    sweep = write_sweep(tmp_path / "search", {"base": 0.0}, seeds=1, kind="search")
     write_study(sweep.path, study_document(trials=12, changes={11: {"state": "running", "values": None}}))
     (entry,) = read_home(tmp_path).searches
     assert (entry.done, entry.total, entry.is_interim, entry.badges) == (11, 12, True, [])

@@ -208,7 +208,7 @@ def test_what_a_choice_needs_may_depend_on_the_base_too(tmp_path: Path, updates:
     if drawn:
         make_search_plan(str(path))
     else:
-        with pytest.raises(RefusedError, match="weight_max has no default here: set it"):
+        with pytest.raises(RefusedError, match="weight_max has no default: set it"):
             make_search_plan(str(path))
 
 

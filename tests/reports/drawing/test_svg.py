@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.drawing.rendering import mark
-from reports.drawing.style import INK, Sheet, new_figure
-from reports.drawing.svg import PLACES, draw_svg, short_path
+from reports.drawing.style import INK, new_figure
+from reports.drawing.svg import PLACES, Sheet, draw_svg, short_path
 
 PLACE = st.tuples(*2 * [st.integers(-40_000, 40_000).map(lambda tenths: tenths / 10)])
 STEP = st.sampled_from("LQCz").flatmap(lambda letter: st.tuples(st.just(letter), st.tuples(*PLACES[letter] * [PLACE])))
@@ -60,7 +60,7 @@ def test_dots_labels_and_hatches_are_as_matplotlib_was_asked():
         axes.set(xlim=(0.165, 0.171), ylim=(0, 3), xticks=[0.166, 0.17], xlabel="a < b", title="a \x1b & b")
         sheet = Sheet()
         drawn = draw_svg(figure, sheet, "some")
-        return drawn.document(sheet), drawn.element("label", sheet.for_page("some"))
+        return drawn.document("label", sheet), drawn.element("label", sheet.for_page("some"))
 
     file, element = picture()
     assert (file, element) == picture()

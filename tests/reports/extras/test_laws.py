@@ -90,7 +90,7 @@ def test_a_task_s_score_is_fitted_in_percent_at_the_steps_it_was_evaluated_at(sw
 
 
 def test_each_task_has_a_law_of_its_own(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=3, tasks=[TASK, "second"], base_scores=None)
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=3, tasks=[TASK, "second"], base_scores=[])
     add_tasks(sweep, {"second": -0.2})
     first, second = (
         law_rows(sweep, law="entropy", seed=None, entropy="full", task=task)[0] for task in (TASK, "second")

@@ -113,7 +113,7 @@ def test_gains_are_of_the_trained_over_the_base_model(tmp_path):
 
 
 def test_without_a_base_evaluation_there_is_nothing(tmp_path):
-    assert gain_curves(analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None))) == []
+    assert gain_curves(analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[]))) == []
 
 
 def with_rates(
@@ -203,7 +203,7 @@ def test_records_without_counts_of_the_model_before_training_have_no_word(tmp_pa
 def test_two_seeds_have_no_word_and_cells_without_samples_no_row(tmp_path):
     analysis = with_rates(tmp_path / "two", {"base": BEFORE, "arm": SHARPER}, seeds=2)
     assert next((one.word, one.note) for one in coverage(analysis)) == ("cannot tell", "fewer than 3 seeds")
-    sweep = write_sweep(tmp_path / "none", {"base": 0.0, "arm": 1.0}, seeds=3, base_scores=None)
+    sweep = write_sweep(tmp_path / "none", {"base": 0.0, "arm": 1.0}, seeds=3, base_scores=[])
     for cell in sweep.cells:
         (cell.path / "evals.parquet").unlink()
     assert coverage(analyse(sweep)) == []

@@ -26,7 +26,7 @@ TROUBLED: Changes = {
 SETS: dict[str, dict[str, Any]] = {
     "two_arms": {"arms": {"base": 0.0, "up": 3.0}, "seeds": 6},
     "troubled": {"arms": {"base": 0.0, "up": 3.0, "same": 0.0}, "seeds": 5, "changes": TROUBLED},
-    "one_seed": {"arms": {"base": 0.0, "up": 3.0, "down": -3.0}, "seeds": 1, "base_scores": None},
+    "one_seed": {"arms": {"base": 0.0, "up": 3.0, "down": -3.0}, "seeds": 1, "base_scores": []},
 }
 
 

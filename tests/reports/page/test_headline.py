@@ -299,8 +299,8 @@ SPEC = {
     "eval": {"tasks": ["arithmetic", "gsm8k"], "problems": 200, "samples": 16, "temperature": 0.7},
     "budget": {"tokens": 120_000},
 }  # fmt: skip
-START = {"time": "2026-11-23T03:14:59Z", "gpu": None, "processor": "a processor",
-         "torch_threads": 1, "packages": {"bench-rl": "0.1.0", "torch": "2.13.0", "vllm": None},
+START = {"epoch": 0, "from_step": 0, "time": "2026-11-23T03:14:59Z", "gpu": None, "processor": "a processor",
+         "torch_threads": 1, "packages": {"bench-rl": "0.2.0", "torch": "2.13.0", "vllm": None},
          "model": {"parameters": 230_000, "remarks": ["a", "b"]}}  # fmt: skip
 
 
@@ -310,7 +310,7 @@ def test_the_card_says_what_was_trained_and_how(tmp_path):
         scale = "none" if cell.arm == "none" else "group_std"
         spec = SPEC | {"objective": SPEC["objective"] | {"scale": scale}}  # type: ignore[operator]
         (cell.path / "spec.json").write_text(json.dumps(spec))
-        (cell.path / "provenance.json").write_text(json.dumps(START))
+        (cell.path / "starts.jsonl").write_text(json.dumps(START) + "\n")
     setup = setup_of(analyse(sweep))
     entries = dict(setup.entries)
     assert entries["Model"] == "builtin:tiny, 230k parameters, float32"
@@ -324,10 +324,10 @@ def test_the_card_says_what_was_trained_and_how(tmp_path):
     )
     assert (entries["Learning rate"], entries["Budget"]) == ("0.0003", "120k generated tokens, at most 120 steps")
     assert entries["Evaluation"] == "200 problems × 16 samples, temperature 0.7"
-    assert (entries["Hardware"], entries["Versions"]) == ("a processor; 1 thread", "bench-rl 0.1.0, torch 2.13.0")
+    assert (entries["Hardware"], entries["Versions"]) == ("a processor; 1 thread", "bench-rl 0.2.0, torch 2.13.0")
     assert entries["Dates"] == "first cell began 2026-11-23 03:14:59 UTC"
     assert "train.learning_rate=0.0003\n" in setup.config
-    assert "bench-rl 0.1.0" in setup.citation and "year = {2026}" in setup.citation
+    assert "bench-rl 0.2.0" in setup.citation and "year = {2026}" in setup.citation
     write_report(sweep, tmp_path / "report")
     shown = (tmp_path / "report" / "report.md").read_text()
     assert "None;" not in shown and "gpu" not in shown and "['" not in shown

@@ -74,7 +74,7 @@ def test_calibration_before_and_after_is_in_the_report(page, tmp_path):
     assert [(arm["before_ece"], arm["ece"]) for arm in arms] == [(0.2, pytest.approx(0.1))] * 3
     assert "| ECE before | ECE after |" in (page / "report.md").read_text()
     assert "| 0.200 | 0.100 |" in (page / "report.md").read_text()
-    older = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1, base_scores=None)
+    older = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1, base_scores=[])
     scores = older.cells[0].path / "scores.jsonl"
     scores.write_text(scores.read_text().replace('"ece"', '"no_ece"'))
     (arm,) = write_report(older, tmp_path / "report").arms
