@@ -259,7 +259,8 @@ def test_samples_of_one_that_woke_up_late_do_not_count(tmp_path: Path) -> None:
     for epoch, from_step in ((1, 0), (2, 4)):
         append_jsonl(cell.path / "starts.jsonl", [{"epoch": epoch, "from_step": from_step}])
     row = dict.fromkeys(SampleRow.__annotations__) | {"task": "t", "problem_id": "p", "text": "", "extracted": ""}
-    row |= {"sample": 0, "n_tokens": 1, "truncated": False, "correct": True, "reason": "", "verdicts": "{}"}
+    row |= {"sample": 0, "n_tokens": 1, "truncated": False, "correct": True, "reason": ""}
+    row |= {"verdicts": "{}", "reasons": "{}"}
     written = [(1, 2, "kept"), (2, 6, "mine"), (1, 6, "late")]
     rows = [row | {"step": step, "final": False, "text": text, "epoch": epoch} for epoch, step, text in written]
     append_jsonl(cell.path / "evals.jsonl", rows)
