@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -43,28 +43,22 @@ class Layer:
 def resolve(layers: Sequence[Layer], seed: int, checkpoint: str | None = None) -> RunSpec:
     """The resolved spec of one cell. checkpoint: the model that it evaluates as it is, as a user names it.
 
-    Raises RefusedError with every problem of all layers.
+    Raises FaultyError with every fault of all layers, what is missing last.
     """
-    found = _resolved(layers, seed, checkpoint)
-    if found.spec is None:
-        raise RefusedError("\n".join([*found.problems, *found.missing]))
-    return found.spec
+    spec, faults = _resolved(layers, seed, checkpoint)
+    if spec is None:
+        raise FaultyError(sorted(faults, key=lambda fault: fault.code == "missing"))
+    return spec
 
 
-def problems_of(layers: Sequence[Layer], seed: int) -> list[str]:
+def faults_of_incomplete(layers: Sequence[Layer]) -> list[Fault]:
     """What is wrong with layers when another layer could not be read: missing settings may be in that one."""
-    return _resolved(layers, seed, None).problems
+    return [fault for fault in _resolved(layers, 0, None)[1] if fault.code != "missing"]
 
 
-class _Resolved(NamedTuple):
-    spec: RunSpec | None
-    problems: list[str]
-    missing: list[str]
-
-
-def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Resolved:
-    faults: list[tuple[str, Fault]] = []
-    """With the layers that they come from."""
+def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tuple[RunSpec | None, list[Fault]]:
+    """The spec, and what is wrong with the layers; None if something is."""
+    faults: list[Fault] = []
     knobs: Knobs = {}
     origins: dict[str, str] = {}
     objective: AnyObjective | None = None
@@ -72,7 +66,7 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
     for layer in layers:
         flat = dotted(layer.settings)
         unknown = {fault.path: fault for fault in _unknown_knobs(flat)}
-        faults += [(layer.origin, fault) for fault in (*unknown.values(), *_unusable_numbers(flat))]
+        faults += _of(layer, *unknown.values(), *_unusable_numbers(flat))
         flat = {knob: value for knob, value in flat.items() if knob not in unknown}
         overrides = {key.removeprefix(_OBJECTIVE): flat.pop(key) for key in list(flat) if key.startswith(_OBJECTIVE)}
         if "algorithm" in flat:
@@ -84,16 +78,16 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
                 if isinstance(objective, Objective):
                     knobs = {knob: value for knob, value in knobs.items() if not knob.startswith("pairs.")}
             except ValueError as error:
-                faults.append((layer.origin, Fault("value", "algorithm", str(error))))
+                faults += _of(layer, Fault("value", "algorithm", str(error)))
         if overrides and objective is not None:
             try:
                 objective = with_overrides(objective, overrides, _OBJECTIVE)
                 origins |= {f"{_OBJECTIVE}{knob}": layer.origin for knob in overrides}
             except FaultyError as error:
-                faults += [(layer.origin, fault) for fault in error.faults]
+                faults += _of(layer, *error.faults)
         elif overrides and not algorithm_is_named:
-            line = "objective knobs without `algorithm`; name a preset to start from."
-            faults.append((layer.origin, Fault("missing", "algorithm", line)))
+            words = "objective knobs without `algorithm`; name a preset to start from."
+            faults += _of(layer, Fault("missing", "algorithm", words))
         for knob in _types_first(flat):
             _set(knobs, knob, flat[knob])
             origins.pop(knob, None)
@@ -113,13 +107,15 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Re
         for fault in faults_of(error, RunSpec, listed_by=LISTED_BY):
             is_clash = not fault.path
             if fault.path not in undecided and not (is_clash and objective is None and by_bench):
-                faults.append((_origin(fault, origins, layers), fault))
+                faults.append(replace(fault, origin=_origin(fault, origins, layers)))
     if lacks_algorithm and (by_bench if spec is None else reads(spec, "objective.aggregation")):
-        line = "no `algorithm` is given; name a preset, e.g. algorithm: grpo."
-        faults.insert(0, (layers[-1].origin, Fault("missing", "algorithm", line)))
-    problems = [f"{origin}: {fault.line}" for origin, fault in faults if fault.code != "missing"]
-    missing = [f"{origin}: {fault.line}" for origin, fault in faults if fault.code == "missing"]
-    return _Resolved(None if faults else spec, list(dict.fromkeys(problems)), list(dict.fromkeys(missing)))
+        words = "no `algorithm` is given; name a preset, e.g. algorithm: grpo."
+        faults = [*_of(layers[-1], Fault("missing", "algorithm", words)), *faults]
+    return None if faults else spec, list(dict.fromkeys(faults))
+
+
+def _of(layer: Layer, *faults: Fault) -> list[Fault]:
+    return [replace(fault, origin=layer.origin) for fault in faults]
 
 
 def _origin(fault: Fault, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:
@@ -130,7 +126,7 @@ def _origin(fault: Fault, origins: Mapping[str, str], layers: Sequence[Layer]) -
 
     def concerns(knob: str) -> bool:
         if not fault.path:  # sections clash
-            return knob in fault.about
+            return knob in fault.words
         path = fault.path
         return path.startswith(f"{knob}.") or f"{knob}.".startswith(f"{path}.") or knob == governor(path)
 

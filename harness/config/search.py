@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
@@ -230,23 +231,21 @@ class Search(Settings):
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
 
-    @model_validator(mode="after")
-    def _objectives_fit(self) -> Search:
+    def contradictions(self) -> Iterator[str]:
         first, *rest = self.objectives
         if not first.startswith(_FINAL) or not find_metric(first.rpartition(".")[2]).compares_arms:
-            raise ValueError(f"objectives begins with {first!r}: the first is accuracy, e.g. eval.final.pass@1")
+            yield f"objectives begins with {first!r}: the first is accuracy, e.g. eval.final.pass@1"
         for other in rest:
             if other == first or not (other == GENERATED_TOKENS or other.startswith(_FINAL)):
-                raise ValueError(
+                yield (
                     f"objectives has {other!r} beside {first!r}: the second is another one, e.g. "
                     "eval.final.mean_tokens or generated_tokens"
                 )
         if rest and self.pruner.type != "none":
-            raise ValueError(
+            yield (
                 f"pruner is {self.pruner.type} with two objectives: Optuna prunes by one only. Set pruner to "
                 "{type: none}, or leave one objective"
             )
-        return self
 
     def ordered(self) -> list[str]:
         """The knobs, each after those that its condition names."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from evals.metrics import metrics_for
 from evals.tasks import get_task
 from harness.config.knobs import acts_of, knob_at
-from harness.config.resolve import Layer, problems_of, resolve
+from harness.config.resolve import Layer, faults_of_incomplete, resolve
 from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
@@ -31,6 +31,7 @@ from harness.records.looks import first_seeds
 from harness.records.scores import METRIC_PREFIX
 from harness.records.sweep import TunedArm
 from harness.settings import dotted
+from harness.settings.faults import Fault, FaultyError
 
 ASKED_OF_A_CHECKPOINT = (
     "eval",
@@ -98,7 +99,7 @@ class SweepRequest:
     def arms_between(self, below: Sequence[Layer], above: Sequence[Layer]) -> dict[str, list[Layer]]:
         """Each arm's own settings between other layers."""
         return {
-            arm: [*below, Layer(f"{self.path}: arms.{arm}", settings), *above]
+            arm: [*below, Layer(f"{self.path}{_own(arm)}", settings), *above]
             for arm, settings in self.sweep.all_arms.items()
             if not self.arms or arm in self.arms
         }
@@ -234,7 +235,7 @@ def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: C
     below = request.layers if profile_is_read else request.layers_without_profile
     arms = request.arms_between(below, request.overrides) or {"": [*below, *request.overrides]}
     if not profile_is_read or "base" in left_out:
-        return faults_of_incomplete_arms(arms)
+        return _each_once({arm: faults_of_incomplete(layers) for arm, layers in arms.items()}, len(arms))
     for by_seed in resolved_arms(
         arms, request.seed_list[:1] or [0], faults, request.on_gpu, request.checkpoint
     ).values():
@@ -261,35 +262,37 @@ def resolved_arms(
         return resolved_for_machine(spec, on_gpu) if checkpoint is None else with_its_model(spec, on_gpu)
 
     specs: dict[str, dict[int, RunSpec]] = {}
-    problems: dict[str, list[str]] = {}
+    refused: dict[str, list[Fault]] = {}
     for arm, layers in arms.items():
         try:
             spec = resolved(layers)
             # No setting depends on the seed, so each arm is resolved once.
             specs[arm] = {seed: spec.model_copy(update={"seed": seed}) for seed in seeds}
+        except FaultyError as error:
+            refused[arm] = error.faults
         except RefusedError as error:
-            problems[arm] = str(error).splitlines()
-    faults.lines += _each_once(problems, len(arms))
+            refused[arm] = [Fault("value", "", line) for line in str(error).splitlines()]
+    faults.lines += _each_once(refused, len(arms))
     return specs
 
 
-def faults_of_incomplete_arms(arms: Mapping[str, Sequence[Layer]]) -> list[str]:
-    """The faults of arms whose profile could not be read."""
-    return _each_once({arm: problems_of(layers, seed=0) for arm, layers in arms.items()}, len(arms))
-
-
-def _each_once(problems: Mapping[str, Sequence[str]], n_arms: int) -> list[str]:
-    """The problems of all arms; one that only some have names them, unless it does already."""
-    arms_with: dict[str, list[str]] = {}
-    for arm, lines in problems.items():
-        for line in dict.fromkeys(lines):
-            arms_with.setdefault(line, []).append(arm)
+def _each_once(refused: Mapping[str, Sequence[Fault]], n_arms: int) -> list[str]:
+    """The faults of all arms; one that only some have names them, unless it comes from the settings of one."""
+    arms_with: dict[Fault, list[str]] = {}
+    for arm, faults in refused.items():
+        for fault in dict.fromkeys(faults):
+            arms_with.setdefault(fault, []).append(arm)
     return [
-        line
-        if len(arms) == n_arms or any(f"arms.{arm}" in line for arm in arms)
-        else f"{line} (in {'arms' if len(arms) > 1 else 'arm'} {', '.join(arms)})"
-        for line, arms in arms_with.items()
+        fault.line
+        if len(arms) == n_arms or any(fault.origin.endswith(_own(arm)) for arm in arms)
+        else f"{fault.line} (in {'arms' if len(arms) > 1 else 'arm'} {', '.join(arms)})"
+        for fault, arms in arms_with.items()
     ]
+
+
+def _own(arm: str) -> str:
+    """How the origin of an arm's own settings ends."""
+    return f": arms.{arm}"
 
 
 def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iterator[str]:

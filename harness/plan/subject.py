@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config.hashing import conditions_of_model, run_by
+from harness.config.knobs import acts_of, spec_knobs
 from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, recorded_spec, resolved_for_machine
@@ -110,9 +111,6 @@ def find_subject(
     return Subject("_".join(name.split("/")), spec)
 
 
-_OF_LOADING = ("head_dtype", "chat_template", "trust_remote_code")
-
-
 def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
     """A spec that names a checkpoint, with that model and what was left to the machine written out; what the spec says
     of loading it counts. Raises as `find_subject`."""
@@ -120,7 +118,8 @@ def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
         raise TypeError("the spec trains, and names no checkpoint")
     machine = (spec.rollout.engine, spec.train.device, spec.model.dtype)
     subject = find_subject(spec.checkpoint, *machine, on_gpu=on_gpu)
-    said = {name: getattr(spec.model, name) for name in _OF_LOADING if name in spec.model.model_fields_set}
+    of_loading = [knob.removeprefix("model.") for knob in spec_knobs() if _loads_model(knob)]
+    said = {name: getattr(spec.model, name) for name in of_loading if name in spec.model.model_fields_set}
     found = subject.spec
     changed = spec.model_copy(
         update={
@@ -131,6 +130,11 @@ def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
         }
     )
     return resolved_for_machine(changed, on_gpu)
+
+
+def _loads_model(knob: str) -> bool:
+    """Whether a knob says how a model is loaded, whatever is done with it, and is not left to the machine."""
+    return knob.startswith("model.") and acts_of(knob).evaluates and knob != "model.dtype"
 
 
 def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bool]) -> Subject:

@@ -21,17 +21,19 @@ class Fault:
     """One thing that is wrong with a document of settings.
 
     code: missing: a knob without a default is not set; unknown: there is no such knob; value: a knob cannot have this
-    value; clash: what is below `path` does not go together. path: dotted; "" for the document. line: a sentence.
+    value; clash: what is below `path` does not go together. path: dotted; "" for the document. words: a sentence.
+    origin: where the settings come from, if the document is made of several.
     """
 
     code: Code
     path: str
-    line: str
+    words: str
+    origin: str = ""
 
     @property
-    def about(self) -> str:
-        """What it names."""
-        return self.path or self.line
+    def line(self) -> str:
+        """The words, with where the settings come from."""
+        return f"{self.origin}: {self.words}" if self.origin else self.words
 
 
 class FaultyError(RefusedError, ValueError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from algorithms import AnyObjective, Objective
 from evals.yaml_file import load_yaml
@@ -226,35 +226,19 @@ class ProbeFile(Settings):
     reference: ReferenceSample = ReferenceSample()
     seed: int = Field(0, ge=0)
 
-    @model_validator(mode="after")
-    def _baseline_exists(self) -> ProbeFile:
+    def contradictions(self) -> Iterator[str]:
         if self.baseline is not None and self.baseline not in self.objectives:
-            raise ValueError(f"baseline is {self.baseline!r}, but the objectives are {', '.join(self.objectives)}")
-        return self
-
-    @model_validator(mode="after")
-    def _has_points(self) -> ProbeFile:
+            yield f"baseline is {self.baseline!r}, but the objectives are {', '.join(self.objectives)}"
         if not self.group_sizes and not self.batch_sizes:
-            raise ValueError("neither group_sizes nor batch_sizes given: list the sizes at which to measure")
-        return self
-
-    @model_validator(mode="after")
-    def _objectives_hold_nothing_else(self) -> ProbeFile:
+            yield "neither group_sizes nor batch_sizes given: list the sizes at which to measure"
         for name, settings in self.objectives.items():
-            others = [key for key in settings if not is_of_objective(key)]
-            if others:
-                raise ValueError(
+            if others := [key for key in settings if not is_of_objective(key)]:
+                yield (
                     f"objectives.{name} sets {others[0]}: objectives differ in `algorithm` and `objective.*` only. Put "
                     "it under base"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _base_holds_no_objective(self) -> ProbeFile:
-        of_objective = [key for key in self.base if is_of_objective(key)]
-        if of_objective:
-            raise ValueError(f"base sets {of_objective[0]}: put what is of an objective under objectives")
-        return self
+        if of_objective := [key for key in self.base if is_of_objective(key)]:
+            yield f"base sets {of_objective[0]}: put what is of an objective under objectives"
 
 
 def is_of_objective(key: str) -> bool:
