@@ -71,10 +71,9 @@ class AtOnce(Writer):
         """As `Writer.draw`."""
         started_s = time.perf_counter()
         rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
-        prompts = [self.encode(problem) for problem in problems]
         keys = rollout_keys(self._spec.seed, step, range(first_example, first_example + len(problems)), samples)
         params = SamplingParams(max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, self._stop)
-        batch = self._write(problems, prompts, keys, params, step, first_example)
+        batch = self._write(problems, keys, params, step, first_example)
         require_finite(batch.sampler_logps)
         return replace(
             batch,
@@ -84,16 +83,9 @@ class AtOnce(Writer):
 
     @abstractmethod
     def _write(
-        self,
-        problems: Sequence[Problem],
-        prompts: Sequence[Sequence[int]],
-        keys: Tensor,
-        params: SamplingParams,
-        step: int,
-        first_example: int,
+        self, problems: Sequence[Problem], keys: Tensor, params: SamplingParams, step: int, first_example: int
     ) -> Batch:
-        """Draw n completions of each of P problems. prompts: token ids of the policy's prompts; keys [P, n]: see
-        `Engine.generate`; first_example as in `draw`."""
+        """Draw n completions of each of P problems. keys [P, n]: see `Engine.generate`; first_example as in `draw`."""
 
 
 def rollout_keys(seed: int, step: int, examples: range, samples: int) -> Tensor:
@@ -131,15 +123,9 @@ class InOneTurn(AtOnce):
             self._teacher_template = get_template(spec.teacher_template)
 
     def _write(
-        self,
-        problems: Sequence[Problem],
-        prompts: Sequence[Sequence[int]],
-        keys: Tensor,
-        params: SamplingParams,
-        step: int,
-        first_example: int,
+        self, problems: Sequence[Problem], keys: Tensor, params: SamplingParams, step: int, first_example: int
     ) -> Batch:
-        samples = range(keys.shape[1])
+        prompts, samples = [self.encode(problem) for problem in problems], range(keys.shape[1])
         by_policy = self._by_policy(len(problems), step, first_example)
         places: dict[Origin, list[int]] = {self._other: [], "policy": []}
         for place in range(len(problems)):
@@ -208,15 +194,10 @@ class InTurns(AtOnce):
         self._environment = environment
 
     def _write(
-        self,
-        problems: Sequence[Problem],
-        prompts: Sequence[Sequence[int]],
-        keys: Tensor,
-        params: SamplingParams,
-        step: int,
-        first_example: int,
+        self, problems: Sequence[Problem], keys: Tensor, params: SamplingParams, step: int, first_example: int
     ) -> Batch:
         model, samples = self._language_model, keys.shape[1]
+        prompts = [self.encode(problem) for problem in problems]
         asked = zip(prompts, problems, strict=True)
         rows = [Conversation(prompt, problem) for prompt, problem in asked for _ in range(samples)]
 

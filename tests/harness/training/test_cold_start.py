@@ -162,7 +162,7 @@ def test_all_faults_of_a_recipe_are_told_with_its_path(tmp_path: Path) -> None:
     for text in (
         "source has no default",
         "sorce is not a key here",
-        "cold_start.stesp is not a key here; did you mean cold_start.steps",
+        "cold_start.stesp is not a key here; did you mean steps",
         "cold_start.batch_size is 0",
         "cold_start.template: unknown template 'plian'",
     ):
