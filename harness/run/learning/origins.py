@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from evals.prompts import get_template
-from evals.tasks.base import Problem
-from evals.tasks.environment import Environment, Interjection, Turn
+from evals.tasks.base import Environment, Problem
+from evals.tasks.environment import Interjection, Turn
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, Engine, SamplingParams, make_engine
 from harness.models.language_model import LanguageModel
