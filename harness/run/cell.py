@@ -181,8 +181,7 @@ class CellRun:
                 "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
         self._step = checkpoint.step
-        counted = {name: checkpoint.progress[name] for name in ("teacher_tokens", "trained_tokens")}
-        self._spent = Spent(checkpoint.generated_tokens, **counted)
+        self._spent = Spent(**{name: checkpoint.progress[name] for name in asdict(self._spent)})
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:

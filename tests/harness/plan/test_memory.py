@@ -11,8 +11,9 @@ import transformers
 from torch import Tensor
 
 from harness.config.run_spec import TrainSpec
-from harness.engines.torch import CACHE_BYTES_CPU, TORCH
-from harness.engines.vllm import CPU_CACHE_BYTES
+from harness.engines.torch import TORCH
+from harness.engines.torch.sizes import CACHE_BYTES_CPU
+from harness.engines.vllm.limits import CPU_CACHE_BYTES
 from harness.models.language_model import load_model
 from harness.plan import memory
 from harness.plan.memory import MemoryEstimate, estimate_memory, in_words

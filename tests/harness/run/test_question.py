@@ -111,5 +111,7 @@ def test_a_checkpoint_is_looked_for_beside_the_sweep_file_too(tmp_path: Path, mo
 
 def test_records_of_another_version_are_not_written_over(tmp_path: Path) -> None:
     write_json(tmp_path / "sweep.json", {"schema": 3})
-    with pytest.raises(OtherVersionError, match="by a development version of bench before 0.2. Move its folder away"):
+    with pytest.raises(
+        OtherVersionError, match=r"by a development version of bench before 0\.2\. Move its folder away"
+    ):
         require_same_kind(tmp_path, is_search=False)

@@ -242,14 +242,14 @@ STAGED = """
 import torch
 from tests.cuda import device
 device.install()
-from harness.training import checkpoint
-checkpoint.STAGING_BYTES = 1000
+from harness.training import tensors
+tensors.STAGING_BYTES = 1000
 torch.manual_seed(0)
 sizes = [(3,), (7, 5), (1,), (600,), (2, 2)]
 kept = [torch.randn(size).to(dtype) for size in sizes for dtype in (torch.float32, torch.bfloat16)]
 state = {"lists": [tensor.to("cuda") for tensor in kept], "betas": (0.9, 0.95), "step": torch.tensor(3.0)}
 device.ledger.waits.clear()
-moved = checkpoint.on_host(state)
+moved = tensors.on_host(state)
 assert moved["betas"] == (0.9, 0.95) and moved["step"] is state["step"]
 for got, expected in zip(moved["lists"], kept, strict=True):
     assert not got.is_cuda and torch.equal(got, expected)
