@@ -15,7 +15,7 @@ from evals.graders import get_grader
 from evals.grading import OwnComparison
 from evals.grading.extract import get_extraction
 from evals.prompts import Mode, Template, get_template
-from evals.tasks.environment import Environment, Turn, last_turn
+from evals.tasks.environment import Reply, Turn, last_turn
 from harness.errors import few, nearest
 from harness.plugins import UserModule
 
@@ -53,6 +53,45 @@ class Problem:
                 "`solution`, or use another task."
             )
         return self.solution
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What answers the turns of a task's completions. The model ends its turn, the environment answers with text, and
+    the model goes on with both before its eyes. A reply follows from the problem and from what the model has said, so
+    no state has to be kept, and a resumed cell gets the same replies.
+
+    reply: (problem, what the model has said in each of its turns so far) -> the answer to the last of them. It must
+        depend on nothing else: samples are drawn again and are expected to be the same.
+    max_turns: after so many the conversation ends. Evaluation gives as many; training too, unless `rollout.max_turns`
+        says otherwise.
+    version: raise it whenever replies or rewards change; it is part of a run's semantic hash.
+
+    Raises EvalError for less than one turn.
+    """
+
+    reply: Callable[[Problem, Sequence[str]], Reply]
+    max_turns: int
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise EvalError(f"an environment has max_turns={self.max_turns}: give at least 1")
+
+    def answer(self, problem: Problem, said: Sequence[str]) -> Reply:
+        """The reply to the last of these turns. Raises EvalError if the task's function gives something else."""
+        answered = self.reply(problem, said)
+        if not isinstance(answered, Reply):
+            raise EvalError(
+                f"the environment gave {answered!r} to a turn on the problem {problem.id}: give a Reply "
+                "(evals.tasks.environment)"
+            )
+        return answered
+
+    @property
+    def identity(self) -> dict[str, int]:
+        """What its replies depend on besides the problem and the model's words."""
+        return {"version": self.version, "max_turns": self.max_turns}
 
 
 @dataclass(frozen=True)

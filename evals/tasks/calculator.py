@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evals.tasks import arithmetic
-from evals.tasks.base import Generated, Problem, Task
-from evals.tasks.environment import Environment, Reply
+from evals.tasks.base import Environment, Generated, Problem, Task
+from evals.tasks.environment import Reply
 
 MAX_CALL_CHARS = 100
 """A longer call is not computed: what a model writes must not cost a process its time."""

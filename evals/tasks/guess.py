@@ -16,8 +16,8 @@ import random
 import re
 from collections.abc import Sequence
 
-from evals.tasks.base import Generated, Problem, Task
-from evals.tasks.environment import Environment, Reply
+from evals.tasks.base import Environment, Generated, Problem, Task
+from evals.tasks.environment import Reply
 
 SMALLEST, LARGEST = 1, 99
 MIN_NUMBERS, MAX_NUMBERS = 5, 15

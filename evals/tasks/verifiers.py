@@ -32,8 +32,8 @@ from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.grading.worker_process import WorkerLostError, WorkerProcess
 from evals.tasks.base import VERIFIERS_PREFIX as PREFIX
-from evals.tasks.base import Problem, Task
-from evals.tasks.environment import Environment, Reply
+from evals.tasks.base import Environment, Problem, Task
+from evals.tasks.environment import Reply
 from harness import plugins
 from harness.plugins import UserModule
 

@@ -22,8 +22,7 @@ from evals.graders import judge_of, runs_code
 from evals.grading.model_judge import Judge
 from evals.grading.pair_judge import PairJudge
 from evals.tasks import get_task, without_mode
-from evals.tasks.base import LM_EVAL_PREFIX
-from evals.tasks.environment import Environment
+from evals.tasks.base import LM_EVAL_PREFIX, Environment
 from harness.config.clashes import clashes
 from harness.config.engine import ENGINES, engine_on
 from harness.config.model import OF_ALL, ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice

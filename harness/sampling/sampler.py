@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from evals.choices import Continuation, Likelihood
 from evals.prompts import Thinking
 from evals.sampler import Draw, Drawn, SamplingParams
-from evals.tasks.environment import Environment
+from evals.tasks.base import Environment
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine, make_engine
 from harness.models.language_model import LanguageModel, require_room

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from evals.tasks.base import Problem
-from evals.tasks.environment import Environment, Interjection, Turn
+from evals.tasks.base import Environment, Problem
+from evals.tasks.environment import Interjection, Turn
 from harness.engines.base import Completions, Engine, GenerationCost, SamplingParams
 from harness.models.language_model import LanguageModel
 

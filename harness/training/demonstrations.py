@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from evals.prompts import Template, get_template
 from evals.tasks import get_task
-from evals.tasks.base import Problem, Task
-from evals.tasks.environment import Environment, Interjection
+from evals.tasks.base import Environment, Problem, Task
+from evals.tasks.environment import Interjection
 from harness.config.model import MIXED_DEMONSTRATIONS, SOLUTIONS_OF, SupervisedColdStart
 from harness.errors import RefusedError, shown
 from harness.random_keys import permutation, random_key, uniform

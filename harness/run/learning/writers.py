@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from evals.prompts import get_template
-from evals.tasks.base import Problem
-from evals.tasks.environment import Environment
+from evals.tasks.base import Environment, Problem
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Completions, Engine, SamplingParams, make_engine
 from harness.models.language_model import LanguageModel

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from evals.errors import EvalError
 from evals.evaluate import regrade
 from evals.tasks import calculator, get_task, guess
-from evals.tasks.base import Problem
-from evals.tasks.environment import Environment, Reply, Turn, last_turn, turns_as_json, turns_from_json
+from evals.tasks.base import Environment, Problem
+from evals.tasks.environment import Reply, Turn, last_turn, turns_as_json, turns_from_json
 from tests.evals.scripted import draw_of, graded_row
 
 NUMBERS = Problem(id="p", problem="3,10=", answer="5")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from evals.errors import EvalError
 from evals.evaluate import regrade
 from evals.tasks import get_task
-from evals.tasks.base import Problem
-from evals.tasks.environment import Environment, Turn
+from evals.tasks.base import Environment, Problem
+from evals.tasks.environment import Turn
 from evals.tasks.verifiers import Episode, load_verifiers_task
 from harness import plugins
 from harness.config.hashing import semantic_hash, user_code

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.sampler import Draw, Drawn, SamplingParams
-from evals.tasks.base import Problem
-from evals.tasks.environment import Environment, Interjection, Reply
+from evals.tasks.base import Environment, Problem
+from evals.tasks.environment import Interjection, Reply
 from harness.config.rollout import RolloutSpec
 from harness.engines.base import Completions, OnFinished, make_engine
 from harness.models.language_model import LanguageModel, load_model
