@@ -31,7 +31,7 @@ from reports.measure import analyse
 from reports.measure.interactions import declared_names
 from reports.page.document import verdict_document, write_data
 from reports.page.kept import is_kept, verify_kept
-from reports.report import SECTIONS
+from reports.report import SECTIONS, ContrastRow, Report
 from reports.statistics import power
 from tests.reports.synthetic import write_sweep
 
@@ -429,9 +429,9 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
 )
 def test_an_interval_decides_a_prediction(relation: str, low_pp: float, high_pp: float, outcome: str) -> None:
     """A gain is refuted where the interval rules one as large as the margin out."""
-    row = {"arm": "up", "baseline": "base", "verdict": "", "note": "", "low_pp": low_pp, "high_pp": high_pp}
+    ends = {"low_pp": low_pp, "high_pp": high_pp, "level": 0.95, "margin_pp": 1.0}
     kept = Kept(Path("kept"))
-    vars(kept)["report"] = {"screening": [], "interactions": [], "contrasts": [row | {"level": 0.95, "margin_pp": 1.0}]}
+    vars(kept)["report"] = Report(contrasts=[ContrastRow(arm="up", baseline="base", verdict="inconclusive", **ends)])
     prediction = Prediction(run="small", says=f"up {relation} base")
     turned = Prediction(run="small", says=f"base {_TURNED.get(relation, relation)} up")
     assert _judged(prediction, kept, {}).outcome == _judged(turned, kept, {}).outcome == outcome
