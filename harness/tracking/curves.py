@@ -58,6 +58,10 @@ Curves = dict[str, Curve]
 """By MLflow's names of the metrics. No curve is empty."""
 
 
+def count_points(curves: Curves) -> int:
+    return sum(len(curve.steps) for curve in curves.values())
+
+
 @cache
 def mlflow_name(name: str) -> str:
     """A legal MLflow name: letters, digits and `_-./` stay, `@` becomes `_at_` and `^` `_hat_` (`pass@1`:

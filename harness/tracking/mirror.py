@@ -47,6 +47,7 @@ from harness.tracking.cell import (
     STATUS,
     TRIAL_TAG,
     CellView,
+    News,
     begin_cell,
     end_cell,
     ended_ms,
@@ -65,6 +66,7 @@ from harness.tracking.client import (
     modified_ms,
     talking_to_mlflow,
 )
+from harness.tracking.curves import count_points
 from harness.tracking.question import (
     QUESTION_TAG,
     create_question,
@@ -75,10 +77,12 @@ from harness.tracking.question import (
     sync_question,
     sync_report,
 )
-from harness.tracking.run import MirroredRun
+from harness.tracking.run import MirroredRun, log_points
 
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
+_POINTS_TOGETHER = 250_000
+"""Points of cells that are written in one transaction: seconds of work, during which nobody else writes to SQLite."""
 _STAND_TAG = "bench.stand"
 """On the parent run: the stand of the records when all of them were mirrored."""
 
@@ -183,8 +187,22 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     statuses = {cell.path: cell.read_status() for cell in sweep.cells}
     trials = {name: trial for trial in study.trials for name in trial.cells} if study is not None else {}
     session.damaged = []
-
     create = partial(_create_child, session)
+    waiting: list[tuple[str, Any, CellView, News]] = []
+
+    def send() -> int:
+        """Write the points that wait, and only then let each run say what it holds. Return the number of points."""
+        sent = log_points(session.client, {session.children[name].run_id: news.points for name, *_, news in waiting})
+        for name, now, view, news in waiting:
+            try:
+                end_cell(view, news, session.children[name])
+            except DamagedRecordError as error:
+                session.damaged.append(str(error))
+            else:
+                session.seen[name] = now
+        waiting.clear()
+        return sent
+
     for cell in sweep.cells:
         name, status = cell.path.name, statuses[cell.path]
         tags = trial_tags(trials[name]) if name in trials else {}
@@ -197,14 +215,14 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
             continue
         view = CellView(cell, status, tags, base_scores, inputs_of(sweep, cell), sweep_tags(sweep))
         try:
-            run, news = begin_cell(view, session.children.get(name), create)
-            session.children[name] = run
-            n_points += run.log_points(news.points)
-            end_cell(view, news, run)
+            session.children[name], news = begin_cell(view, session.children.get(name), create)
         except DamagedRecordError as error:
             session.damaged.append(str(error))
-        else:
-            session.seen[name] = now
+            continue
+        waiting.append((name, now, view, news))
+        if sum(count_points(each.points) for *_, each in waiting) >= _POINTS_TOGETHER:
+            n_points += send()
+    n_points += send()
     ended = [] if study is None else [trial for trial in study.trials if trial.state != "running"]
     cells_of_ended = {name for trial in ended for name in trial.cells}
     present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.records.files import ProblemRow
 from harness.secrets import redact, redacted
-from harness.tracking.curves import Curves, mlflow_name, value_curves
+from harness.tracking.curves import Curves, count_points, mlflow_name, value_curves
 from harness.tracking.store import add_points
 
 if TYPE_CHECKING:
@@ -65,18 +65,8 @@ class MirroredRun:
         return cls(client, info.run_id, info.start_time, info.status, tags, params, metrics)
 
     def log_points(self, curves: Curves) -> int:
-        """Add points to the curves, and return how many there were. A server gets them in requests of the size that
-        MLflow's client chooses (1000 points each).
-
-        MLflow recognises a point that is sent a second time (its answer was lost, we were killed) by its value, step
-        and time, all of which are read from the records.
-        """
-        from mlflow.entities import Metric
-
-        if not add_points(self.client.tracking_uri, self.run_id, curves):
-            points = ((name, *point) for name, curve in curves.items() for point in curve.points())
-            self.client.log_batch(self.run_id, metrics=[Metric(*point) for point in points])
-        return sum(len(curve.steps) for curve in curves.values())
+        """Add points to the curves, and return how many there were."""
+        return log_points(self.client, {self.run_id: curves})
 
     def log_values(self, values: Mapping[str, Any], at_ms: int | None) -> int:
         """Make these the last values of metrics without steps; returns how many had another one, or none."""
@@ -135,6 +125,22 @@ class MirroredRun:
     def delete(self) -> None:
         """Into MLflow's bin, from which `mlflow gc` takes it."""
         self.client.delete_run(self.run_id)
+
+
+def log_points(client: Any, curves_of_runs: Mapping[str, Curves]) -> int:
+    """Add points to the curves of runs, by id, and return how many there were. A server gets them in requests of the
+    size that MLflow's client chooses (1000 points each).
+
+    MLflow recognises a point that is sent a second time (its answer was lost, we were killed) by its value, step and
+    time, all of which are read from the records.
+    """
+    from mlflow.entities import Metric
+
+    if not add_points(client.tracking_uri, curves_of_runs):
+        for run_id, curves in curves_of_runs.items():
+            points = ((name, *point) for name, curve in curves.items() for point in curve.points())
+            client.log_batch(run_id, metrics=[Metric(*point) for point in points])
+    return sum(count_points(curves) for curves in curves_of_runs.values())
 
 
 def _user() -> str:

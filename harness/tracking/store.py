@@ -7,6 +7,7 @@ instead of two. All else goes through the client, and so do the points that a se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,9 @@ _BUSY_S = 20.0
 """How long SQLite may be written by somebody else, as MLflow has it."""
 
 
-def add_points(uri: str, run_id: str, curves: Curves) -> bool:
-    """Add points to a run's curves as `log_batch` does: a point that is there already is not added twice.
+def add_points(uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
+    """Add points to the curves of runs, by id, as `log_batch` does: a point that is there already is not added twice.
+    All are in one transaction, so that a page that several runs change is written once.
 
     Values are finite, and keys legal names. Return False, and do nothing, if `uri` is a server, or a database that has
     no such statement. Raise SQLAlchemyError.
@@ -32,10 +34,8 @@ def add_points(uri: str, run_id: str, curves: Curves) -> bool:
 
     if (engine := _engine(uri)) is None:
         return False
-    if not curves:
+    if not any(curves_of_runs.values()):
         return True
-    # In the order of the largest index, so that neighbours there are written together.
-    ordered = {key: curves[key].distinct() for key in sorted(curves)}
     insert = (sqlite if engine.dialect.name == "sqlite" else postgresql).insert
     old = table("latest_metrics", *map(column, _COLUMNS)).c
     latest = insert(old.key.table)
@@ -47,13 +47,16 @@ def add_points(uri: str, run_id: str, curves: Curves) -> bool:
         where=tuple_(new.step, new.timestamp, new.value) > tuple_(old.step, old.timestamp, old.value),
     )
     points = insert(table("metrics", *map(column, _COLUMNS))).on_conflict_do_nothing()
+    # As text, because SQLAlchemy would make a mapping of each row.
+    add, show = str(points.compile(engine)), str(latest.compile(engine))
     with engine.begin() as connection:
-        for statement, rows in (
-            (points, [(key, *point, False, run_id) for key, curve in ordered.items() for point in curve.points()]),
-            (latest, [(key, *curve.last, False, run_id) for key, curve in ordered.items()]),
-        ):
-            # As text: SQLAlchemy would make a mapping of each row.
-            connection.exec_driver_sql(str(statement.compile(engine)), rows)
+        for run_id, curves in curves_of_runs.items():
+            # In the order of the largest index, so that neighbours there are written together.
+            ordered = {key: curves[key].distinct() for key in sorted(curves)}
+            rows = [(key, *point, False, run_id) for key, curve in ordered.items() for point in curve.points()]
+            if rows:
+                connection.exec_driver_sql(add, rows)
+                connection.exec_driver_sql(show, [(key, *each.last, False, run_id) for key, each in ordered.items()])
     return True
 
 

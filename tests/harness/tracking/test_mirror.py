@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from harness.records.files import append_jsonl, keep_jsonl
 from harness.records.lease import hold_lease
 from harness.tracking import Mirror, MirrorError
+from harness.tracking import run as mirrored_run
 from harness.tracking.curves import Curves
 from harness.tracking.run import MirroredRun
+from harness.tracking.store import add_points
 from tests.harness.tracking.conftest import FirstSync
 from tests.harness.tracking.helpers import FIRST_S, DiskSweep, Reader, begin, evaluate, train
 
@@ -239,7 +242,7 @@ def test_rows_that_are_recorded_no_longer_are_shown_no_longer(
     assert len(reader.runs(deleted=True)) == 1
 
 
-@pytest.mark.parametrize("method", ["log_params", "log_points", "set_tags"])
+@pytest.mark.parametrize("method", ["log_params", "add_points", "set_tags"])
 @pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
 def test_killed_at_any_call_nothing_is_lost_or_there_twice(
     sweep: DiskSweep, uri: str, reader: Reader, monkeypatch: pytest.MonkeyPatch, method: str, is_done: bool
@@ -257,7 +260,12 @@ def test_killed_at_any_call_nothing_is_lost_or_there_twice(
 
 @contextmanager
 def killed_at(method: str, monkeypatch: pytest.MonkeyPatch, is_done: bool) -> Iterator[None]:
-    """As a cell's run calls a method, before or after it has done what it does."""
+    """As a cell's run calls a method or has its points written, before or after that is done."""
+    if method == "add_points":
+        with monkeypatch.context() as patch, pytest.raises(MirrorError, match="killed"):
+            patch.setattr(mirrored_run, method, partial(points_then_killed, is_done))
+            yield
+        return
     original = getattr(MirroredRun, method)
 
     def die(run: MirroredRun, what: object) -> None:
@@ -278,7 +286,7 @@ def test_rows_made_anew_after_a_kill_are_not_there_twice(
     """They are the same, but their time is another: MLflow would keep both."""
     cell = sweep.start("a")
     train(cell, 1, 3)
-    with killed_at("log_points", monkeypatch, is_done=True):
+    with killed_at("add_points", monkeypatch, is_done=True):
         Mirror(sweep.path, uri).sync()
     cut(cell, 1)
     begin(cell, from_step=1)
@@ -447,7 +455,7 @@ def test_whatever_happens_the_curves_equal_the_records(
         elif event == "killed while it sends" and last:
             with pytest.MonkeyPatch.context() as patch, suppress(MirrorError):
                 patch.setattr(MirroredRun, "set_status", lambda run, status, end_ms: None)
-                patch.setattr(MirroredRun, "log_points", sent_then_killed)
+                patch.setattr(mirrored_run, "add_points", partial(points_then_killed, True))
                 mirror.sync()
         elif event == "restart":
             mirror = Mirror(sweep.path, uri)
@@ -461,10 +469,9 @@ def test_whatever_happens_the_curves_equal_the_records(
     assert Reader(uri).curve("a-s0", "train/reward/mean") == records
 
 
-LOG_POINTS = MirroredRun.log_points
-
-
-def sent_then_killed(run: MirroredRun, curves: Curves) -> None:
-    LOG_POINTS(run, curves)
-    if curves:
+def points_then_killed(is_done: bool, uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
+    if is_done:
+        add_points(uri, curves_of_runs)
+    if any(curves_of_runs.values()):
         raise OSError("killed")
+    return True

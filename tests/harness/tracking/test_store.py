@@ -55,7 +55,7 @@ def require_written_alike(uri: str) -> None:
     experiment = client.create_experiment("points", artifact_location="file:///home/mlartifacts")
     ours, theirs = (client.create_run(experiment).info.run_id for _ in range(2))
     for some in (METRICS, SOME_THERE, LATER):
-        assert add_points(uri, ours, as_curves(some))
+        assert add_points(uri, {ours: as_curves(some)})
         client.log_batch(theirs, metrics=[Metric(*one) for one in some])
     with create_engine(uri).connect() as connection:
         for table in ("metrics", "latest_metrics"):
@@ -66,7 +66,7 @@ def require_written_alike(uri: str) -> None:
 
 
 def test_a_server_is_left_to_mlflow() -> None:
-    assert not add_points("http://127.0.0.1:9", "0" * 32, as_curves(METRICS))
+    assert not add_points("http://127.0.0.1:9", {"0" * 32: as_curves(METRICS)})
 
 
 def as_curves(metrics: Iterable[tuple[str, float, int, int]]) -> Curves:
