@@ -298,7 +298,7 @@ def understand(dialect: Dialect, config: Config, settings: Settings) -> Understo
     try:
         objective = _objective_at(config, point)
     except ValueError as error:
-        problems = "; ".join(str(error).splitlines())
+        problems = "; ".join(line.rstrip(".") for line in str(error).splitlines())
         raise RefusedError(f"These settings of {config.name} are no objective: {problems}.") from None
     return Understood(dialect, config, settings, point, objective)
 

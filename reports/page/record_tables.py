@@ -102,7 +102,7 @@ def _value(value: Any, is_at_end: bool) -> str:
 
 
 def cost_table(report: Report) -> Table | None:
-    """The recorded cost of each arm. Older records hold less, imported ones nothing; None if nothing is recorded."""
+    """The recorded cost of each arm, of imported ones nothing; None if nothing is recorded."""
     costs = [dict(arm.cost) for arm in report.arms]
     shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
     trained = report.arms[0].checkpoint is None and any(arm.total_s is not None for arm in report.arms)

@@ -246,7 +246,7 @@ def _runs(row: VerdictRow) -> str:
 
 
 def _token_clause(row: VerdictRow) -> str:
-    """Whether both arms generated equally many tokens in every pair; in unpaired rows and older records, on average."""
+    """Whether both arms generated equally many tokens in every pair; in unpaired rows, on average."""
     if row.is_over_problems:
         return _answer_tokens_clause(row)
     if not row.tokens_known:

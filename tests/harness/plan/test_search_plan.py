@@ -56,7 +56,7 @@ MAX = "objective.rule.weight_max"
         ({"train.steps": {"float": [2.5, 4.5]}}, "train.steps"),
         ({LR: {"categorical": ["low", "high"]}}, "train.learning_rate is 'low'"),
         ({LR: {"float": [-1, 1e-2]}}, "train.learning_rate is -1"),
-        ({"objective.aggregation": {"categorical": ["token_mean", "mean"]}}, "objective.aggregation='mean'"),
+        ({"objective.aggregation": {"categorical": ["token_mean", "mean"]}}, "objective.aggregation is 'mean'"),
         ({"train.optimizer_reset": {"int": [0, 1]}}, "train.optimizer_reset"),
     ],
 )
