@@ -90,7 +90,7 @@ def test_an_effect_is_judged_by_the_rules_of_a_contrast(tmp_path):
 
 def test_effects_lead_and_arms_come_second(tmp_path):
     document = report(tmp_path, changes=changes(6), seeds=6)
-    assert [*document][:2] == ["headline", "interactions"]
+    assert [*document.as_json()][:2] == ["headline", "interactions"]
     first, *_, last = [one.sentence for one in statements(document)]
     assert first.startswith("clip_high 0.28 is better than 0.2, averaged over beta: +6.0 pp pass@1, 98.3% interval [+")
     assert last.startswith("clip_high 0.28 and beta 0.1 together give more than the sum of their effects: +8.0 pp")
