@@ -19,7 +19,7 @@ from algorithms.preference.objective import PreferenceObjective
 from algorithms.presets import Preset, describe, preset, presets
 from algorithms.rules import RULES, Rule
 from algorithms.selection import select_tokens
-from algorithms.space import active_knobs
+from harness.settings import active_knobs
 
 if TYPE_CHECKING:
     from algorithms.advantage import advantages, policy_waits, value_targets

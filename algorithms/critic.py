@@ -5,11 +5,12 @@ The value V_t of a token is that of the state before it was drawn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from algorithms.space import Knobs
+from harness.settings import Settings
+from harness.settings.marks import CannotAct
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,12 +19,14 @@ EQUAL = 1e-5
 """Numbers that differ by less than this share of the largest one are equal up to rounding."""
 
 
-class Critic(Knobs):
+class Critic(Settings):
     """The value function and its loss; it exists with baseline=critic."""
 
     gamma: float = Field(default=1.0, gt=0, le=1, description="discount per token; default: PPO for language models")
     lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE; default: TRL (verl, OpenRLHF: 1)")
-    value_clip: float | None = Field(
+    value_clip: Annotated[
+        float | None, CannotAct(at_ratio_one="values are still the old values, inside any clip range")
+    ] = Field(
         default=0.2,
         gt=0,
         description="new values count at most this far from the old ones; none: unbounded. Default: TRL (verl: 0.5)",

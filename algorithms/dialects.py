@@ -25,9 +25,9 @@ from algorithms.objective import Objective
 from algorithms.overrides import AnyObjective, Family, family_of, with_overrides
 from algorithms.preference.objective import PreferenceObjective
 from algorithms.presets import describe, presets
-from algorithms.space import KnobValue, active_knobs, defaults
 from harness.errors import RefusedError, UnknownNameError, nearest, shown
 from harness.plugins import Kind
+from harness.settings import KnobValue, active_knobs, defaults
 
 Settings = Mapping[str, Any]
 """A trainer's settings by their dotted names."""
@@ -298,7 +298,7 @@ def understand(dialect: Dialect, config: Config, settings: Settings) -> Understo
     try:
         objective = _objective_at(config, point)
     except ValueError as error:
-        problems = "; ".join(str(error).splitlines())
+        problems = "; ".join(line.rstrip(".") for line in str(error).splitlines())
         raise RefusedError(f"These settings of {config.name} are no objective: {problems}.") from None
     return Understood(dialect, config, settings, point, objective)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from algorithms.space import Knobs
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,13 +30,13 @@ LEAST_LOGP = -1e4
 """Stands for log 0, so that 0 log 0 is 0."""
 
 
-class NoDistillation(Knobs):
+class NoDistillation(Settings):
     """The objective uses no teacher."""
 
     where: Literal["none"] = "none"
 
 
-class _FromTeacher(Knobs):
+class _FromTeacher(Settings):
     coef: float = Field(default=1.0, gt=0, description="weight of the teacher's term; default: 1, as in most trainers")
     verifier_coef: float = Field(
         default=1.0,

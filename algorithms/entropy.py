@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from algorithms.space import Knobs
+from harness.settings import Settings
 
 
-class NotAdaptive(Knobs):
+class NotAdaptive(Settings):
     """The coefficient stays at entropy.bonus."""
 
     type: Literal["none"] = "none"
 
 
-class _Adaptive(Knobs):
+class _Adaptive(Settings):
     target_nats: float = Field(default=0.2, gt=0, description="entropy to hold; default: Skywork-OR1, section 4.4")
     delta: float = Field(
         default=0.005, gt=0, description="change of the coefficient per rollout batch; default: as target_nats"
@@ -28,14 +29,12 @@ class _Adaptive(Knobs):
         "sampled: the mean of -log pi of the sampled tokens (the authors' code)",
     )
 
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.coef_max <= self.coef_min:
-            raise ValueError(
+            yield (
                 f"coef_max={self.coef_max:g} is not above coef_min={self.coef_min:g}: the coefficient could not move; "
                 "raise coef_max or lower coef_min"
             )
-        return self
 
 
 class StepBothWays(_Adaptive):
@@ -53,7 +52,7 @@ class StepUpOnly(_Adaptive):
 Adaptive = Annotated[NotAdaptive | StepBothWays | StepUpOnly, Field(discriminator="type")]
 
 
-class Entropy(Knobs):
+class Entropy(Settings):
     """Lowers the loss by coefficient x mean entropy over the optimiser step's tokens, under any aggregation."""
 
     bonus: float = Field(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from algorithms.rules import bounded_exp, k2_of, k3_of
-from algorithms.space import Knobs, OnlyWith
+from harness.settings import OnlyWith, Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,13 +24,13 @@ MAX_KL_ERROR = 0.2
 """The relative error of the KL counts at most this much, either way (1909.08593, section 2.2)."""
 
 
-class NoKl(Knobs):
+class NoKl(Settings):
     """No penalty."""
 
     where: Literal["none"] = "none"
 
 
-class _Penalty(Knobs):
+class _Penalty(Settings):
     beta: float = Field(
         default=0.001,
         gt=0,

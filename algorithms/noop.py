@@ -37,17 +37,13 @@ from typing import NamedTuple, TypeVar
 
 from algorithms.objective import GROUP_BASELINES, Aggregation, Objective, acts_without_advantage
 from algorithms.rules import Ratio, Rule, Sign
-from algorithms.space import KnobValue, active_knobs
+from harness import plugins
+from harness.settings import KnobValue, active_knobs, knobs_of
+from harness.settings.marks import CannotAct
 
 Said = TypeVar("Said")
 
 _ONE_STEP = "with one optimiser step per rollout "
-
-# Knobs outside the rule that act away from ratio 1 only, whatever the others are.
-_INERT_AT_RATIO_ONE = {
-    "sequence_penalty": "every log-ratio is 0, where the penalty's gradient is 0",
-    "critic.value_clip": "values are still the old values, inside any clip range",
-}
 
 # Aggregation -> its denominator, and the power of n_i in a token's weight.
 _TOKEN_WEIGHT: dict[Aggregation, tuple[str, int]] = {
@@ -93,8 +89,11 @@ class _PolicyTerm(NamedTuple):
     """n_i to this power is a further factor."""
 
 
-_OF_ADVANTAGES = ("baseline", "pass_k", "scale", "scale_ddof", "scale_eps", "advantage_sign", "credit")
-"""How rewards become advantages."""
+@plugins.cached
+def _marked() -> dict[str, CannotAct]:
+    """The knobs of which a mark says when they cannot act."""
+    return {name: mark for name, knob in knobs_of(Objective).items() if (mark := knob.mark(CannotAct))}
+
 
 _active_knobs = lru_cache(maxsize=1024)(active_knobs)
 """Remembered, as each of hundreds of arms is compared with all others."""
@@ -137,14 +136,15 @@ class _Pair:
             return {}
         reasons = {}
         if not any(map(hears_rewards, self.both)):
-            reasons = dict.fromkeys(_OF_ADVANTAGES, "the loss uses no rewards")
+            reasons = {name: mark.without_rewards for name, mark in _marked().items() if mark.without_rewards}
         if not any(map(_has_policy_term, self.both)):
             of_policy = ("ratio", *self._group("rule"), *self._group("sampler_correction"))
             reasons |= dict.fromkeys(of_policy, "distill.verifier_coef=0 leaves only the teacher's term")
         return reasons
 
     def without_effect_in_one_step(self) -> dict[str, str]:
-        reasons = _INERT_AT_RATIO_ONE | self._rule_knob_facts(lambda rule: rule.inert_at_ratio_one)
+        reasons = {name: mark.at_ratio_one for name, mark in _marked().items() if mark.at_ratio_one}
+        reasons |= self._rule_knob_facts(lambda rule: rule.inert_at_ratio_one)
         same_term, same_weight = self._same_policy_term(), self._same_token_weight()
         if same_term or same_weight:
             one_gradient = "every ratio is 1, where both objectives have one gradient"

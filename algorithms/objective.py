@@ -9,15 +9,15 @@ the sampler correction:
 
 A teacher, if there is one, adds to the advantages or to the loss (`distill`). Which rows and tokens take part is
 decided by `overlong`, `zero_std`, `advantage_sign` and `select`. Not every knob exists at every point:
-`algorithms.space` says which do.
+`harness.settings` says which do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from algorithms.critic import Critic
 from algorithms.distillation import Distill, NoDistillation
@@ -27,7 +27,8 @@ from algorithms.rules import RULES, Ratio, Rule
 from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.sampler_correction import NoCorrection, SamplerCorrection
 from algorithms.selection import NoSelection, Select
-from algorithms.space import Knobs, OneOf, OnlyWith, inactive_settings
+from harness.settings import InWords, OneOf, OnlyWith, Settings
+from harness.settings.marks import YOUNGER, CannotAct
 
 Baseline = Literal["none", "batch_mean", "group_mean", "leave_one_out", "length_weighted", "random_peer", "critic"]
 Scale = Literal["none", "group_std", "batch_std", "mini_batch_std", "whiten_tokens", "nonzero_frac"]
@@ -47,7 +48,7 @@ GROUP_BASELINES: tuple[Baseline, ...] = ("group_mean", "leave_one_out", "length_
 _WITH_STD: tuple[Scale, ...] = ("group_std", "batch_std", "mini_batch_std", "whiten_tokens")
 
 
-class Penalise(Knobs):
+class Penalise(Settings):
     """A completion cut at the limit keeps the reward that it earned, plus a penalty."""
 
     type: Literal["penalise"] = "penalise"
@@ -58,25 +59,25 @@ class Penalise(Knobs):
     )
 
 
-class MaskAfter(Knobs):
+class MaskAfter(Settings):
     """It counts in baselines and stds, but its tokens do not enter the loss (overlong filtering, 2503.14476)."""
 
     type: Literal["mask_after"] = "mask_after"
 
 
-class MaskBefore(Knobs):
+class MaskBefore(Settings):
     """It counts neither in baselines and stds nor in the loss, but in the denominators over completions."""
 
     type: Literal["mask_before"] = "mask_before"
 
 
-class Drop(Knobs):
+class Drop(Settings):
     """It is removed from the batch, also from the denominators."""
 
     type: Literal["drop"] = "drop"
 
 
-class Soft(Knobs):
+class Soft(Settings):
     """DAPO's soft overlong punishment (2503.14476, eq. 13), added to the reward.
 
     0 up to L - C tokens, then linear to -factor at the limit L, with C = cache_frac x L; -factor if cut at L.
@@ -96,10 +97,13 @@ Overlong = Annotated[Penalise | MaskAfter | MaskBefore | Drop | Soft, Field(disc
 """What happens to completions that were cut at the limit."""
 
 
-class Objective(Knobs):
+OF_REWARDS = CannotAct(without_rewards="the loss uses no rewards")
+
+
+class Objective(Settings):
     """What a policy update minimises; knobs that do not exist at this point must be left at their defaults."""
 
-    baseline: Baseline = Field(
+    baseline: Annotated[Baseline, OF_REWARDS] = Field(
         default="none",
         description="what is subtracted from each reward. none: nothing; batch_mean: the mean of the batch; "
         "group_mean: the mean of the prompt's group (GRPO, 2402.03300); leave_one_out: the mean of the group's other "
@@ -107,7 +111,7 @@ class Objective(Knobs):
         "2505.23585); random_peer: the reward of one random member of the group, and only the sign of the difference "
         "counts (BRPO, 2506.00103); critic: a learned value for each token, by GAE (PPO)",
     )
-    scale: Scale = Field(
+    scale: Annotated[Scale, OF_REWARDS] = Field(
         default="none",
         description="what the centred rewards are divided by. none: nothing (Dr. GRPO, 2503.20783); group_std: the "
         "std of the group's rewards (GRPO); batch_std: the std of the batch's raw rewards (LitePPO, 2508.08221); "
@@ -116,29 +120,29 @@ class Objective(Knobs):
         "once for each of its tokens (REINFORCE++, 2501.03262); nonzero_frac: the share of rewards that are not 0 "
         "(GPG, 2504.02546)",
     )
-    scale_ddof: Annotated[int, OnlyWith("scale", _WITH_STD)] = Field(
+    scale_ddof: Annotated[int, OnlyWith("scale", _WITH_STD), OF_REWARDS] = Field(
         default=1,
         ge=0,
         le=1,
         description="the std has the divisor n - ddof; default 1: TRL, verl, OpenRLHF's group norm (numpy: 0)",
     )
-    scale_eps: Annotated[float, OnlyWith("scale", _WITH_STD)] = Field(
+    scale_eps: Annotated[float, OnlyWith("scale", _WITH_STD), OF_REWARDS] = Field(
         default=1e-6,
         gt=0,
         description="added to the std, for whiten_tokens to the variance; default: verl (elsewhere 1e-4 to 1e-9)",
     )
-    advantage_sign: AdvantageSign = Field(
+    advantage_sign: Annotated[AdvantageSign, OF_REWARDS] = Field(
         default="both",
         description="which completions enter the policy loss. both: all; positive: those with A > 0 (as in "
         "rejection-sampling fine-tuning); negative: those with A < 0. The others still count in the denominators",
     )
-    credit: Credit = Field(
+    credit: Annotated[Credit, OF_REWARDS] = Field(
         default="completion",
         description="what a reward is paid for. completion: the whole completion; steps: its steps, whose rewards are "
         "standardised together over the group; a token's advantage is the sum over the steps that end at it or later "
         "(process supervision, 2402.03300, section 4.1.3)",
     )
-    pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out"))] = Field(
+    pass_k: Annotated[int, OnlyWith("baseline", ("group_mean", "leave_one_out")), OF_REWARDS, YOUNGER] = Field(
         default=1,
         ge=1,
         description="k of pass training (2508.10751): a completion's reward is the mean, over all sets of k of its "
@@ -153,7 +157,7 @@ class Objective(Knobs):
     )
     rule: Annotated[Rule, OneOf(RULES)] = PolicyGradient()
     select: Select = NoSelection()
-    aggregation: Aggregation = Field(
+    aggregation: Annotated[Aggregation, InWords(default="the algorithm's")] = Field(
         description="how token losses become one number over the whole optimiser step. token_mean: their mean (DAPO, "
         "2503.14476, eq. 8); micro_token_mean: the mean over micro-batches of each one's mean, which depends on how "
         "the step is split (bnpo in TRL); group_token_mean: the mean over prompts of the mean over their tokens "
@@ -163,14 +167,16 @@ class Objective(Knobs):
         "the same algorithm's name",
     )
     kl: Kl = NoKl()
-    sequence_penalty: float = Field(
+    sequence_penalty: Annotated[
+        float, CannotAct(at_ratio_one="every log-ratio is 0, where the penalty's gradient is 0")
+    ] = Field(
         default=0.0,
         ge=0,
         description="tau: a completion's summed token losses rise by tau / 2 times the square of its log-ratio to the "
         "rollout policy (Kimi k1.5, 2501.12599, section 2.3.2); default: off",
     )
     entropy: Entropy = Entropy()
-    distill: Distill = NoDistillation()
+    distill: Annotated[Distill, YOUNGER] = NoDistillation()
     critic: Annotated[Critic, OnlyWith("baseline", ("critic",))] = Critic()
     overlong: Overlong = Penalise()
     zero_std: ZeroStd = Field(
@@ -184,12 +190,11 @@ class Objective(Knobs):
     )
     sampler_correction: SamplerCorrection = NoCorrection()
 
-    @model_validator(mode="after")
-    def _knobs_fit_together(self) -> Self:
-        problems = list(_problems(self))
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+    def contradictions(self) -> Iterator[str]:
+        yield from _ratio_problems(self)
+        yield from _sampler_problems(self)
+        yield from _scale_problems(self)
+        yield from _penalty_problems(self)
 
 
 def acts_without_advantage(objective: Objective) -> bool:
@@ -205,15 +210,6 @@ def acts_without_advantage(objective: Objective) -> bool:
         or objective.select.type != "none"
         or objective.aggregation == "micro_token_mean"
     )
-
-
-def _problems(objective: Objective) -> Iterator[str]:
-    for knob, value, selector, chosen in inactive_settings(objective):
-        yield f"{knob}={value} has no effect while {selector}={chosen}: leave it out, or choose another {selector}"
-    yield from _ratio_problems(objective)
-    yield from _sampler_problems(objective)
-    yield from _scale_problems(objective)
-    yield from _penalty_problems(objective)
 
 
 def _ratio_problems(objective: Objective) -> Iterator[str]:

@@ -9,24 +9,25 @@ loss and carries no gradient. It is 1 for an exact sampler of pi_old.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from algorithms.rules import importance_ratio
-from algorithms.space import Knobs
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class NoCorrection(Knobs):
+class NoCorrection(Settings):
     """w = 1; the raw ratios are still logged."""
 
     type: Literal["none"] = "none"
 
 
-class InRatio(Knobs):
+class InRatio(Settings):
     """w = 1, and the rule's ratio is pi / pi_sampler, so that its clip range lies around the sampler.
 
     PPO as it was written; verl's bypass mode, and AReaL without its decoupled objective."""
@@ -34,13 +35,13 @@ class InRatio(Knobs):
     type: Literal["in_ratio"] = "in_ratio"
 
 
-class TokenUnbounded(Knobs):
+class TokenUnbounded(Settings):
     """w of each token as it is; with rule.type=ppo_clip the decoupled objective (2110.00641) of AReaL (2505.24298)."""
 
     type: Literal["token_unbounded"] = "token_unbounded"
 
 
-class _Truncate(Knobs):
+class _Truncate(Settings):
     weight_max: float = Field(default=2.0, gt=0, description="upper bound of w; default: oat, verl, open-instruct")
 
 
@@ -56,18 +57,16 @@ class SequenceTruncate(_Truncate):
     type: Literal["sequence_truncate"] = "sequence_truncate"
 
 
-class _Band(Knobs):
+class _Band(Settings):
     weight_min: float = Field(default=0.5, ge=0, description="below it the weight is 0; default: IcePop, OpenRLHF")
     weight_max: float = Field(default=5.0, gt=0, description="above it the weight is 0; default: IcePop, OpenRLHF")
 
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.weight_max <= self.weight_min:
-            raise ValueError(
+            yield (
                 f"weight_max={self.weight_max:g} is not above weight_min={self.weight_min:g}: every weight would be 0; "
                 "raise weight_max or lower weight_min"
             )
-        return self
 
 
 class TokenBand(_Band):
@@ -82,7 +81,7 @@ class SequenceBand(_Band):
     type: Literal["sequence_band"] = "sequence_band"
 
 
-class GeometricVeto(Knobs):
+class GeometricVeto(Settings):
     """1 where the geometric mean of a completion's w is in [mean_min, mean_max] and none below veto_below, else 0.
 
     Geometric rejection with a token veto: Liu, Li et al. 2025, "When Speed Kills Stability"; verl."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from algorithms.rules import checked, importance_ratio
-from algorithms.space import Knobs
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from algorithms.objective import Objective
 
 
-class NoSelection(Knobs):
+class NoSelection(Settings):
     """All tokens are treated alike."""
 
     type: Literal["none"] = "none"
 
 
-class ClipCov(Knobs):
+class ClipCov(Settings):
     """Clip-Cov (2505.22617): tokens drawn from those of high covariance of A and log pi lose their gradient."""
 
     type: Literal["clip_cov"] = "clip_cov"
@@ -29,16 +30,12 @@ class ClipCov(Knobs):
     cov_low: float = Field(default=1.0, description="covariances above this can be drawn; default: the authors' code")
     cov_high: float = Field(default=5.0, description="covariances below this can be drawn; default: the authors' code")
 
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.cov_high <= self.cov_low:
-            raise ValueError(
-                f"cov_high={self.cov_high:g} is not above cov_low={self.cov_low:g}: no token could be drawn"
-            )
-        return self
+            yield (f"cov_high={self.cov_high:g} is not above cov_low={self.cov_low:g}: no token could be drawn")
 
 
-class KlCov(Knobs):
+class KlCov(Settings):
     """KL-Cov (2505.22617): the tokens of highest covariance of A and log pi get a penalty on |log r|."""
 
     type: Literal["kl_cov"] = "kl_cov"
@@ -48,7 +45,7 @@ class KlCov(Knobs):
     coef: float = Field(default=1.0, gt=0, description="coefficient of the penalty; default: the paper (verl: 0.1)")
 
 
-class TopEntropy(Knobs):
+class TopEntropy(Settings):
     """Only the tokens of highest entropy keep their policy gradient (2506.01939)."""
 
     type: Literal["top_entropy"] = "top_entropy"

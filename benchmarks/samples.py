@@ -23,7 +23,9 @@ from typing import Any
 from outcome import arguments, bounds, finish
 from pairs import note
 
+from evals.metrics import metric_facts
 from harness.records import read_sweep
+from harness.records.schema import SCHEMA
 from reports.samples import write_sweep_samples
 
 REQUIRED = {"load_s": 2.0}
@@ -101,7 +103,7 @@ def make_records(folder: Path, problems: int) -> None:
             cells.append(cell)
             path = folder / "cells" / str(cell["dir"])
             path.mkdir(parents=True)
-            (path / "status.json").write_text(json.dumps({"state": "done", "step": 100}))
+            (path / "status.json").write_text(json.dumps({"schema": SCHEMA, "state": "done", "step": 100}))
             asked = [
                 {
                     "task": TASK,
@@ -116,10 +118,12 @@ def make_records(folder: Path, problems: int) -> None:
             rows = [sample(rng, problem, number) for problem in range(problems) for number in range(SAMPLES)]
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path / "evals.parquet", compression="zstd")
     question = {
-        **{"name": "made_up", "kind": "sweep", "schema": 3, "question": "How long does the page take?"},
+        **{"name": "made_up", "kind": "sweep", "schema": SCHEMA, "question": "How long does the page take?"},
         **{"profile": "tiny", "arms": names, "baseline": names[0], "metric": "eval.final.pass@1", "margin_pp": 1.0},
         **{"alpha": 0.05, "seeds": list(range(SEEDS)), "ablate": [], "varied": {}, "cells": cells, "command": ""},
         **{"tasks": [TASK], "k": [1], "gate": {"ok": True, "differs": []}, "warnings": [], "budget_tokens": None},
+        **{"metrics": {"pass@1": metric_facts("pass@1")}, "asks": "", "contrasts": [], "evaluation": None},
+        **{"held_out": {}},
     }
     (folder / "sweep.json").write_text(json.dumps(question))
 

@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 from algorithms import RULES, AnyObjective, Objective, PreferenceObjective, active_knobs, describe, presets
 from algorithms.dialects import DIALECTS, Config, Dialect, differences, translate, understand, yaml_scalar
 from algorithms.overrides import family_of
-from algorithms.space import defaults
 from docs.notebook import as_markdown
 from evals.graders import GRADERS
 from evals.metrics import METRICS
@@ -36,6 +35,7 @@ from harness.executors.base import EXECUTORS
 from harness.plan.sweep_file import SHIPPED, Comparison, Screening, SweepFile, load_sweep, shipped
 from harness.rewards.base import nameable_parts
 from harness.run.health import FLAGS
+from harness.settings import defaults
 from harness.shelves.selftest.checks import CHECKS
 from reports.figures import FIGURES
 from reports.formats import markdown_table

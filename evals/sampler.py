@@ -1,19 +1,17 @@
-"""How completions are drawn: what a sampler is asked for and gives back, and the conventions that papers report by.
+"""How completions are drawn: what a sampler is asked for and gives back.
 
 Nothing in this package runs a model: an evaluation is handed a sampler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from evals.errors import EvalError
 from evals.prompts import Message
 from evals.tasks.base import Problem
 from evals.tasks.environment import Turn
-from harness.errors import few, nearest
 
 
 @dataclass(frozen=True)
@@ -64,54 +62,6 @@ class Sampler(Protocol):
 
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
         """One completion for each draw, in their order."""
-
-
-@dataclass(frozen=True)
-class SamplingPreset:
-    """A named convention: how completions are drawn in an evaluation, and how many.
-
-    samples: completions a problem, unless `samples_by_task` names the task.
-    """
-
-    name: str
-    temperature: float
-    top_p: float
-    max_completion_tokens: int
-    samples: int = 1
-    samples_by_task: Mapping[str, int] = field(default_factory=dict, hash=False)
-
-    def samples_of(self, task_name: str) -> int:
-        """Completions a problem of that task."""
-        return self.samples_by_task.get(task_name, self.samples)
-
-
-PRESETS = {
-    preset.name: preset
-    for preset in (
-        # DeepSeek-R1's README: pass@1 and cons@64 from 64 samples per problem of AIME. It does not state the number for
-        # MATH-500; open-r1 takes 4 (pull request 633). `math` is evaluated on MATH-500 too.
-        SamplingPreset(
-            "r1",
-            temperature=0.6,
-            top_p=0.95,
-            max_completion_tokens=32_768,
-            samples_by_task={"aime24": 64, "aime25": 64, "amc23": 64, "math500": 4, "math": 4},
-        ),
-        # DAPO reports avg@32, cons@32 and pass@32 (BytedTsinghua-SIA/DAPO, issue 5) and evaluates at top-p 0.7 (its
-        # script in verl, `val_top_p`). The 20,480 tokens are from memory, not checked against a source.
-        SamplingPreset("dapo", temperature=1.0, top_p=0.7, max_completion_tokens=20_480, samples=32),
-        # The most likely tokens, once: as Dr. GRPO, Qwen2.5-Math and lm-eval evaluate. The length is that of lm-eval's
-        # aime tasks; Dr. GRPO's is 3,000.
-        SamplingPreset("greedy", temperature=0.0, top_p=1.0, max_completion_tokens=32_768),
-    )
-}
-
-
-def get_preset(name: str) -> SamplingPreset:
-    """The preset of that name. Raises EvalError for an unknown one."""
-    if name not in PRESETS:
-        raise EvalError(f"unknown sampling preset {name!r}{nearest(name, PRESETS)} There are {few(PRESETS)}.")
-    return PRESETS[name]
 
 
 def ks_of(n: int) -> tuple[int, ...]:

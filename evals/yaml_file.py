@@ -9,16 +9,18 @@ before anything is made of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from evals.errors import EvalError
-from harness.errors import RefusedError, nearest, shown
+from harness.errors import RefusedError, shown
+from harness.settings import Settings
+from harness.settings.faults import faults_of
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 20_000
@@ -181,13 +183,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return document
 
 
-class Declared(BaseModel):
-    """What a file, or a section of it, may say. An unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-File = TypeVar("File", bound=Declared)
+File = TypeVar("File", bound=Settings)
 ENDINGS = (".yaml", ".yml")
 """A name with one of these is the path of a file, not the name of a shipped thing or of a plug-in's."""
 
@@ -207,25 +203,5 @@ def read_yaml(path: Path, kind: type[File], noun: str, listed: bool = True) -> F
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        faults = "\n".join(f"  {_in_words(fault, kind)}" for fault in error.errors())
+        faults = "\n".join(f"  {fault.line}" for fault in faults_of(error, kind))
         raise EvalError(f"the {noun} file {path} has faults:\n{faults}") from error
-
-
-def _in_words(fault: Any, kind: type[Declared]) -> str:
-    path = ".".join(map(str, fault["loc"])) or "the document"
-    if fault["type"] not in {"extra_forbidden", "unexpected_keyword_argument"}:
-        return f"{path}: {fault['msg']} (given: {shown(fault['input'])})"
-    *section, key = fault["loc"]
-    known = _keys(kind.model_json_schema(), section)
-    return f"{path}: unknown key{nearest(str(key), known)} The keys here are {', '.join(known)}."
-
-
-def _keys(schema: dict[str, Any], section: Sequence[str | int]) -> list[str]:
-    """The keys that a section may have, by the JSON schema of the file."""
-    node = schema
-    for key in section:
-        node = node["properties"][key] if "properties" in node else node["additionalProperties"]
-        reference = next((one["$ref"] for one in node.get("anyOf", [node]) if "$ref" in one), None)
-        if reference is not None:
-            node = schema["$defs"][reference.rpartition("/")[2]]
-    return list(node["properties"])

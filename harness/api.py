@@ -122,12 +122,13 @@ class Results:
         look."""
         import pyarrow
 
-        from reports.page.document import COMPARISON_KEYS, verdict_document
+        from reports.page.document import verdict_document
+        from reports.report import Numbers
 
         document = verdict_document(self.analysis)
         record_look(self.sweep, document)
-        rows = document["interactions"] or document["contrasts"]
-        wanted = ("arm", "baseline", "metric", *COMPARISON_KEYS, "p_holm", "margin_pp", "token_ratio")
+        rows = [row.as_json() for row in document.interactions or document.contrasts]
+        wanted = ("arm", "baseline", "metric", *Numbers.model_fields, "p_holm", "margin_pp", "token_ratio")
         return pyarrow.Table.from_pylist([{name: row[name] for name in wanted if name in row} for row in rows])
 
     def compare(self, treatment: str, baseline: str, metric: str | None = None) -> dict[str, Any]:
@@ -154,7 +155,7 @@ class Results:
         for group in groups:
             if not group.scored:
                 raise RefusedError(f"{group.label}: no finished cell has {wanted}, so there is nothing to compare.")
-        return compare_groups(
+        compared = compare_groups(
             *groups,
             metric=wanted,
             alpha=sweep.alpha,
@@ -162,6 +163,7 @@ class Results:
             unlike=None,
             matching=sweep.matching.get(parsed.task),
         )
+        return compared.as_json()
 
     def figure(self, name: str) -> FigureView:
         """A figure of the report; `bench ls figures` lists the names. Raises UnknownNameError, and RefusedError if the

@@ -12,7 +12,7 @@ from harness.errors import RefusedError, few, nearest, note
 if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
     from reports.measure import Analysis
-    from reports.page.document import Report
+    from reports.report import Report
 
 
 def home_folder(given: Path | None) -> Path:
@@ -171,9 +171,9 @@ def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:
 def record_look(sweep: SweepRecord, document: Report) -> None:
     """Record that the verdicts of report.json are shown, if the plan is complete. Records that cannot be written can
     still be read: a note says that this look is not counted."""
-    declared = document["interactions"] or document["contrasts"]
+    declared = document.interactions or document.contrasts
     try:
-        sweep.record_look({contrast["arm"]: contrast["verdict"] for contrast in declared})
+        sweep.record_look({contrast.arm: contrast.verdict for contrast in declared})
     except OSError as error:
         note(
             f"warning: this look is not counted, since {sweep.path / 'sweep.json'} cannot be written "

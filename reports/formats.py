@@ -94,6 +94,16 @@ def interval(low: float | None, high: float | None, *, signed: bool = True, deci
     return f"[{_end(low, signed, decimals)}, {_end(high, signed, decimals)}]"
 
 
+def number_interval(low: float | None, high: float | None) -> str:
+    """[0.31, 0.95]: an interval of what has no unit, in two digits."""
+    return f"[{number(low, 2)}, {number(high, 2)}]" if _exists(low) and _exists(high) else MISSING
+
+
+def with_interval(value: str, low: float | None, high: float | None, *, signed: bool = True) -> str:
+    """A value as it is written, followed by its interval where one is known."""
+    return f"{value} {interval(low, high, signed=signed)}" if _exists(low) and _exists(high) else value
+
+
 def _end(value: float, signed: bool, decimals: int) -> str:
     """So many decimals, or as many as show the first digit that is not 0; 0 itself is 0.0."""
     sign = "+" if signed else ""

@@ -5,7 +5,7 @@ Verdicts are those of the pages that were written; everything else is read from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypedDict
 from urllib.parse import quote
 
-from harness.errors import few
+from harness.errors import BenchError, few
 from harness.records import CellRecord, read_sweep
 from harness.records.cell import STARTS_FILE
 from harness.records.files import DamagedRecordError, read_last_row, read_object, typed_rows
@@ -24,7 +24,8 @@ from reports.formats import points
 from reports.page.effects import verdict_word
 from reports.page.templating import render_html, write_text
 from reports.page.verdict import SIGNS
-from reports.search.sentences import current_confirmation, headline
+from reports.report import VerdictRow, read_report
+from reports.search.sentences import confirmed_contrast, current_confirmation, headline
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -172,7 +173,7 @@ def _folders(place: Path) -> list[Path]:
 def _entry(home: Path, folder: Path, read: Callable[[Path], Entry], page: str = PAGE) -> Entry:
     try:
         entry = read(folder)
-    except (DamagedRecordError, OSError) as error:
+    except (BenchError, OSError) as error:
         entry = Entry(folder.name, fault=str(error))
     path = folder / page
     return replace(entry, page=quote(path.relative_to(home).as_posix())) if path.is_file() else entry
@@ -230,7 +231,7 @@ def _sparkline(sweep: SweepRecord) -> Sparkline | None:
 def _search(folder: Path) -> Entry:
     study, cells = read_study(folder), read_sweep(folder).cells
     confirmed = current_confirmation(study)
-    verdict = "" if confirmed is None else confirmed.contrast["verdict"]
+    verdict = "" if confirmed is None else confirmed_contrast(confirmed).verdict
     return Entry(
         folder.name,
         study.question,
@@ -274,43 +275,21 @@ class _Scores(TypedDict):
     metrics: dict[str, float | None]
 
 
-class _Judged(TypedDict):
-    """What is used of a contrast in report.json."""
-
-    arm: str
-    verdict: str
-
-
-class _Sections(TypedDict):
-    contrasts: list[Any]
-
-
 def _verdicts(path: Path) -> tuple[list[Badge], str]:
     """A badge for each verdict of a written report, with the arms that have it; and its answer in a sentence where it
     gives one. Nothing before it is written."""
     if not path.is_file():
         return [], ""
-    document = read_object(path)
-    sections = typed_rows(path, [document], _Sections)[0]
-    screening = typed_rows(path, _rows(document, "screening"), _Sections)
-    asked = screening[0]["contrasts"] if screening else _rows(document, "interactions") or sections["contrasts"]
-    rows = typed_rows(path, asked, _Judged)
-    answers = [str(row.get("sentence", "")) for row in _rows(document, "headline") if isinstance(row, dict)]
-    return _badges(rows), "".join(answers)
+    report = read_report(path)
+    return _badges(report.declared), "".join(row.sentence for row in report.headline)
 
 
-def _rows(document: Mapping[str, Any], section: str) -> list[Any]:
-    """The rows of a section, which reports of earlier versions may lack."""
-    found = document.get(section, [])
-    return found if isinstance(found, list) else [found]
-
-
-def _badges(rows: Sequence[_Judged]) -> list[Badge]:
+def _badges(rows: Sequence[VerdictRow]) -> list[Badge]:
     """In the order of SIGNS, so that what was found comes first."""
     named: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        if row["verdict"] in SIGNS:
-            named.setdefault((row["verdict"], verdict_word(row)), []).append(row["arm"])
+        if row.verdict in SIGNS:
+            named.setdefault((row.verdict, verdict_word(row)), []).append(row.arm)
     order = [*SIGNS]
     return [
         Badge(verdict, word, few(named[verdict, word], _NAMED_ARMS))

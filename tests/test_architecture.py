@@ -19,15 +19,15 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 
 # The rooms from the bottom to the top: each may import those before it, also for type checking only.
 ROOMS_OF_HARNESS = (
-    *("errors", "namesakes", "plugins", "random_keys", "processes", "records", "rewards", "config", "trainers"),
-    *("executors", "models", "engines", "sampling", "training", "plan", "run", "tracking", "search", "evaluate"),
-    *("extras", "runs", "api", "cli", "shelves"),
+    *("errors", "namesakes", "plugins", "settings", "random_keys", "processes", "records", "rewards", "config"),
+    *("trainers", "executors", "models", "engines", "sampling", "training", "plan", "run", "tracking", "search"),
+    *("evaluate", "extras", "runs", "api", "cli", "shelves"),
 )
 ROOMS_OF_REPORTS = (
-    *("statistics", "laws", "formats", "processes", "measure"),
+    *("statistics", "laws", "formats", "processes", "report", "measure"),
     *("drawing", "extras", "figures", "page", "samples", "search", "home"),
 )
-FLOOR = ("harness.errors", "harness.secrets", "harness.plugins", "harness.OUR_PACKAGES")
+FLOOR = ("harness.errors", "harness.secrets", "harness.plugins", "harness.settings", "harness.OUR_PACKAGES")
 
 
 def upwards(package: str, rooms: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -50,7 +50,8 @@ MAY_IMPORT = {
     **{room: (*below, "harness.records", *FLOOR) for room, below in upwards("reports", ROOMS_OF_REPORTS).items()},
     "harness.errors": ("harness.secrets",),
     "harness.secrets": (),
-    "harness.plugins": FLOOR,
+    "harness.plugins": ("harness.errors", "harness.secrets", "harness.plugins", "harness.OUR_PACKAGES"),
+    "harness.settings": ("harness.errors", "harness.plugins", "harness.settings"),
     "harness.records": ("harness.records", "harness.errors", "harness.secrets"),
     "harness.runs": PACKAGES,
     "harness.api": PACKAGES,

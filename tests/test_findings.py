@@ -29,8 +29,9 @@ from harness.plan.tuning import arm_searches, digest, with_tuning
 from harness.records.files import write_json
 from reports.measure import analyse
 from reports.measure.interactions import declared_names
-from reports.page.document import SECTIONS, verdict_document, write_data
+from reports.page.document import verdict_document, write_data
 from reports.page.kept import is_kept, verify_kept
+from reports.report import SECTIONS, ContrastRow, Report
 from reports.statistics import power
 from tests.reports.synthetic import write_sweep
 
@@ -164,7 +165,7 @@ def end(folder: Path, **fields: Any) -> Path:
     asked = {"file": "sweep.yaml", "profile": "tiny", "folder": "."}
     analysis = analyse(write_sweep(folder, ARMS, seeds=6, asked=asked, **fields))
     (folder / "report").mkdir()
-    write_json(folder / "report" / "report.json", {key: [] for key in SECTIONS} | verdict_document(analysis))
+    write_json(folder / "report" / "report.json", {key: [] for key in SECTIONS} | verdict_document(analysis).as_json())
     write_data(analysis, folder / "report" / "data")
     return folder
 
@@ -230,13 +231,14 @@ def test_a_page_shows_what_each_arm_was_tuned_to_and_what_that_cost(own: Path, e
     assert verify_kept(own / "records" / "theirs-tiny").difference is None, "what the searches left open is kept"
 
     untuned, own_best = (
-        next(row for row in Kept(own / "records" / name).contrasts if row["arm"] == "up")
+        next(row for row in Kept(own / "records" / name).contrasts if row.arm == "up")
         for name in ("mine-tiny", "theirs-tiny")
     )
     method = (own / "folder" / "method.md").read_text()
     row = next(line for line in method.splitlines() if "| [1](01_knob.md) | up against base |" in line)
     shown = [float(cell.split()[0]) for cell in row.strip("| ").split(" | ")[2:]]
-    expected = [untuned["difference_pp"], own_best["difference_pp"], own_best["bests"]["difference_pp"]]
+    assert own_best.bests is not None
+    expected = [untuned.difference_pp, own_best.difference_pp, own_best.bests.difference_pp]
     assert shown == pytest.approx(expected, abs=0.05) and shown[0] != shown[1]
     assert "| up | `objective.scale: none`, found: `train.learning_rate=0.0002` |" in page
 
@@ -394,9 +396,9 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     (finding,) = source.read_findings(own / "folder")
     kept = Kept(own / "records" / "mine-tiny")
     found = judged(finding, {"small": kept})
-    by_arm = {row["arm"]: row for row in kept.report["contrasts"]}
-    assert by_arm["up"]["low_pp"] > 1.0, "beyond the margin"
-    low, high = by_arm["same"]["low_pp"], by_arm["same"]["high_pp"]
+    by_arm: dict[str, Any] = {row.arm: row for row in kept.report.contrasts}
+    assert by_arm["up"].low_pp > 1.0, "beyond the margin"
+    low, high = by_arm["same"].low_pp, by_arm["same"].high_pp
     same = "shown" if low > 0 else "refuted" if high < 1.0 else "cannot be told"
     assert [one.outcome for one in found[:3]] == ["shown", same, "refuted"]
     ends = difference(kept.measured("final_scores.pass@1"), "up", "base")
@@ -427,9 +429,9 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
 )
 def test_an_interval_decides_a_prediction(relation: str, low_pp: float, high_pp: float, outcome: str) -> None:
     """A gain is refuted where the interval rules one as large as the margin out."""
-    row = {"arm": "up", "baseline": "base", "verdict": "", "note": "", "low_pp": low_pp, "high_pp": high_pp}
+    ends = {"low_pp": low_pp, "high_pp": high_pp, "level": 0.95, "margin_pp": 1.0}
     kept = Kept(Path("kept"))
-    vars(kept)["report"] = {"screening": [], "interactions": [], "contrasts": [row | {"level": 0.95, "margin_pp": 1.0}]}
+    vars(kept)["report"] = Report(contrasts=[ContrastRow(arm="up", baseline="base", verdict="inconclusive", **ends)])
     prediction = Prediction(run="small", says=f"up {relation} base")
     turned = Prediction(run="small", says=f"base {_TURNED.get(relation, relation)} up")
     assert _judged(prediction, kept, {}).outcome == _judged(turned, kept, {}).outcome == outcome

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from algorithms.dialects import UNBOUNDED, Config, Dialect, Given, Knobs, Point, Written, names_of, unbounded
-from algorithms.space import KnobValue
+from harness.settings import KnobValue
 
 ADVANTAGE = "algo.advantage."
 KL = "algo.kl."

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from algorithms.dialects import Config, Dialect, Given, Knobs, Point, Written, names_of
-from algorithms.space import KnobValue
+from harness.settings import KnobValue
 
 ALGORITHM = "orchestrator.algo."
 LOSS = "trainer.loss."

@@ -10,7 +10,7 @@ from typing import Any
 
 from algorithms.dialects import UNBOUNDED, Config, Dialect, Given, Knobs, Point, Written, names_of, unbounded
 from algorithms.elsewhere.trl_pairs import OPTIMISER, PAIR_CONFIGS, REFERENCE
-from algorithms.space import KnobValue
+from harness.settings import KnobValue
 
 STD_EPS = 1e-4
 """Added to every std, without a setting."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from algorithms.dialects import Config, Given, Knobs, Point, Written, names_of
-from algorithms.space import KnobValue
+from harness.settings import KnobValue
 
 _LINKS: dict[str, dict[str, KnobValue]] = {
     "sigmoid": {"link": "logistic"},

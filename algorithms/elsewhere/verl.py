@@ -32,7 +32,7 @@ from algorithms.elsewhere.verl_terms import (
     written_kl,
     written_overlong,
 )
-from algorithms.space import KnobValue
+from harness.settings import KnobValue
 
 LOSS = f"{ACTOR}policy_loss."
 FILTER = "algorithm.filter_groups."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from algorithms.dialects import UNBOUNDED, Given, Knobs, unbounded
-from algorithms.space import KnobValue
+from harness.settings import KnobValue
 
 ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "algorithm.rollout_correction."

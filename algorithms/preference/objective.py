@@ -6,17 +6,17 @@ DPO, SimPO, IPO, KTO, ... are named points of this space (`algorithms.presets`).
     loss = mean over pairs of [weight link(c, r)] + nll_coef NLL(chosen)      minimised
 
 Most links see only the difference d = c - r, as the logit h = beta d - margin. Not every knob exists at every point:
-`algorithms.space` says which do.
+`harness.settings` says which do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from algorithms.space import Knobs, OnlyWith, inactive_settings
+from harness.settings import InWords, OnlyWith, Settings
 
 Link = Literal[
     "logistic",
@@ -42,10 +42,10 @@ _ON_EACH_SIDE: tuple[Link, ...] = ("kto", "bco", "apo_zero", "apo_down", "sppo_h
 """Links that say where c alone and r alone should go, which has a meaning only against a reference."""
 
 
-class PreferenceObjective(Knobs):
+class PreferenceObjective(Settings):
     """What an update on pairs minimises; knobs that do not exist at this point must be left at their defaults."""
 
-    link: Link = Field(
+    link: Annotated[Link, InWords(default="the algorithm's")] = Field(
         description="loss of a pair, with h = beta (c - r) - margin: logistic, -log sigmoid(h) (DPO, 2305.18290, eq. "
         "7); hinge, max(0, 1 - h) (SLiC, 2309.06657); square, (c - r - 1 / (2 beta))^2 (IPO, 2310.12036, eq. 17); exo, "
         "the reverse KL of sigmoid(h) from the smoothed label (2402.00856, eq. 16); odds_ratio, -beta log "
@@ -131,12 +131,8 @@ class PreferenceObjective(Knobs):
         default=0.05, gt=0, description="temperature of the blend; default: the paper, as in TRL"
     )
 
-    @model_validator(mode="after")
-    def _knobs_fit_together(self) -> Self:
-        problems = list(_problems(self))
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+    def contradictions(self) -> Iterator[str]:
+        yield from _problems(self)
 
 
 def couples_pairs(objective: PreferenceObjective) -> bool:
@@ -155,8 +151,6 @@ def preference_differences_that_cannot_act(a: PreferenceObjective, b: Preference
 
 
 def _problems(objective: PreferenceObjective) -> Iterator[str]:
-    for knob, value, selector, chosen in inactive_settings(objective):
-        yield f"{knob}={value} has no effect while {selector}={chosen}: leave it out, or choose another {selector}"
     link = objective.link
     if link == "exo" and objective.label_smoothing == 0:
         yield (

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import overload
 
+from algorithms.objective import Objective
 from algorithms.overrides import AnObjective, AnyObjective, Family, family_of, with_overrides
-from algorithms.space import Knobs
 from harness.plugins import Kind
+from harness.settings import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,9 @@ class Preset:
         return family_of(self.objective)
 
 
+grpo_like = partial(Objective, baseline="group_mean", scale="group_std", ratio="token")
+"""GRPO's advantages and importance ratio; a preset names what it has besides, or instead."""
+
 PRESETS: Kind[Preset] = Kind(
     "algorithm",
     lambda thing: isinstance(thing, Preset),
@@ -58,7 +63,7 @@ def presets(family: Family | None = None) -> tuple[str, ...]:
 def preset(name: str, /, **overrides: object) -> AnyObjective: ...
 @overload
 def preset(name: str, family: type[AnObjective], /, **overrides: object) -> AnObjective: ...
-def preset(name: str, family: type[Knobs] | None = None, /, **overrides: object) -> AnyObjective:
+def preset(name: str, family: type[Settings] | None = None, /, **overrides: object) -> AnyObjective:
     """The named objective, with dotted knobs changed: `preset("grpo", **{"rule.clip_high": 0.28})`.
 
     `preset("grpo", Objective)` is the same, typed as an `Objective`.

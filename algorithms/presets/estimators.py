@@ -5,7 +5,7 @@ from __future__ import annotations
 from algorithms.critic import Critic
 from algorithms.kl import KlInLoss, KlInReward
 from algorithms.objective import Objective
-from algorithms.presets import Preset
+from algorithms.presets import Preset, grpo_like
 from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.rules.ppo_clip import PpoClip
 
@@ -44,11 +44,9 @@ REINFORCE_PP = Preset(
 
 REINFORCE_PP_BASELINE = Preset(
     name="reinforce_pp_baseline",
-    objective=Objective(
-        baseline="group_mean",
+    objective=grpo_like(
         scale="whiten_tokens",
         scale_eps=1e-8,
-        ratio="token",
         rule=PpoClip(),
         aggregation="token_mean",
         kl=KlInLoss(estimator="k2", beta=0.001),

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from algorithms.entropy import Entropy, StepBothWays
 from algorithms.objective import MaskAfter, Objective, Soft
-from algorithms.presets import Preset
+from algorithms.presets import Preset, grpo_like
 from algorithms.rules.cispo import Cispo
 from algorithms.rules.policy_gradient import PolicyGradient
 from algorithms.rules.ppo_clip import PpoClip
 
 GRPO = Preset(
     name="grpo",
-    objective=Objective(
-        baseline="group_mean", scale="group_std", ratio="token", rule=PpoClip(), aggregation="seq_mean_token_mean"
-    ),
+    objective=grpo_like(rule=PpoClip(), aggregation="seq_mean_token_mean"),
     summary="rewards standardised within the group of one prompt, PPO's clip, mean over completions",
     source="GRPO (DeepSeekMath), Shao et al. 2402.03300, eq. 3",
     about="The paper's KL penalty in the loss is available but off, as in most later work: objective.kl.where=loss "
@@ -43,15 +41,7 @@ DR_GRPO = Preset(
 
 DAPO = Preset(
     name="dapo",
-    objective=Objective(
-        baseline="group_mean",
-        scale="group_std",
-        ratio="token",
-        rule=PpoClip(clip_high=0.28),
-        aggregation="token_mean",
-        overlong=Soft(),
-        zero_std="refill",
-    ),
+    objective=grpo_like(rule=PpoClip(clip_high=0.28), aggregation="token_mean", overlong=Soft(), zero_std="refill"),
     summary="GRPO with a higher upper clip, the mean over tokens, dynamic sampling and a soft length punishment",
     source="DAPO, Yu et al. 2503.14476, eq. 8 to 13",
     about="Groups that are all right or all wrong are replaced by new prompts until the batch is full. The punishment "
@@ -65,9 +55,7 @@ DAPO = Preset(
 
 BNPO = Preset(
     name="bnpo",
-    objective=Objective(
-        baseline="group_mean", scale="group_std", ratio="token", rule=PpoClip(), aggregation="micro_token_mean"
-    ),
+    objective=grpo_like(rule=PpoClip(), aggregation="micro_token_mean"),
     summary="GRPO with the mean over the tokens of each micro-batch",
     source="TRL, loss_type='bnpo'",
     about="What trainers computed before they divided by the optimiser step's tokens. It is here to measure what that "
@@ -80,9 +68,7 @@ BNPO = Preset(
 
 LITE_PPO = Preset(
     name="lite_ppo",
-    objective=Objective(
-        baseline="group_mean", scale="batch_std", ratio="token", rule=PpoClip(), aggregation="token_mean"
-    ),
+    objective=grpo_like(scale="batch_std", rule=PpoClip(), aggregation="token_mean"),
     summary="group mean, std of the whole batch's raw rewards, mean over tokens; nothing else",
     source="LitePPO (Tricks or Traps), Liu et al. 2508.08221, section 5",
     about="The two tricks that the paper found to matter for base models, on top of PPO's clip without a critic.",
@@ -94,13 +80,8 @@ LITE_PPO = Preset(
 
 MAGISTRAL = Preset(
     name="magistral",
-    objective=Objective(
-        baseline="group_mean",
-        scale="mini_batch_std",
-        ratio="token",
-        rule=PpoClip(clip_high=0.28),
-        aggregation="group_token_mean",
-        zero_std="drop",
+    objective=grpo_like(
+        scale="mini_batch_std", rule=PpoClip(clip_high=0.28), aggregation="group_token_mean", zero_std="drop"
     ),
     summary="group-centred rewards divided by their std over the optimiser step; mean over each group's tokens",
     source="Magistral 2506.10910, section 2",
@@ -114,14 +95,8 @@ MAGISTRAL = Preset(
 
 SKYWORK_OR1 = Preset(
     name="skywork_or1",
-    objective=Objective(
-        baseline="group_mean",
-        scale="group_std",
-        ratio="token",
-        rule=PpoClip(),
-        aggregation="token_mean",
-        entropy=Entropy(adaptive=StepBothWays()),
-        zero_std="drop",
+    objective=grpo_like(
+        rule=PpoClip(), aggregation="token_mean", entropy=Entropy(adaptive=StepBothWays()), zero_std="drop"
     ),
     summary="GRPO with the mean over tokens and an entropy bonus that is steered to 0.2 nats",
     source="Skywork-OR1, He et al. 2505.22312, section 3 and eq. 3.2",
@@ -157,13 +132,8 @@ ACE_REASON = Preset(
 
 SCALE_RL = Preset(
     name="scalerl",
-    objective=Objective(
-        baseline="group_mean",
-        scale="mini_batch_std",
-        ratio="token",
-        rule=Cispo(weight_max=5.0),
-        aggregation="group_token_mean",
-        zero_std="drop",
+    objective=grpo_like(
+        scale="mini_batch_std", rule=Cispo(weight_max=5.0), aggregation="group_token_mean", zero_std="drop"
     ),
     summary="CISPO's bounded weight, group-centred rewards over their std in the step, equal groups dropped",
     source="ScaleRL, Khatri et al. 2510.13786",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from algorithms.objective import Objective
-from algorithms.presets import Preset
+from algorithms.presets import Preset, grpo_like
 from algorithms.rules.cispo import Cispo
 from algorithms.rules.gmpo import Gmpo
 from algorithms.rules.policy_gradient import PolicyGradient
@@ -14,12 +14,8 @@ from algorithms.selection import ClipCov, KlCov
 
 GSPO = Preset(
     name="gspo",
-    objective=Objective(
-        baseline="group_mean",
-        scale="group_std",
-        ratio="sequence_mean",
-        rule=PpoClip(clip_low=3e-4, clip_high=4e-4),
-        aggregation="seq_mean_token_mean",
+    objective=grpo_like(
+        ratio="sequence_mean", rule=PpoClip(clip_low=3e-4, clip_high=4e-4), aggregation="seq_mean_token_mean"
     ),
     summary="one ratio for the whole completion, the geometric mean of its tokens', clipped very tightly",
     source="GSPO, Zheng et al. 2507.18071, eq. 5 to 7",
@@ -35,14 +31,7 @@ GSPO = Preset(
 
 CISPO = Preset(
     name="cispo",
-    objective=Objective(
-        baseline="group_mean",
-        scale="group_std",
-        ratio="token",
-        rule=Cispo(weight_max=5.0),
-        aggregation="group_token_mean",
-        zero_std="refill",
-    ),
+    objective=grpo_like(rule=Cispo(weight_max=5.0), aggregation="group_token_mean", zero_std="refill"),
     summary="the ratio becomes a bounded weight without gradient, so that no token loses its gradient",
     source="CISPO (MiniMax-M1) 2506.13585, section 3.1",
     about="No lower bound, as in the paper. It does not state the upper one, 1 + eps_high: weight_max 5 lies within 4 "
@@ -81,9 +70,7 @@ KIMI_K1_5 = Preset(
 
 SAPO = Preset(
     name="sapo",
-    objective=Objective(
-        baseline="group_mean", scale="group_std", ratio="token", rule=Sapo(), aggregation="seq_mean_token_mean"
-    ),
+    objective=grpo_like(rule=Sapo(), aggregation="seq_mean_token_mean"),
     summary="GRPO with a soft gate in place of the clip: the gradient fades as the ratio leaves 1",
     source="SAPO, Gao et al. 2511.20347",
     about="The gate's slope is 1 at ratio 1 whatever its temperature; it falls faster for A <= 0 (1.05 against 1).",
@@ -94,13 +81,7 @@ SAPO = Preset(
 
 GMPO = Preset(
     name="gmpo",
-    objective=Objective(
-        baseline="group_mean",
-        scale="group_std",
-        ratio="sequence_mean",
-        rule=Gmpo(),
-        aggregation="seq_mean_token_mean",
-    ),
+    objective=grpo_like(ratio="sequence_mean", rule=Gmpo(), aggregation="seq_mean_token_mean"),
     summary="the geometric mean of the tokens' ratios, each clipped before the mean",
     source="GMPO, Zhao et al. 2507.20673",
     about="One term for each completion. A token's log-ratio is clipped at +-0.4 on the side towards which the "
@@ -113,14 +94,8 @@ GMPO = Preset(
 
 CLIP_COV = Preset(
     name="clip_cov",
-    objective=Objective(
-        baseline="group_mean",
-        scale="group_std",
-        ratio="token",
-        rule=PpoClip(clip_low=1.0, clip_high=1.0),
-        select=ClipCov(),
-        aggregation="token_mean",
-        zero_std="refill",
+    objective=grpo_like(
+        rule=PpoClip(clip_low=1.0, clip_high=1.0), select=ClipCov(), aggregation="token_mean", zero_std="refill"
     ),
     summary="random tokens of high covariance of advantage and log-prob lose their gradient",
     source="Clip-Cov, Cui et al. 2505.22617, section 4",
@@ -133,15 +108,7 @@ CLIP_COV = Preset(
 
 KL_COV = Preset(
     name="kl_cov",
-    objective=Objective(
-        baseline="group_mean",
-        scale="group_std",
-        ratio="token",
-        rule=Weighted(),
-        select=KlCov(),
-        aggregation="token_mean",
-        zero_std="refill",
-    ),
+    objective=grpo_like(rule=Weighted(), select=KlCov(), aggregation="token_mean", zero_std="refill"),
     summary="the tokens of highest covariance of advantage and log-prob get a penalty on their log-ratio; no clip",
     source="KL-Cov, Cui et al. 2505.22617, section 4",
     about="Nothing else bounds the ratio. The authors take several steps per rollout; 2 are the fewest at which the "

@@ -15,9 +15,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from algorithms.space import Knobs
 from harness.errors import RefusedError
 from harness.plugins import Kind
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,7 @@ LOG_RATIO_LIMIT = 20.0
 """Log-ratios are clamped to +-20 before the exponential, as in verl; beyond it a token has no gradient through r."""
 
 
-class Rule(Knobs):
+class Rule(Settings):
     """The base of all rules. Tensors are [B, T]: completions, tokens; they carry the gradient to log pi.
 
     A rule must have `type`, its name, and the methods `loss` and `formula`. The rest has defaults, which claim nothing.

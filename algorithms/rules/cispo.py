@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from algorithms.rules import Rule, Sign
 
@@ -39,16 +39,14 @@ class Cispo(Rule):
     differentiates_ratio: ClassVar[bool] = False
     acts_without_advantage: ClassVar[bool] = False
 
-    @model_validator(mode="after")
-    def _bounds_in_order(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
         if self.weight_max is not None and self.weight_max <= self.weight_min:
-            raise ValueError(
+            yield (
                 f"weight_max={self.weight_max:g} is not above weight_min={self.weight_min:g}: every token would get "
                 "the same weight; raise weight_max or lower weight_min"
             )
         if self.mask == "unified" and self.weight_max is None and self.weight_min == 0:
-            raise ValueError("mask=unified without bounds masks nothing: set weight_max or weight_min, or mask to none")
-        return self
+            yield "mask=unified without bounds masks nothing: set weight_max or weight_min, or mask to none"
 
     def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
         ratio = ratio.detach()

@@ -16,10 +16,9 @@ from harness.errors import RefusedError
 from harness.records import SweepRecord
 from harness.records.files import read_object
 from reports.formats import count, number
-from reports.page.headline import declared_rows
 from reports.page.kept import KEPT, is_kept, kept_report
 from reports.page.requirements import Judgement, Requirement, judge
-from reports.page.verdict import judged_rows
+from reports.report import CellRow, Report, VerdictRow
 
 BEFORE_AND_AFTER = "before_and_after.json"
 Outcome = Literal["shown", "refuted", "cannot be told"]
@@ -43,7 +42,7 @@ class Kept:
         return kept_report(self.folder)[0]
 
     @cached_property
-    def report(self) -> dict[str, list[dict[str, Any]]]:
+    def report(self) -> Report:
         return kept_report(self.folder)[1]
 
     def measured(self, measure: str) -> Values:
@@ -56,30 +55,30 @@ class Kept:
         return int(read_object(self.folder / KEPT)["numerics"])
 
     @property
-    def contrasts(self) -> list[dict[str, Any]]:
+    def contrasts(self) -> list[VerdictRow]:
         """Those that the sweep declares."""
-        return declared_rows(self.report)
+        return self.report.declared
 
     @property
     def registered_at(self) -> str | None:
         """The time, as ISO 8601 in UTC; None if it was not registered."""
-        return next((str(row["time"]) for row in self.report["registration"]), None)
+        return next((row.time for row in self.report.registration), None)
 
     def settings(self, arm: str | None = None) -> frozenset[str]:
         """The hashes of its cells, or of those of an arm: what they were asked to train."""
-        return frozenset(cell["hash"] for cell in self._cells(arm))
+        return frozenset(cell.hash for cell in self._cells(arm))
 
     def trained(self, arm: str | None = None) -> frozenset[str]:
         """Its cells, or those of an arm, told apart by their weights: the same settings may be trained again."""
         return frozenset(map(weights_of, self._cells(arm)))
 
-    def _cells(self, arm: str | None) -> list[dict[str, Any]]:
-        return [cell for cell in self.report["cells"] if arm is None or cell["arm"] == arm]
+    def _cells(self, arm: str | None) -> list[CellRow]:
+        return [cell for cell in self.report.cells if arm is None or cell.arm == arm]
 
     @property
     def task(self) -> str:
         """The task on which arms are compared."""
-        return str(self.report["arms"][0]["task"])
+        return self.report.arms[0].task
 
     @cached_property
     def before(self) -> dict[str, float | None]:
@@ -95,23 +94,23 @@ class Kept:
         return read_object(path) if path.is_file() else {}
 
 
-def weights_of(cell: dict[str, Any]) -> str:
+def weights_of(cell: CellRow) -> str:
     """A cell by its settings and the checksum of its weights."""
-    return f"{cell['hash']} {cell['digest']}"
+    return f"{cell.hash} {cell.digest}"
 
 
-def cells_of(kept: Iterable[Kept]) -> list[dict[str, Any]]:
+def cells_of(kept: Iterable[Kept]) -> list[CellRow]:
     """The rows of the cells, each once: a cell that was evaluated in two ways was trained only once."""
-    return [*{weights_of(cell): cell for one in kept for cell in one.report["cells"]}.values()]
+    return [*{weights_of(cell): cell for one in kept for cell in one.report.cells}.values()]
 
 
-def distinct_contrasts(kept: Iterable[Kept]) -> list[dict[str, Any]]:
+def distinct_contrasts(kept: Iterable[Kept]) -> list[VerdictRow]:
     """The declared contrasts of the runs, each once: two sweeps may compare the same cells under other names."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    found: dict[tuple[Any, ...], VerdictRow] = {}
     for one in kept:
         for row in one.contrasts:
-            cells = one.trained(row["arm"]), one.trained(row["baseline"])  # none for an effect of a grid
-            found.setdefault((*cells, *row["differences_pp"]), row)
+            cells = one.trained(row.arm), one.trained(row.baseline)  # none for an effect of a grid
+            found.setdefault((*cells, *row.differences_pp), row)
     return [*found.values()]
 
 
@@ -134,7 +133,7 @@ def known_before(run: Kept, others: Iterable[Kept]) -> dict[str, str]:
 
 
 def cost_s(kept: Iterable[Kept]) -> float:
-    return math.fsum(cell["total_s"] or 0.0 for cell in cells_of(kept))
+    return math.fsum(cell.total_s or 0.0 for cell in cells_of(kept))
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def _judged(prediction: Prediction, kept: Kept, measures: Mapping[str, str]) -> 
 
 def _by_verdict(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
     arm, relation, baseline = prediction.arms
-    rows = judged_rows(kept.report)
+    rows = kept.report.judged
 
     def judgement(relation: str) -> Judgement:
         return judge(Requirement(prediction.says, arm, relation, baseline), rows)
@@ -195,12 +194,12 @@ def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
     the first counts."""
     found: dict[frozenset[str], Judged] = {}
     for one in kept:
-        for row in one.report["coverage"]:
-            if row["against"] is None:
-                outcome = _COVERAGE.get(row["word"], "cannot be told")
-                what = f"{row['arm']} sharpens"
-                arm = one.trained(row["arm"]) | {row["task"]}
-                found.setdefault(arm, Judged(what, one.folder.name, outcome, str(row["word"])))
+        for row in one.report.coverage:
+            if row.against is None:
+                outcome = _COVERAGE.get(row.word, "cannot be told")
+                what = f"{row.arm} sharpens"
+                arm = one.trained(row.arm) | {row.task}
+                found.setdefault(arm, Judged(what, one.folder.name, outcome, str(row.word)))
     return [*found.values()]
 
 

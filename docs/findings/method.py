@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from docs.findings.answer import Kept, cells_of, cost_s, distinct_contrasts, kept_runs
 from docs.findings.source import Finding
 from reports.formats import MISSING, count, duration, interval, markdown_table, percent, ratio, signed_pp
+from reports.report import BestDifference, VerdictRow
 from reports.statistics import power
 
 FEW_SEEDS = (3, 6)
@@ -26,7 +26,6 @@ _PARTS = {
 
 _OF_ONE_SEED = ("seeds", "seeds_x_problems", "sampling")
 
-Row = dict[str, Any]
 Effect = tuple[float, float]
 """A difference, and the sd of one seed's difference, in percentage points."""
 
@@ -34,7 +33,7 @@ Effect = tuple[float, float]
 def method_page(findings: Sequence[Finding], kept: Sequence[Kept]) -> str:
     """method.md, over the runs that are kept."""
     rows = distinct_contrasts(kept)
-    found = [row for row in rows if row["verdict"] in ("better", "worse") and (_sd_pp(row) or 0) > 0]
+    found = [row for row in rows if row.verdict in ("better", "worse") and (_sd_pp(row) or 0) > 0]
     effects = _effects(findings, found)
     return _PAGE.format(
         comparisons=count(len(rows), "comparison"),
@@ -121,25 +120,28 @@ by 1 pp or more.
 """
 
 
-def _sd_pp(row: Row) -> float | None:
+def _sd_pp(row: VerdictRow) -> float | None:
     """The standard deviation of one seed's difference."""
-    differences = row["differences_pp"]
+    differences = row.differences_pp
     return statistics.stdev(differences) if len(differences) > 1 else None
 
 
-def _median(rows: Sequence[Row], value: Callable[[Row], float | None]) -> float | None:
+def _median(rows: Sequence[VerdictRow], value: Callable[[VerdictRow], float | None]) -> float | None:
     known = [one for row in rows if (one := value(row)) is not None]
     return statistics.median(known) if known else None
 
 
-def _part_pp(part: str) -> Callable[[Row], float | None]:
+def _part_pp(part: str) -> Callable[[VerdictRow], float | None]:
     """The sd of one seed's difference that comes from a part; for the problems, the sd of the mean."""
 
-    def sd_pp(row: Row) -> float | None:
-        found = row["variance"]["new_problems"]["parts"].get(part)  # greedy decoding has no noise of samples
-        if found is None or found["sd_pp"] is None:
+    def sd_pp(row: VerdictRow) -> float | None:
+        variance = row.variance
+        if variance is None or variance.new_problems is None:
             return None
-        return float(found["sd_pp"]) * (1 if part == "problems" else math.sqrt(row["variance"]["n_seeds"]))
+        found = variance.new_problems.parts.get(part)  # greedy decoding has no noise of samples
+        if found is None or found.sd_pp is None:
+            return None
+        return found.sd_pp * (1 if part == "problems" else math.sqrt(variance.n_seeds or 0))
 
     return sd_pp
 
@@ -153,9 +155,9 @@ def _budget(kept: Sequence[Kept]) -> str:
     return markdown_table(["run", "seeds", "one seed's difference", *_PARTS.values()], rows)
 
 
-def _root_mean_square(kept: Kept, value: Callable[[Row], float | None]) -> float | None:
+def _root_mean_square(kept: Kept, value: Callable[[VerdictRow], float | None]) -> float | None:
     """Over the comparisons of a run. Unlike medians, mean variances still add up if they add up in each comparison."""
-    rows = [row for row in kept.report["contrasts"] if row["variance"] and not row["variance"]["refused"]]
+    rows = [row for row in kept.report.contrasts if row.variance and not row.variance.refused]
     known = [one for row in rows if (one := value(row)) is not None]
     return math.sqrt(statistics.fmean(one**2 for one in known)) if known else None
 
@@ -179,7 +181,7 @@ def _main_part(kept: Sequence[Kept]) -> str:
 
 def _saving(kept: Sequence[Kept]) -> str:
     """In how many runs pairing saved how much."""
-    ratios = [_median(one.report["contrasts"], lambda row: row["variance_ratio"]) for one in kept]
+    ratios = [_median(one.report.contrasts, lambda row: row.variance_ratio) for one in kept]
     known = [one for one in ratios if one is not None]
     if not known:
         return "What pairing saved is unknown."
@@ -193,8 +195,8 @@ def _saving(kept: Sequence[Kept]) -> str:
 def _pairing(kept: Sequence[Kept]) -> str:
     rows = []
     for one in kept:
-        contrasts = one.report["contrasts"]
-        medians = [_median(contrasts, lambda row, key=key: row[key]) for key in ("correlation", "variance_ratio")]  # type: ignore[misc]
+        contrasts = one.report.contrasts
+        medians = [_median(contrasts, lambda row: row.correlation), _median(contrasts, lambda row: row.variance_ratio)]
         rows.append([one.folder.name, *map(ratio, medians)])
     return markdown_table(["run", "correlation", "variance ratio"], rows)
 
@@ -205,11 +207,13 @@ def _again(kept: Sequence[Kept]) -> str:
     rows, trained = [], dict[str, dict[str, float]]()
     for one in sorted(kept, key=lambda run: run.registered_at or ""):
         changes = []
-        for cell in one.report["cells"]:
-            scores = trained.setdefault(cell["hash"], {})
-            if scores and cell["digest"] not in scores:
-                changes.append(cell["score_pp"] - next(iter(scores.values())))
-            scores.setdefault(cell["digest"], cell["score_pp"])
+        for cell in one.report.cells:
+            scores = trained.setdefault(cell.hash, {})
+            if cell.score_pp is None or cell.digest is None:
+                continue
+            if scores and cell.digest not in scores:
+                changes.append(cell.score_pp - next(iter(scores.values())))
+            scores.setdefault(cell.digest, cell.score_pp)
         if len(changes) > 1:
             mean, sd = statistics.fmean(changes), statistics.stdev(changes)
             rows.append([one.folder.name, str(len(changes)), f"{mean:+.2f}", f"{sd:.2f}"])
@@ -224,32 +228,32 @@ def _tuned(findings: Sequence[Finding]) -> str:
         kept = kept_runs(finding)
         places = {name: (run.profile, tuple(run.set)) for name, run in finding.runs.items()}
         alike = {
-            (places[name], row["arm"], row["baseline"]): row
+            (places[name], row.arm, row.baseline): row
             for name, one in kept.items()
             for row in one.contrasts
-            if row["bests"] is None
+            if row.bests is None
         }
-        for name, row in ((name, row) for name, one in kept.items() for row in one.contrasts if row["bests"]):
-            if (untuned := alike.get((places[name], row["arm"], row["baseline"]))) is not None:
-                what = f"{row['arm']} against {row['baseline']}"
+        for name, row in ((name, row) for name, one in kept.items() for row in one.contrasts if row.bests is not None):
+            if (untuned := alike.get((places[name], row.arm, row.baseline))) is not None:
+                what = f"{row.arm} against {row.baseline}"
                 link = f"[{finding.number}]({finding.page})"
-                rows.append([link, what, *map(_difference, (untuned, row, row["bests"]))])
+                rows.append([link, what, *map(_difference, (untuned, row, row.bests))])
     columns = ["finding", "comparison", "with one setting (pp)", "as found (pp)", "of the bests (pp)"]
     return _TUNED.format(table=markdown_table(columns, rows)) if rows else ""
 
 
-def _difference(row: Row) -> str:
-    return f"{signed_pp(row['difference_pp'])} {interval(row['low_pp'], row['high_pp'])}"
+def _difference(row: VerdictRow | BestDifference | None) -> str:
+    return "" if row is None else f"{signed_pp(row.difference_pp)} {interval(row.low_pp, row.high_pp)}"
 
 
-def _effects(findings: Sequence[Finding], found: Sequence[Row]) -> dict[str, list[Effect]]:
+def _effects(findings: Sequence[Finding], found: Sequence[VerdictRow]) -> dict[str, list[Effect]]:
     """Those that the sources report, and those found here."""
     published = []
     for finding in findings:
-        rows = [row for one in kept_runs(finding).values() for row in one.report["contrasts"]]
+        rows = [row for one in kept_runs(finding).values() for row in one.report.contrasts]
         if finding.published_pp is not None and (sd := _median(rows, _sd_pp)):
             published.append((finding.published_pp, sd))
-    ours = [(abs(row["difference_pp"]), sd) for row in found if (sd := _sd_pp(row))]
+    ours = [(abs(row.difference_pp or 0.0), sd) for row in found if (sd := _sd_pp(row))]
     return {"reported by the sources, with the noise measured here": published, "found here": ours}
 
 

@@ -66,7 +66,7 @@ def _predictions(found: Sequence[Judged]) -> str:
 
 def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
     report, sweep = kept.report, kept.sweep
-    detectable = [row["detectable_pp"] for row in kept.contrasts if row["detectable_pp"] is not None]
+    detectable = [row.detectable_pp for row in kept.contrasts if row.detectable_pp is not None]
     before = kept.before
     setup = [
         f"{count(len(sweep.arms), 'arm')} × {count(len(sweep.seeds), 'seed')}, baseline {sweep.baseline}, profile "
@@ -74,7 +74,7 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
         f"before training {percent(before.get('pass@1'))} pass@1, {percent(before.get('truncated_frac'))} truncated",
         f"detectable effect {_range_pp(detectable)}",
     ]
-    headline = report["headline"][0]["sentence"].replace(f"`bench run {run.name} ", f"`{run.command_without_looks} ")
+    headline = report.headline[0].sentence.replace(f"`bench run {run.name} ", f"`{run.command_without_looks} ")
     said = [f"- {one.sentence}" for one in statements(report)]
     lines = [f"## {name}: {sweep.question}", f"{'; '.join(setup)}.", _arms(run, kept), headline, "\n".join(said)]
     if (tuned := tuning_table(report)) is not None:
@@ -90,11 +90,11 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
 
 def _arms(run: Run, kept: Kept) -> str:
     """What the sweep file and the run set, with what a search found, and the arms' scores."""
-    asked, rows = load_yaml(run.sweep_file), kept.report["arms"]
+    asked, rows = load_yaml(run.sweep_file), kept.report.arms
     said = f"All arms: {_settings(asked.get('base', {}) | dict(one.split('=', 1) for one in run.set))}."
-    metric = rows[0]["metric"].rpartition(".")[2]
+    metric = rows[0].metric_name
     columns = ["arm", f"{metric} before training", "after it"]
-    table = [[row["arm"], *(f"{points(row[key])}%" for key in ("before_pp", "mean_pp"))] for row in rows]
+    table = [[row.arm, f"{points(row.before_pp)}%", f"{points(row.mean_pp)}%"] for row in rows]
     if "grid" in asked:  # the names of its arms say what they set
         said = f"{said} Grid: {_settings(asked['grid'])}."
     else:
@@ -115,7 +115,7 @@ def _settings(knobs: dict[str, Any]) -> str:
 
 def _registered(kept: Kept, others: Sequence[Kept]) -> str:
     """When the question was registered, and what was known of it then."""
-    sentences = [row["sentence"] for row in kept.report["registration"]] or ["Not registered before its first cell."]
+    sentences = [row.sentence for row in kept.report.registration] or ["Not registered before its first cell."]
     earlier = registered_before(kept, others)
     cells, own = count(len(kept.trained()), "cell"), kept.settings()
     shared = kept.trained() & frozenset().union(*(one.trained() for one in earlier))
@@ -165,13 +165,13 @@ def _measure(values: Values, arm: str, baseline: str) -> str:
 def _again(finding: Finding, kept: dict[str, Kept]) -> str:
     cells = cells_of(kept.values())
     numerics = sorted({one.numerics for one in kept.values()})
-    searched = sum(row["generated_tokens"] for one in kept.values() for row in one.report["tuning"])
+    searched = sum(row.generated_tokens for one in kept.values() for row in one.report.tuning)
     on_gpu = (
         "" if finding.on_gpu is None else _ON_GPU.format(command=finding.on_gpu.command, profile=finding.on_gpu.profile)
     )
     return _AGAIN.format(
         cells=count(len(cells), "cell"),
-        generated=tokens(sum(cell["generated_tokens"] for cell in cells)),
+        generated=tokens(sum(cell.generated_tokens or 0 for cell in cells)),
         took=duration(cost_s(kept.values())),
         searches=f" The searches before them generated {tokens(searched)} tokens more." if searched else "",
         numerics=", ".join(map(str, numerics)),

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from docs.findings.answer import OUTCOMES, Judged, Kept
 from docs.findings.source import Finding
 from reports.drawing.rendering import Drawing, render_figure
 from reports.drawing.style import GREY, INK, new_figure, short_name
 from reports.formats import count, markdown_table, percent
+from reports.report import CoverageRow
 
 CEILING = 0.98
 """Where the model before training solves this share or more within k samples, there is no room to discover."""
 _ROW_IN, _AXIS_IN = 0.24, 0.7
-
-Row = dict[str, Any]
 
 
 def figure_name(finding: Finding) -> str:
@@ -31,7 +29,7 @@ def section(finding: Finding, found: Sequence[Judged], others: Sequence[Kept]) -
         counts = Counter(arm.outcome for arm in found if arm.run == one.folder.name)
         if not counts:
             continue
-        k = max(row["k"][-1] for row in _trained(one))
+        k = max(row.k[-1] for row in _trained(one))
         before = one.before.get(f"pass@{k}")
         room = "unknown" if before is None else "no" if before >= CEILING else "yes"
         rows.append([one.folder.name, str(k), percent(before), room, *(str(counts[outcome]) for outcome in OUTCOMES)])
@@ -66,7 +64,7 @@ def figure(others: Sequence[Kept]) -> str:
         for at, (axes, title) in enumerate(zip(drawn.subplots(1, 2, sharey=True), ("k = 1", "largest k"), strict=True)):
             place = (0, -1)[at]
             for y, (_, row) in enumerate(rows):
-                middle, low, high = (row[f"{part}_pp"][place] for part in ("difference", "low", "high"))
+                middle, low, high = row.difference_pp[place], row.low_pp[place], row.high_pp[place]
                 axes.plot([low, high], [y, y], color=INK, linewidth=1.5)
                 axes.plot(middle, y, "o", color=INK, markersize=4)
             axes.axvline(0, color=GREY, linewidth=0.9)
@@ -83,13 +81,13 @@ def figure(others: Sequence[Kept]) -> str:
     return rendered.svg
 
 
-def _baselines(others: Sequence[Kept]) -> Iterator[tuple[str, Row]]:
+def _baselines(others: Sequence[Kept]) -> Iterator[tuple[str, CoverageRow]]:
     for one in others:
-        row = next((row for row in _trained(one) if row["arm"] == one.sweep.baseline), None)
-        if row is not None and row["low_pp"] is not None:
+        row = next((row for row in _trained(one) if row.arm == one.sweep.baseline), None)
+        if row is not None:
             yield one.folder.name, row
 
 
-def _trained(kept: Kept) -> list[Row]:
+def _trained(kept: Kept) -> list[CoverageRow]:
     """The coverage of its arms against the model before training."""
-    return [row for row in kept.report["coverage"] if row["against"] is None]
+    return [row for row in kept.report.coverage if row.against is None]

@@ -7,13 +7,14 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from docs.findings.measures import Measure
 from evals.yaml_file import load_yaml
-from harness.config.resolve import readable_errors
 from harness.errors import RefusedError, UnknownNameError
 from harness.plan.sweep_file import SHIPPED
+from harness.settings import Settings
+from harness.settings.faults import faults_of
 from reports.page.requirements import parse_requirement
 
 FOLDER = Path(__file__).parent
@@ -26,23 +27,19 @@ NO_DIFFERENCE = "0"
 """The baseline of a measure that is a difference itself."""
 
 
-class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 def _is_measure(text: str) -> str:
     Measure.parse(text)
     return text
 
 
-class Run(Part):
+class Run(Settings):
     """A sweep in one setting. sweep, profile: shipped names or files. most_seeds: seeds are added until every contrast
     has a verdict, up to this many; without it the sweep file's own seeds are run. before_and_after: options of `bench
     eval`, which then compares the baseline's first cell with the model that it started from."""
 
     sweep: str
     profile: str = "tiny"
-    set: list[str] = []
+    set: list[str] = Field([])
     most_seeds: int | None = Field(None, ge=6)
     before_and_after: str | None = None
 
@@ -101,7 +98,7 @@ class Run(Part):
         return ["--profile", self.profile, *settings, "--home", str(HOME / self.place)]
 
 
-class Imported(Part):
+class Imported(Settings):
     """Runs that others made. Their logs stay out of the repository; the laws fitted to them are kept.
 
     logs: a folder in $BENCH_EXTERNAL. origin: where the logs are published. ablate: the settings in which they differ.
@@ -109,7 +106,7 @@ class Imported(Part):
 
     logs: str
     origin: str
-    ablate: list[str] = []
+    ablate: list[str] = Field([])
 
     @property
     def record(self) -> Path:
@@ -120,7 +117,7 @@ class Imported(Part):
         return [self.logs, str(source), *(["--ablate", ",".join(self.ablate)] if self.ablate else [])]
 
 
-class Prediction(Part):
+class Prediction(Settings):
     """What the claim says of one run. says: as in `bench verdict --require`, with better, worse or equivalent; of a
     measure `ARM more|less than ARM`, or than 0 if the measure is itself a difference. measure: its name in the
     finding."""
@@ -148,7 +145,7 @@ class Prediction(Part):
         return self
 
 
-class Finding(Part):
+class Finding(Settings):
     """A claim and how it is asked.
 
     source: who makes the claim, and where. runs: by a name that the page uses. predicts: nothing for a claim about
@@ -164,10 +161,10 @@ class Finding(Part):
     claim: str
     source: str
     about: Literal["predictions", "coverage"] = "predictions"
-    runs: dict[str, Run] = {}
-    imported: dict[str, Imported] = {}
-    predicts: list[Prediction] = []
-    measures: dict[str, Annotated[str, AfterValidator(_is_measure)]] = {}
+    runs: dict[str, Run] = Field({})
+    imported: dict[str, Imported] = Field({})
+    predicts: list[Prediction] = Field([])
+    measures: dict[str, Annotated[str, AfterValidator(_is_measure)]] = Field({})
     published_pp: float | None = Field(None, gt=0, description="the effect that the source reports, if it does")
     on_gpu: Run | None = None
     answer: str = ""
@@ -199,5 +196,4 @@ def _read(path: Path) -> Finding:
     try:
         return Finding.model_validate(load_yaml(path) | {"number": int(number), "name": name})
     except ValidationError as error:
-        lines = [line for _, line in readable_errors(error, [*Finding.model_fields])]
-        raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from error
+        raise RefusedError("\n".join(f"{path}: {fault.line}" for fault in faults_of(error, Finding))) from error

@@ -20,8 +20,9 @@ from pydantic import Field
 from evals.errors import EvalError
 from evals.grading import Reply
 from evals.prompts import Message
-from evals.yaml_file import Declared, read_yaml
+from evals.yaml_file import read_yaml
 from harness.secrets import register_variable
+from harness.settings import Settings
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
@@ -35,7 +36,7 @@ class Question(NamedTuple):
     messages: list[Message]
 
 
-class ModelFile(Declared):
+class ModelFile(Settings):
     """What the files of all judges say. Only the fields of `SERVICE` cannot change a verdict."""
 
     holes: ClassVar[tuple[str, ...]] = ()

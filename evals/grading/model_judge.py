@@ -16,6 +16,7 @@ from pydantic import Field
 from evals.grading import NO_VERDICT, Grader, Reason, Reply, Submission, Verdict, never_compares
 from evals.grading.asked_model import ModelFile, Question, messenger, reply_costs
 from harness import plugins
+from harness.settings import Listed
 
 
 class JudgeFile(ModelFile):
@@ -26,8 +27,8 @@ class JudgeFile(ModelFile):
 
     text: str = Field(description="the question, with {completion} or {extracted}; also {problem} and {answer}")
     parse: str = Field(description="a regular expression with one group; its last match in the reply is the verdict")
-    right: tuple[str, ...] = Field((), description="verdicts that mean a right answer; case is ignored")
-    wrong: tuple[str, ...] = Field((), description="verdicts that mean a wrong answer; case is ignored")
+    right: Listed[str] = Field((), description="verdicts that mean a right answer; case is ignored")
+    wrong: Listed[str] = Field((), description="verdicts that mean a wrong answer; case is ignored")
     right_from: float | None = Field(None, description="instead of both: the lowest number that means a right answer")
     largest: float = Field(10.0, gt=0, description="the number that is scaled to a score of 1; 0 stays 0")
 

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from evals.errors import EvalError
 from evals.grading import NO_VERDICT, Grader, Reason, Submission, Verdict, never_compares
 from evals.grading.sandbox import AT_ONCE, Program, run_program
-from evals.yaml_file import Declared
+from harness.settings import Settings
 
 NAME = "unit_tests"
 MOST_CHARACTERS = 100_000
@@ -28,14 +28,14 @@ MOST_CHARACTERS = 100_000
 _FENCE = re.compile(r"^[ \t]*```[^`\n]*(?:\n|\Z)", re.MULTILINE)
 
 
-class UnitTest(Declared):
+class UnitTest(Settings):
     """A call and its result, both as JSON: a tuple that is returned counts as a list."""
 
     args: list[Any]
     returns: Any
 
 
-class FunctionTests(Declared):
+class FunctionTests(Settings):
     """The tests of a problem, as its reference answer holds them."""
 
     entry_point: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

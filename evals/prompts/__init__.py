@@ -11,12 +11,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Literal, Protocol, TypedDict
 
-from pydantic import StrictInt
-
 from evals.errors import EvalError
-from evals.yaml_file import ENDINGS, Declared, read_yaml
+from evals.yaml_file import ENDINGS, read_yaml
 from harness import plugins
 from harness.plugins import Kind
+from harness.settings import Listed, Settings
 
 HOLE = "{problem}"
 SOLUTION = "{solution}"
@@ -44,7 +43,7 @@ class Message(TypedDict):
     content: str
 
 
-class Thinking(Declared):
+class Thinking(Settings):
     """How a prompt asks for either mode, and where thinking ends in a completion.
 
     think, direct: the flags of the modes, which fill `{mode}`.
@@ -161,15 +160,15 @@ class Template:
         return [*system, {"role": "user", "content": prompt}]
 
 
-class _TemplateFile(Declared):
+class _TemplateFile(Settings):
     """A user's file needs neither name nor version; a copy of a shipped one may keep them."""
 
     name: str | None = None
-    version: StrictInt | None = None
+    version: int | None = None
     text: str
     system: str | None = None
     chat: bool = False
-    stop: tuple[str, ...] = ()
+    stop: Listed[str] = ()
     thinking: Thinking = AS_QWEN3
 
     def template(self, name: str, version: int | str) -> Template:

@@ -8,14 +8,15 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, StrictInt
+from pydantic import Field
 
 from evals.errors import EvalError
 from evals.tasks.base import GYM_PREFIX, LM_EVAL_PREFIX, VERIFIERS_PREFIX, Task
 from evals.tasks.rows import Fields, HubDataset, LocalFile, Rows
-from evals.yaml_file import ENDINGS, Declared, read_yaml
+from evals.yaml_file import ENDINGS, read_yaml
 from harness import plugins
 from harness.plugins import Kind
+from harness.settings import Settings
 
 GYM_TASKS = f"{GYM_PREFIX}<name>[?option=value&...]"
 """How a task of the package reasoning-gym is named."""
@@ -23,7 +24,7 @@ MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
 """Before the name of a task that is to be evaluated in a mode."""
 
 
-class _Hub(Declared):
+class _Hub(Settings):
     id: str
     split: str
     config: str | None = None
@@ -31,11 +32,11 @@ class _Hub(Declared):
     fields: Fields = Fields()
 
 
-class _Split(Declared):
+class _Split(Settings):
     file: str | None = None
     fields: Fields = Fields()
     hub: _Hub | None = None
-    rows: StrictInt | None = Field(None, gt=0)
+    rows: int | None = Field(None, gt=0)
     digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$")
     digest_of: Literal["file", "hub"] | None = None
 
@@ -51,7 +52,7 @@ class _Split(Declared):
         )
 
 
-class _TaskFile(Declared):
+class _TaskFile(Settings):
     name: str
     template: str = "boxed"
     grader: str | None = "math"

@@ -17,6 +17,7 @@ from evals.graders import get_grader, runs_code
 from evals.grading.unit_tests import reference_of
 from evals.hub import Row, hub_rows
 from evals.tasks.base import Problem
+from harness.settings import Settings
 
 DATA_FOLDER_VARIABLE = "BENCH_DATA"
 
@@ -43,8 +44,7 @@ def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
             yield where, row
 
 
-@dataclass(frozen=True)
-class Fields:
+class Fields(Settings):
     """Which columns hold what. Rows without the `id` column are numbered; `solution` and `difficulty` may be absent.
     With the grader `unit_tests` the columns `entry_point` and `tests` are the answer.
 
@@ -166,7 +166,7 @@ class Rows:
         if self.digest is not None:
             return f"rows:{self.digest}"
         if self.hub is not None:
-            return f"{self.hub}:{self.hub.fields}"
+            return f"{self.hub}:{self.hub.fields!r}"
         return f"rows:{self.load().digest}"
 
     def load(self) -> LoadedRows:

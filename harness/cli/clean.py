@@ -33,8 +33,8 @@ def clean(
 ) -> None:
     """List what no sweep refers to, with sizes; delete it with --yes.
 
-    These are cells and evaluations of earlier versions of a question, and results in the cache that no cell of any
-    sweep reads. If you go back to such a version, its cells are trained again. Searches, `bench eval` and MLflow stay
+    These are cells and evaluations of earlier forms of a question, and results in the cache that no cell of any
+    sweep reads. If you go back to such a form, its cells are trained again. Searches, `bench eval` and MLflow stay
     as they are, and so do files that a process is using or that were written in the last ten minutes.
 
     Example: bench clean

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.records.scores import Matching
     from reports.measure.measurements import Metric
     from reports.page.comparison import Group
+    from reports.report import ContrastRow
 
 Read = TypeVar("Read")
 # A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
@@ -101,7 +102,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     use_recorded_plugins(side.sweep.path for side in sides)
     wanted = metric or sides[0].sweep.metric
 
-    def compared(sides: list[Runs]) -> tuple[list[Group], dict[str, Any], dict[str, tuple[Any, Any]]]:
+    def compared(sides: list[Runs]) -> tuple[list[Group], ContrastRow, dict[str, tuple[Any, Any]]]:
         """The two groups, the row that compares them, and the knobs that differ."""
         differs = _knobs_that_differ(*sides)
         metrics = [Metric.parse(wanted, side.sweep) for side in sides]
@@ -134,7 +135,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
         warn_of_damage(side.cells)
     if json:
         knobs = [{"knob": knob, "treatment": pair[0], "baseline": pair[1]} for knob, pair in differs.items()]
-        print_json(row | {"differs": knobs})
+        print_json(row.as_json() | {"differs": knobs})
         return
     if differs:
         labels = ["knob", *(side.label for side in sides)]
@@ -144,14 +145,14 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     if len(decided) > 1:
         note(f"warning: {len(decided)} knobs differ, so the difference cannot be put down to one of them")
     print_text(answer([row]))
-    print_judgement(row["verdict"], verdict_sentence(row))
+    print_judgement(row.verdict, verdict_sentence(row))
     for group in groups:
         for m in group.scored:
             if m.cell.flags:
                 seed, flags = m.cell.seed, ", ".join(m.cell.flags)
                 print_text(f"flagged: {group.label} seed {seed}: {flags}, scored at step {m.cell.step}")
-    if not row["paired"]:
-        print_text(f"unpaired: {row['why_unpaired']}")
+    if not row.paired:
+        print_text(f"unpaired: {row.why_unpaired}")
     for detail in verdict_details(row):
         print_text(f"note: {detail}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from evals.yaml_file import YamlError, parse_yaml, read_text
 from harness.cli.console import print_json
 from harness.cli.options import PREFIX, find_objective, knob_text, title
 from harness.errors import RefusedError, shown
+from harness.settings import dotted
 
 
 def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequence[str], json: bool) -> None:
@@ -177,15 +178,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         document = dict(filter(None, map(_override, document)))
     if not isinstance(document, dict) or not document:
         raise RefusedError(f"{path}: holds no settings, but {shown(document)}. --from reads `setting: value` lines.")
-    return dict(_flat(document))
-
-
-def _flat(section: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return {name: value for name, value in dotted(document).items() if value != {}}
 
 
 def _of_command_line(text: str) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from harness.errors import note
+from harness.errors import BenchError, note
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -217,3 +220,60 @@ def _display() -> Progress:
         TextColumn("{task.fields[remark]}", table_column=Column(overflow="fold", min_width=12)),
     ]
     return Progress(*columns, console=console, transient=True)
+
+
+class InterruptedByUserError(BenchError):
+    """Ctrl-C."""
+
+    exit_code = 128 + signal.SIGINT
+
+
+class TerminatedError(BenchError):
+    """SIGTERM, which schedulers send before SIGKILL. The exit code is the one that a shell reports for it."""
+
+    exit_code = 128 + signal.SIGTERM
+
+
+def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
+    """Run a sweep or a search and show its progress. MLflow is kept up to date until `mirrored` closes, which prints
+    its address. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
+    from harness.cli.report import announce_page
+    from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
+
+    mirror = Mirror(work.folder, tracking_uri(home))
+    mirrored.callback(lambda: _say_where(mirror.address, server_command(mirror.tracking_uri)))
+
+    def with_records() -> None:
+        announce_page(work.folder)
+        mirrored.enter_context(MirrorThread(mirror))
+
+    with told_of_signals(), LiveRun(unit) as live:
+        return work.run(live, while_running=with_records)
+
+
+@contextmanager
+def told_of_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the block, as errors with their exit codes."""
+
+    def end(signum: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not count as a second Ctrl-C
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except _Terminated:
+        raise TerminatedError("stopped by SIGTERM; progress is saved, and the same command continues") from None
+    except KeyboardInterrupt:
+        raise InterruptedByUserError("interrupted; the same command continues") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like Ctrl-C."""
+
+
+def _say_where(address: str | None, command: str | None) -> None:
+    if address is not None:
+        note(f"MLflow: {address}" + (f"\n  served by: {command}" if command else ""))

@@ -25,7 +25,7 @@ from harness.cli.options import (
     use_plugins,
 )
 from harness.cli.verb import Verb, added
-from harness.errors import RefusedError, UnknownNameError
+from harness.errors import BenchError, RefusedError, UnknownNameError
 from harness.runs import home_folder
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ KINDS = {
     "rules": ("algorithms.rules:RULES",),
     "tasks": ("evals.tasks:TASKS",),
     "templates": ("evals.prompts:TEMPLATES",),
-    "graders": ("evals.grading:GRADERS",),
+    "graders": ("evals.graders:GRADERS",),
     "metrics": ("evals.metrics:METRICS",),
     "dialects": ("algorithms.dialects:DIALECTS",),
     "rewards": ("harness.rewards.base:PARTS",),
@@ -146,12 +146,11 @@ def _knobs() -> Iterator[Listed]:
 
 def _runs(home: Path) -> Iterator[Listed]:
     from harness.records import read_sweep
-    from harness.records.files import DamagedRecordError
 
     for path in sorted(home.glob("*/sweep.json")):
         try:
             sweep = read_sweep(path.parent)
-        except DamagedRecordError as error:
+        except BenchError as error:
             yield Listed(path.parent.name, str(error))
             continue
         done = sum(cell.state == "done" for cell in sweep.cells)
@@ -290,18 +289,16 @@ def _things_named(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _exists(knob: str) -> str | None:
+def _exists(name: str) -> str | None:
     """At which values of another knob this one exists; None for one that always does."""
-    from algorithms import objective_knobs
-    from harness.config.knobs import governor
+    from harness.config.knobs import knob_at
 
-    selector = governor(knob)
-    if selector is None:
+    knob = knob_at(name)
+    if knob is None or knob.selector is None:
         return None
-    own = objective_knobs().get(knob.removeprefix(PREFIX)) if knob.startswith(PREFIX) else None
-    if own is not None:
-        return f"with {selector}={' or '.join(map(str, own.exists_at))}"
-    return f"with some settings of {selector} only"
+    if knob.exists_at:
+        return f"with {knob.selector}={' or '.join(map(str, knob.exists_at))}"
+    return f"with some settings of {knob.selector} only"
 
 
 def _algorithm(name: str, settings: Sequence[str]) -> dict[str, Any]:

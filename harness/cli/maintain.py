@@ -250,7 +250,7 @@ def coldstart(
 
     from harness.cli.live import Countdown
     from harness.models.language_model import load_model, weights_digest
-    from harness.training.cold_start import load_recipe, run_cold_start
+    from harness.training.cold_start import fine_tune, load_recipe
 
     loaded = load_recipe(recipe or TINY / "recipe.yaml")
     note("loading the model")
@@ -259,7 +259,7 @@ def coldstart(
     torch.set_num_threads(1)
     model = load_model(loaded.source)
     countdown = Countdown("cold start")
-    run_cold_start(
+    fine_tune(
         model,
         loaded.cold_start,
         lambda step, steps, loss: countdown.tell(step, steps, f"loss {loss:.3f} nats per token"),

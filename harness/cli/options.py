@@ -83,6 +83,7 @@ def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
     values."""
     from algorithms import active_knobs, preset, with_overrides
     from harness.plan.sweep_file import parse_settings
+    from harness.settings.faults import FaultyError
 
     objective = preset(name)
     parsed = parse_settings(settings)
@@ -93,9 +94,9 @@ def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
             f"--set {others[0]}: only knobs of the objective can be set here, e.g. --set {PREFIX}{knob}={value}."
         )
     try:
-        return with_overrides(objective, {key.removeprefix(PREFIX): value for key, value in parsed.items()})
-    except ValueError as error:
-        raise RefusedError("\n".join(f"--set: objective: {line}" for line in str(error).splitlines())) from None
+        return with_overrides(objective, {key.removeprefix(PREFIX): value for key, value in parsed.items()}, PREFIX)
+    except FaultyError as error:
+        raise RefusedError("\n".join(f"--set: {fault.line}" for fault in error.faults)) from None
 
 
 def title(name: str, settings: Sequence[str]) -> str:

@@ -282,7 +282,7 @@ def _in_words(knobs: Sequence[str]) -> str:
 
 def _changes_in_words(rows: Sequence[dict[str, Any]]) -> list[str]:
     """What differs from finished cells, a sentence for all arms in which the same does."""
-    from harness.config.knobs import written
+    from harness.settings.words import written
 
     by_knobs: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

@@ -105,20 +105,19 @@ def power(
 
 def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
     """Print what would settle each contrast of a sweep that was run."""
-    from reports.page.headline import declared_rows
     from reports.page.next_step import what_to_do
-    from reports.page.verdict import contrast_name, statements
+    from reports.page.verdict import statements
 
     analysis, document = finished_verdicts(given, home)
-    rows = declared_rows(document)
+    rows = document.declared
     if as_json:
         keys = ("arm", "baseline", "verdict", "difference_pp", "margin_pp", "note", "next_step")
-        contrasts = [{key: row.get(key) for key in keys} for row in rows]
+        contrasts = [{key: row.get(key) for key in keys} for row in (one.as_json() for one in rows)]
         print_json({"sweep": analysis.sweep.name, "contrasts": contrasts})
         return
     for row in rows:
-        verdict = row["verdict"].replace("_", " ")
-        print_text(f"{contrast_name(row)}: {verdict}. {what_to_do(row, analysis.sweep)}")
+        verdict = row.verdict.replace("_", " ")
+        print_text(f"{row.name}: {verdict}. {what_to_do(row, analysis.sweep)}")
     if not rows:
         print_text(statements(document)[0].sentence)
 

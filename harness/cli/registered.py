@@ -196,34 +196,33 @@ def verdict(
     """
     from harness.cli.report import print_judgement
     from reports.measure.next_step import OPEN_VERDICTS
-    from reports.page.headline import declared_rows
     from reports.page.next_step import what_to_do
     from reports.page.requirements import judge, parse_requirement
-    from reports.page.verdict import contrast_name, interim_sentence, judged_rows, statements
+    from reports.page.verdict import interim_sentence, statements
 
     asked = [parse_requirement(text) for text in require or []]
     analysis, document = finished_verdicts(sweep, home_folder(home))
     record = analysis.sweep
-    interim, rows = interim_sentence(document), judged_rows(document)
+    interim, rows = interim_sentence(document), document.judged
     if asked and not rows:
         raise RefusedError(f"{record.name}: compares nothing yet. {statements(document)[0].sentence}")
     judged = [judge(one, rows, interim) for one in asked]
     sentences = [statement.sentence for statement in statements(document)]
-    registered = [row["sentence"] for row in document["registration"]]
-    open_rows = [row for row in declared_rows(document) if row["verdict"] in OPEN_VERDICTS]
+    registered = [row.sentence for row in document.registration]
+    open_rows = [row for row in document.declared if row.verdict in OPEN_VERDICTS]
     if json:
         print_json({"sweep": record.name, "verdicts": sentences, "interim": interim,
                     "registration": registered[0] if registered else None,
-                    "next_steps": {row["arm"]: row.get("next_step") for row in open_rows},
+                    "next_steps": {row.arm: row.as_json().get("next_step") for row in open_rows},
                     "requirements": [one.as_json() for one in judged]})  # fmt: skip
     else:
-        answers = [] if judged else [row["sentence"] for row in document["headline"]]
+        answers = [] if judged else [row.sentence for row in document.headline]
         unsaid = [one for one in answers if one not in sentences]
         for line in [*unsaid, *registered, *([interim] if interim else []), *(one.sentence for one in judged)]:
             print_text(line)
         for statement in [] if judged else statements(document):
             print_judgement(statement.verdict, statement.sentence)
         for row in [] if judged else open_rows:
-            print_text(f"{contrast_name(row)}: {what_to_do(row, record)}")
+            print_text(f"{row.name}: {what_to_do(row, record)}")
     if failed := sum(not one.holds for one in judged):
         raise BenchError(f"{record.name}: {failed} of {len(judged)} requirements do not hold.")

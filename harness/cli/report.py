@@ -21,6 +21,7 @@ from harness.runs import home_folder, record_look, require_any_done, run_folder,
 if TYPE_CHECKING:
     from harness.records import SweepRecord
     from reports.formats import Table
+    from reports.report import Report
 
 _STAND = ".stand"
 COLOUR_OF = {
@@ -82,7 +83,7 @@ def report(
         return
     document = write(folder, followed)
     if json:
-        print_json(document)
+        print_json(document.as_json())
     elif format_ is not None:
         from reports import formats
 
@@ -127,8 +128,8 @@ def _report_search(folder: Path, followed: object, format_: TableFormat | None, 
         print_link("report", page_of(folder))
 
 
-def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[str, Any]:
-    """Write the report of a sweep's folder; returns report.json. Showing the verdicts of a complete plan is recorded as
+def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report:
+    """Write the report of a sweep's folder, and return it. Showing the verdicts of a complete plan is recorded as
     a look.
 
     Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
@@ -142,12 +143,12 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
     page = folder / "report"
     with _alone_on_page(folder):
 
-        def written(sweep: SweepRecord) -> tuple[SweepRecord, dict[str, Any]]:
+        def written(sweep: SweepRecord) -> tuple[SweepRecord, Report]:
             require_any_done(sweep, "nothing to report")
             processes = process_count(len(sweep.cells))
             with meanwhile(partial(write_sweep_samples, sweep, page), processes):
                 try:
-                    return sweep, dict(write_report(sweep, page, reflection_words, processes))
+                    return sweep, write_report(sweep, page, reflection_words, processes)
                 except MetricError as error:
                     raise RefusedError(f"{error}.") from None
 
@@ -164,18 +165,17 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> dict[s
     return document
 
 
-def written_already(folder: Path) -> dict[str, Any] | None:
-    """report.json, if it is up to date: the records, the page and the code that makes it have not changed since."""
+def written_already(folder: Path) -> Report | None:
+    """The written report if the records, the page and the code that makes it have not changed since; else None."""
     from harness.records import read_sweep
-    from harness.records.files import read_json
+    from reports.report import read_report
 
     page = folder / "report"
     if not (page / _STAND).is_file() or not (page / "report.json").is_file():
         return None
     if (page / _STAND).read_text() != _stand(read_sweep(folder).stand(), page):
         return None
-    document: dict[str, Any] = read_json(page / "report.json")
-    return document
+    return read_report(page / "report.json")
 
 
 def _stand(records: str, page: Path) -> str:
@@ -219,43 +219,43 @@ def announce_page(folder: Path) -> None:
     note(f"page: {page_of(folder)} (live: bench ui)")
 
 
-def result_tables(document: Any) -> list[Table]:
+def result_tables(document: Report) -> list[Table]:
     """What a report comes down to: the effects of a factorial, and the arms."""
     from reports.page.effects import effect_table
     from reports.page.tables import result_table
 
-    effects = effect_table(document["interactions"])
+    effects = effect_table(document.interactions)
     return [*([] if effects is None else [effects]), result_table(document)]
 
 
-def print_verdict(document: Any, folder: Path) -> None:
+def print_verdict(document: Report, folder: Path) -> None:
     """The tables of effects and arms, the verdicts, what qualifies them, the answer, and the report's path last."""
     from reports.page.effects import secondary_note
     from reports.page.verdict import interim_sentence, statements
 
-    over_problems = any(row["unit"] == "problem" for row in document["contrasts"])
+    over_problems = any(row.is_over_problems for row in document.contrasts)
     for table in result_tables(document):
         print_table(*_compact(table, over_problems))
-    for registration in document["registration"]:
-        print_text(registration["sentence"])
+    for registration in document.registration:
+        print_text(registration.sentence)
     if interim := interim_sentence(document):
         print_text(interim)
     said = statements(document)
     for statement in said:
         print_judgement(statement.verdict, statement.sentence)
-    if note_on_arms := secondary_note(document["interactions"], document["contrasts"]):
+    if note_on_arms := secondary_note(document.interactions, document.contrasts):
         print_text(note_on_arms)
-    for cell in document["cells"]:
-        if cell["flags"]:
-            flags = ", ".join(cell["flags"])
-            print_text(f"flagged: {cell['arm']} seed {cell['seed']}: {flags}, scored at step {cell['step']}")
+    for cell in document.cells:
+        if cell.flags:
+            flags = ", ".join(cell.flags)
+            print_text(f"flagged: {cell.arm} seed {cell.seed}: {flags}, scored at step {cell.step}")
     for names, notes in _notes(document).items():
         print_text(f"{'; '.join(names)}:")
         for one in notes:
             print_text(one, "  - ")
-    for answer in document["headline"]:
-        if answer["sentence"] not in [statement.sentence for statement in said]:
-            print_text(answer["sentence"])
+    for answer in document.headline:
+        if answer.sentence not in [statement.sentence for statement in said]:
+            print_text(answer.sentence)
     print_link("report", page_of(folder))
 
 
@@ -279,15 +279,14 @@ def open_page(folder: Path) -> None:
         note(f"warning: no browser was found to open {page}")
 
 
-def _notes(document: Any) -> dict[tuple[str, ...], list[str]]:
+def _notes(document: Report) -> dict[tuple[str, ...], list[str]]:
     """What qualifies the verdicts, by the contrasts that it is about: what several share is said once."""
-    from reports.page.headline import declared_rows
-    from reports.page.verdict import contrast_name, verdict_details
+    from reports.page.verdict import verdict_details
 
     about: dict[str, list[str]] = {}
-    for row in declared_rows(document):
+    for row in document.declared:
         for detail in verdict_details(row):
-            about.setdefault(detail, []).append(contrast_name(row))
+            about.setdefault(detail, []).append(row.name)
     notes: dict[tuple[str, ...], list[str]] = {}
     for detail, names in about.items():
         notes.setdefault(tuple(names), []).append(detail)

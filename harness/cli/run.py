@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shlex
-import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.console import print_json
 from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
+from harness.cli.live import watched
 from harness.cli.options import (
     SWEEP_ARGUMENT,
     ArmsOption,
@@ -56,18 +54,6 @@ RetryInvalidOption = Annotated[
 RetryFailedOption = Annotated[
     bool, typer.Option("--retry-failed", help="If a cell fails, restart it once, from its last checkpoint.")
 ]
-
-
-class InterruptedByUserError(BenchError):
-    """Ctrl-C."""
-
-    exit_code = 128 + signal.SIGINT
-
-
-class TerminatedError(BenchError):
-    """SIGTERM, which schedulers send before SIGKILL. The exit code is the one that a shell reports for it."""
-
-    exit_code = 128 + signal.SIGTERM
 
 
 def run(
@@ -257,7 +243,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     screening = screened.plan.sweep.screening
     if screening is None or not any(cell.state == "done" for cell in screened.records()):
         return []
-    best = best_arms(write(screened.folder))
+    best = best_arms(write(screened.folder).as_json())
     if not best:  # some cells have not ended
         return []
     plan = confirming_plan(screened.plan, screening, best, screened.home)
@@ -268,54 +254,8 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     with ExitStack() as mirrored:
         unmeasured = _unmeasured(watched(confirming, screened.home, mirrored))
         if len(unmeasured) < len(plan.cells):
-            record_confirmation(screened.folder, plan, write(confirming.folder))
+            record_confirmation(screened.folder, plan, write(confirming.folder).as_json())
     return unmeasured
-
-
-def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
-    """Run a sweep or a search and show its progress. MLflow is kept up to date until `mirrored` closes, which prints
-    its address. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
-    from harness.cli.live import LiveRun
-    from harness.cli.report import announce_page
-    from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
-
-    mirror = Mirror(work.folder, tracking_uri(home))
-    mirrored.callback(lambda: _say_where(mirror.address, server_command(mirror.tracking_uri)))
-
-    def with_records() -> None:
-        announce_page(work.folder)
-        mirrored.enter_context(MirrorThread(mirror))
-
-    with told_of_signals(), LiveRun(unit) as live:
-        return work.run(live, while_running=with_records)
-
-
-@contextmanager
-def told_of_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the block, as errors with their exit codes."""
-
-    def end(signum: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not count as a second Ctrl-C
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    except _Terminated:
-        raise TerminatedError("stopped by SIGTERM; progress is saved, and the same command continues") from None
-    except KeyboardInterrupt:
-        raise InterruptedByUserError("interrupted; the same command continues") from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like Ctrl-C."""
-
-
-def _say_where(address: str | None, command: str | None) -> None:
-    if address is not None:
-        note(f"MLflow: {address}" + (f"\n  served by: {command}" if command else ""))
 
 
 def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) -> list[str]:
@@ -328,13 +268,13 @@ def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) ->
             cells = [
                 {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": r.state, "reason": r.reason} for r in records
             ]
-            from reports.page.document import SECTIONS
+            from reports.report import SECTIONS
 
             print_json({key: [] for key in SECTIONS} | {"cells": cells})
         return unmeasured
     document = written_already(folder) or write(folder)
     if as_json:
-        print_json(document)
+        print_json(document.as_json())
     else:
         print_verdict(document, folder)
     return unmeasured

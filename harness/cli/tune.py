@@ -14,6 +14,7 @@ import typer
 
 from harness.cli.console import print_json, print_link, print_table, print_text
 from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
+from harness.cli.live import watched
 from harness.cli.options import (
     HomeOption,
     JsonOption,
@@ -25,7 +26,6 @@ from harness.cli.options import (
     command_line,
     numbers,
 )
-from harness.cli.run import watched
 from harness.errors import BenchError, RefusedError, note
 from harness.runs import home_of
 from harness.secrets import without_password
@@ -166,7 +166,7 @@ def _confirm(
         )
     if len(unmeasured) == len(confirming.cells):
         return study, problem
-    found = confirmation(confirming, winner, write(sweep_run.folder))
+    found = confirmation(confirming, winner, write(sweep_run.folder).as_json())
     return study | {"confirmation": found}, problem
 
 

@@ -30,7 +30,7 @@ import typer
 
 from harness.cli.console import print_json
 from harness.cli.options import HomeOption, JsonOption, TrustOption
-from harness.errors import RefusedError, note
+from harness.errors import BenchError, RefusedError, note
 from harness.plugins.user_code import TRUST_OPTION
 from harness.runs import home_folder
 
@@ -147,14 +147,13 @@ class Renewal:
         """The time of the newest record of a run in nanoseconds, None if its page shows that already, or cannot be
         written yet."""
         from harness.records import read_sweep
-        from harness.records.files import DamagedRecordError
         from harness.records.study import STUDY
 
         try:
             sweep = read_sweep(folder)
             if not sweep.is_search and not any(cell.is_done for cell in sweep.cells):
                 return None
-        except (DamagedRecordError, OSError):  # the page of all runs says so
+        except (BenchError, OSError):  # the page of all runs says so
             return None
         paths = []
         if sweep.is_search:

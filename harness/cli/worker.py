@@ -10,6 +10,7 @@ import typer
 
 from harness.cli.console import print_json, print_text
 from harness.cli.executor import STALLED_AFTER, ChosenExecutor, ExecutorOption, StalledAfterOption, WorkersOption
+from harness.cli.live import LiveRun, told_of_signals
 from harness.cli.options import (
     ArmsOption,
     EvalSamplesOption,
@@ -25,7 +26,7 @@ from harness.cli.options import (
     question_in,
     with_eval_samples,
 )
-from harness.cli.run import RetryFailedOption, RetryInvalidOption, told_of_signals
+from harness.cli.run import RetryFailedOption, RetryInvalidOption
 from harness.errors import BenchError, RefusedError, few, note
 from harness.runs import home_of
 
@@ -69,7 +70,6 @@ def worker(
 
     Example: sbatch --array=0-7 --requeue --wrap "bench worker std_norm"
     """
-    from harness.cli.live import LiveRun
     from harness.plan import make_plan
     from harness.plan.tuning import with_known_tuning
     from harness.run.question import require_same_kind

@@ -20,89 +20,21 @@ from evals.yaml_file import ENDINGS
 from harness import plugins
 from harness.config import references
 from harness.config.engine import ENGINES
-from harness.config.knobs import active
+from harness.config.knobs import active, acts_of, knob_at
 from harness.config.model import Lora
 from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import TRAINERS, OutsideTrainer
 from harness.errors import RefusedError
-from harness.plugins import Kind, UserModule
+from harness.plugins import Kind, UserModule, cached
 from harness.records.files import read_json
 from harness.rewards.base import PARTS
 from harness.rewards.total import is_reference, source_digest
+from harness.settings.marks import Hashed
 
 NUMERICS_VERSION = 5
 """Raised whenever the same spec gives other numbers than before; a golden five-step run guards it. 5: layers of the
 Llama kind are computed a block of tokens at a time on a CPU, which rounds differently."""
-
-# These may be paths. What lies there is hashed in their place.
-_REFERRING = (
-    *("model.source", "model.cold_start.data", "reward.vr_cli.generator"),
-    *("task.train", "eval.tasks", "pairs.data"),
-    *("teacher.source", "teacher.cold_start.data"),
-    *("trainer.run", "trainer.files", "trainer.accelerate_config"),
-)
-# These too, but the name of a template that has one is hashed as well.
-_TEMPLATES = (
-    *("task.template", "eval.template", "model.cold_start.template", "reward.pairwise.template"),
-    *("teacher.template", "teacher.cold_start.template"),
-)
-
-_GRADERS = ("reward.grader", "eval.grader")
-_PAIR_JUDGE = "reward.pairwise.judge"
-
-# Another GPU needs another share of its memory for the same numbers, and what is only recorded or allowed changes none.
-# How many processes train a cell changes no more than rounding, as threads and processors do; each start records it.
-_NOT_HASHED = (
-    *("rollout.vllm_memory_frac", "train.token_records_max_tokens"),
-    *("train.processes", "train.sharding"),
-    "reward.allow_code",
-    *("trainer.uses", "trainer.timeout_h", "trainer.silence_min"),
-)
-_NAMES_OF_METRICS = "trainer.metrics."
-
-# Knobs of a later version than cells that are filed already. Left at these values they change nothing.
-_HASHED_UNLESS: dict[str, Any] = {
-    "eval.stop": [],
-    "objective.distill.where": "none",
-    "budget.teacher_tokens": None,
-    "task.direct_frac": 0.0,
-    **dict.fromkeys(("model.cold_start.direct_frac", "model.cold_start.stop_frac"), 0.0),
-    **dict.fromkeys(("teacher.cold_start.direct_frac", "teacher.cold_start.stop_frac"), 0.0),
-    "task.retire_at": None,
-    "objective.pass_k": 1,
-    "rollout.staleness_steps": 0,
-    "rollout.partial.type": "none",
-    "budget.trained_tokens": None,
-    "budget.flops": None,
-    "model.head_dtype": "model",
-    "rollout.dtype": "trainer",
-    "rollout.max_turns": None,
-    "reward.pairwise.judge": None,
-    "train.optimizer.type": "adamw",
-    "train.optimizer.beta1": 0.9,
-    "train.optimizer.beta2": 0.999,
-    "train.optimizer.eps": 1e-8,
-    "trainer.type": "bench",
-}
-
-# They say how often training is watched. Noise is keyed, so watching it changes no weight and no final score.
-_OF_CURVES = ("eval.every", "eval.curve_samples")
-
-# What decides how a completion of the starting weights is drawn and graded. Knobs that start with one of these.
-_OF_GRADED_ROLLOUTS = (
-    "model.",
-    "task.template",
-    "reward.grader",
-    "rollout.engine",
-    "rollout.dtype",
-    "rollout.max_completion_tokens",
-    "rollout.max_turns",
-    "rollout.temperature",
-    "rollout.top_",
-    "rollout.stop",
-    "train.device",
-)
 
 
 def training_hash(spec: RunSpec) -> str:
@@ -173,10 +105,9 @@ def weights_fingerprint(spec: RunSpec) -> str:
     if not path.is_file():
         raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
     meta = read_json(path)
-    if meta.get("is_start"):
+    if meta["is_start"]:
         return digest(["the start", starting_point_hash(spec)])
-    checksums = meta["xxh3_128"] if "xxh3_128" in meta else meta["blake2b"]  # the latter in earlier versions
-    weights = str(checksums["weights.safetensors"])
+    weights = str(meta["xxh3_128"]["weights.safetensors"])
     # Adapters mean nothing without what they were put on.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 
@@ -184,32 +115,18 @@ def weights_fingerprint(spec: RunSpec) -> str:
 def evaluation_hash(spec: RunSpec) -> str:
     """Names how a trained policy is measured, whatever it is: tasks with their problems, prompts, decoding, how many
     samples, grader, metrics. Raises EvalError if problems are missing."""
-    knobs = {knob: value for knob, value in _chosen(spec, "eval.").items() if knob not in _OF_CURVES}
+    knobs = {knob: value for knob, value in _chosen(spec, "eval.").items() if acts_of(knob).evaluates}
     return digest({"evaluation": knobs, "refers_to": references.evaluated(spec), "numerics": NUMERICS_VERSION})
 
 
 def semantic_hash(spec: RunSpec) -> str:
-    """Names all numbers of a cell, those of its evaluation included. Earlier versions filed cells under it. Raises as
-    `training_hash` and `evaluation_hash`."""
-    return _semantic_hash(spec, {})
-
-
-def earlier_hash(spec: RunSpec) -> str | None:
-    """The semantic hash of versions that fingerprinted a model's folder otherwise; None if it is the same. Raises as
-    `semantic_hash`."""
-    earlier = references.earlier_model_fingerprint(spec.model.source)
-    now = references.model_fingerprint(spec.model.source)
-    return None if earlier == now else _semantic_hash(spec, {"model": earlier})
-
-
-def _semantic_hash(spec: RunSpec, instead: dict[str, Any]) -> str:
+    """Name all numbers of a cell, its evaluation included. Raises as `training_hash` and `evaluation_hash`."""
     refers_to = {
         **references.all_of(spec),
         "reward_functions": _reward_functions(spec),
         **references.outside_rule(spec),
         **references.teacher_of(spec),
         **references.program_of(spec),
-        **instead,
     }
     return digest({"knobs": _knobs(spec), "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
@@ -327,7 +244,8 @@ def pass_rates_hash(spec: RunSpec) -> str:
 def graded_hash(what: str, spec: RunSpec, *names: str, **others: int | str) -> str:
     """Names what is made of graded completions of the starting weights, by the knobs that start with one of the names.
     others: what else it refers to."""
-    knobs, refers_to = _chosen(spec, *_OF_GRADED_ROLLOUTS, *names), references.graded_rollouts(spec) | others
+    of_start = [knob for knob in _knobs(spec) if "start" in acts_of(knob).on]
+    knobs, refers_to = _chosen(spec, *of_start, *names), references.graded_rollouts(spec) | others
     return digest({what: knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
@@ -366,16 +284,26 @@ def _chosen(spec: RunSpec, *names: str) -> dict[str, Any]:
 
 
 def _knobs(spec: RunSpec) -> dict[str, Any]:
-    knobs = {
-        knob: value
-        for knob, value in active(spec).items()
-        if knob not in (*_REFERRING, *_NOT_HASHED)
-        and not knob.startswith(_NAMES_OF_METRICS)
-        and _HASHED_UNLESS.get(knob, ...) != value
-    }
+    knobs = {}
+    for knob, value in active(spec).items():
+        hashed, default = _how_hashed(knob)
+        if hashed.by not in ("content", "nothing") and (hashed.at_default or value != default):
+            knobs[knob] = value if value is None or hashed.by == "value" else _identity(hashed, value)
     # The kind of device rounds in its own way; which one of a kind does not matter.
-    knobs["train.device"] = spec.train.device.partition(":")[0]
-    knobs |= {knob: references.template_identity(knobs[knob]) for knob in _TEMPLATES if knobs.get(knob)}
-    if knobs.get(_PAIR_JUDGE):
-        knobs[_PAIR_JUDGE] = references.judge_identity(read_pair_judge(knobs[_PAIR_JUDGE]))
-    return knobs | {knob: references.grader_identity(knobs[knob]) for knob in _GRADERS if knob in knobs}
+    return knobs | {"train.device": spec.train.device.partition(":")[0]}
+
+
+@cached
+def _how_hashed(name: str) -> tuple[Hashed, Any]:
+    """How a knob enters hashes, and its default."""
+    knob = knob_at(name)
+    return (Hashed(), None) if knob is None else (knob.mark(Hashed) or Hashed(), knob.default)
+
+
+def _identity(hashed: Hashed, name: str) -> object:
+    """What stands in a hash for the name of something."""
+    if hashed.by == "template":
+        return references.template_identity(name)
+    return (
+        references.grader_identity(name) if hashed.by == "grader" else references.judge_identity(read_pair_judge(name))
+    )

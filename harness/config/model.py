@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from evals.prompts import get_template
 from evals.tasks import get_task
-from harness.config.section import LARGEST_NUMBER, Listed, Section, TemplateName
+from harness.config.names import TemplateName
+from harness.settings import Listed, Settings
+from harness.settings.fields import LARGEST_NUMBER
+from harness.settings.marks import REFERS, YOUNGER, Acts
 
 MIXED_DEMONSTRATIONS = "demonstrations:arithmetic"
 """Data of a cold start: careful work, hasty answers and slips in turn."""
@@ -20,17 +24,17 @@ SOLUTIONS_OF = "solutions:"
 """Where the data of a cold start begin so, a task's name follows."""
 
 
-class NoColdStart(Section):
+class NoColdStart(Settings):
     """Reinforcement learning starts from the model as it is."""
 
     type: Literal["none"] = "none"
 
 
-class SupervisedColdStart(Section):
+class SupervisedColdStart(Settings):
     """Supervised fine-tuning on demonstrations before reinforcement learning; cached and shared by arms and seeds."""
 
     type: Literal["sft"] = "sft"
-    data: str = Field(
+    data: Annotated[str, REFERS] = Field(
         description="`demonstrations:arithmetic`, `solutions:<task>` (the solutions in the task's train split), or a "
         "JSONL file with `problem` and `solution` per line"
     )
@@ -42,14 +46,14 @@ class SupervisedColdStart(Section):
     )
     weight_decay: float = Field(0.01, ge=0, le=LARGEST_NUMBER, description="weight decay of AdamW")
     max_completion_tokens: int = Field(256, ge=1, le=10_000_000, description="longer demonstrations are left out")
-    direct_frac: float = Field(
+    direct_frac: Annotated[float, YOUNGER] = Field(
         0.0,
         ge=0,
         le=1,
         description="share of demonstrations that answer at once, asked for so: their steps are left out. The others "
         "are asked to think (fusion of thinking modes, Qwen3, 2505.09388); `template` must have modes",
     )
-    stop_frac: float = Field(
+    stop_frac: Annotated[float, YOUNGER] = Field(
         0.0,
         ge=0,
         le=1,
@@ -65,24 +69,22 @@ class SupervisedColdStart(Section):
             get_task(data.removeprefix(SOLUTIONS_OF))
         return data
 
-    @model_validator(mode="after")
-    def _modes_can_be_shown(self) -> SupervisedColdStart:
+    def contradictions(self) -> Iterator[str]:
         if self.direct_frac + self.stop_frac > 1:
-            raise ValueError(
+            yield (
                 f"direct_frac={self.direct_frac} with stop_frac={self.stop_frac}: they are shares of the same "
                 "demonstrations. Lower one of them, so that they add up to 1 at most"
             )
         if self.direct_frac and not get_template(self.template).has_modes:
-            raise ValueError(
+            yield (
                 f"direct_frac={self.direct_frac} with template={self.template}, which has no {{mode}}: steps or none "
                 "would be shown for the same prompt. Name a template with modes, e.g. modes_digits or qwen3"
             )
         if self.leaves_steps_out and self.data == MIXED_DEMONSTRATIONS:
-            raise ValueError(
+            yield (
                 f"data={self.data} with direct_frac={self.direct_frac}, stop_frac={self.stop_frac}: half of these "
                 "demonstrations have no steps to leave out. Set data to solutions:arithmetic, or both shares to 0"
             )
-        return self
 
     @property
     def leaves_steps_out(self) -> bool:
@@ -93,13 +95,13 @@ class SupervisedColdStart(Section):
 ColdStart = Annotated[NoColdStart | SupervisedColdStart, Field(discriminator="type")]
 
 
-class NoLora(Section):
+class NoLora(Settings):
     """All weights are trained."""
 
     type: Literal["none"] = "none"
 
 
-class Lora(Section):
+class Lora(Settings):
     """Low-rank adapters are trained, the model's own weights stay (Hu et al. 2106.09685). Needs the extra `lora`."""
 
     type: Literal["lora"] = "lora"
@@ -115,23 +117,29 @@ class Lora(Section):
 LoraChoice = Annotated[NoLora | Lora, Field(discriminator="type")]
 
 
-class ModelSpec(Section):
-    source: str = Field(description="builtin:tiny, hf:<id>[@revision], path:<dir>, gguf:<file>")
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+OF_ALL = Acts("train", "evaluate", "start", any_trainer=True)
+"""What acts on the model, whatever is done with it."""
+
+
+class ModelSpec(Settings):
+    source: Annotated[str, REFERS] = Field(description="builtin:tiny, hf:<id>[@revision], path:<dir>, gguf:<file>")
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], OF_ALL] = Field(
         "auto",
         description="dtype of computation; the optimiser keeps float32. auto = bfloat16 on CUDA, float32 on a CPU",
     )
-    head_dtype: Literal["model", "float32"] = Field(
+    head_dtype: Annotated[Literal["model", "float32"], OF_ALL, YOUNGER] = Field(
         "model",
         description="dtype in which the output head multiplies, of the policy, its copies and its teacher, in training "
         "and sampling; model: model.dtype; float32: also where the other layers are bfloat16",
     )
-    chat_template: Literal["auto", "tokenizer", "plain"] = Field(
+    chat_template: Annotated[Literal["auto", "tokenizer", "plain"], OF_ALL] = Field(
         "auto",
         description="what frames a chat prompt; tokenizer: its own template; plain: the messages, joined "
         "by blank lines; auto = the tokenizer's where it has one, else plain",
     )
-    trust_remote_code: bool = Field(False, description="run code that comes with the model; read it first")
+    trust_remote_code: Annotated[bool, OF_ALL] = Field(
+        False, description="run code that comes with the model; read it first"
+    )
     lora: LoraChoice = NoLora()
     cold_start: ColdStart = NoColdStart()
 
@@ -146,18 +154,18 @@ class ModelSpec(Section):
         return dtype
 
 
-class NoTeacher(Section):
+class NoTeacher(Settings):
     """No teacher."""
 
     type: Literal["none"] = "none"
 
 
-class ModelTeacher(Section):
+class ModelTeacher(Settings):
     """A frozen model with the student's vocabulary: it scores completions (objective.distill) or writes them
     (rollout.sampler)."""
 
     type: Literal["model"] = "model"
-    source: str | None = Field(
+    source: Annotated[str | None, REFERS] = Field(
         None, description="as model.source; none = the student's starting weights (self-distillation)"
     )
     template: TemplateName | None = Field(

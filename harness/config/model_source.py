@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -42,19 +41,17 @@ class ModelSource:
 
         Raises RefusedError if local files are missing.
         """
-        return self._digest(self._read_files())
-
-    def earlier_fingerprint(self) -> str:
-        """The fingerprint that earlier versions gave: they passed over a folder's code and some tokenizer files, and
-        counted a README.txt. Raises as `fingerprint`."""
-        return self._digest(self._files_counted_earlier())
-
-    def differs_since(self, time_s: float) -> bool:
-        """Whether a file that loading reads, and `earlier_fingerprint` passes over, was written after this time (in
-        seconds since 1970)."""
-        return any(
-            path.stat().st_mtime > time_s for path in {*self._read_files()}.difference(self._files_counted_earlier())
-        )
+        if self.kind == "hf":
+            return f"hf:{self.name}@{self.revision or 'main'}"
+        if self.kind == "scratch":
+            return f"scratch:{self.name}"
+        self.require()
+        digest = hashlib.blake2b(digest_size=16)
+        for file in sorted(self._read_files()):
+            with file.open("rb") as handle:
+                digest.update(b"" if file == self.path else str(file.relative_to(self.path)).encode())
+                digest.update(hashlib.file_digest(handle, "blake2b").digest())
+        return digest.hexdigest()
 
     def _read_files(self) -> list[Path]:
         if not self.path.is_dir():
@@ -62,24 +59,6 @@ class ModelSource:
         templates = self.path / "additional_chat_templates"
         found = [path for folder in (self.path, templates) if folder.is_dir() for path in folder.iterdir()]
         return [path for path in found if path.suffix in _READ and not _is_document(path) and not path.is_dir()]
-
-    def _files_counted_earlier(self) -> list[Path]:
-        if not self.path.is_dir():
-            return [self.path]
-        return [path for path in self.path.iterdir() if path.suffix in _COUNTED_EARLIER and not path.is_dir()]
-
-    def _digest(self, files: Iterable[Path]) -> str:
-        if self.kind == "hf":
-            return f"hf:{self.name}@{self.revision or 'main'}"
-        if self.kind == "scratch":
-            return f"scratch:{self.name}"
-        self.require()
-        digest = hashlib.blake2b(digest_size=16)
-        for file in sorted(files):
-            with file.open("rb") as handle:
-                digest.update(b"" if file == self.path else str(file.relative_to(self.path)).encode())
-                digest.update(hashlib.file_digest(handle, "blake2b").digest())
-        return digest.hexdigest()
 
     def require(self) -> None:
         """RefusedError if a local source is not there."""
@@ -95,8 +74,10 @@ class ModelSource:
             )
 
 
-_COUNTED_EARLIER = {".json", ".safetensors", ".bin", ".model", ".jinja", ".txt"}
-_READ = _COUNTED_EARLIER | {".py", ".tiktoken", ".spm", ".bpe", ".codes", ".vocab", ".tokenizer"}
+_READ = {
+    *(".json", ".safetensors", ".bin", ".model", ".jinja", ".txt", ".py"),
+    *(".tiktoken", ".spm", ".bpe", ".codes", ".vocab", ".tokenizer"),
+}
 """Suffixes of what transformers reads from a folder: configuration, weights, tokenizers, templates, a model's code."""
 
 

@@ -6,38 +6,39 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.config.section import Section
+from harness.settings import Settings
+from harness.settings.marks import YOUNGER
 
 _BETA1 = "decay of the running mean of gradients"
 _BETA2 = "decay of the running mean of squared gradients"
 _EPS = "added to the root of the mean of squared gradients"
 
 
-class AdamW(Section):
+class AdamW(Settings):
     """Adam with decoupled weight decay (Loshchilov and Hutter 1711.05101)."""
 
     type: Literal["adamw"] = "adamw"
-    beta1: float = Field(0.9, ge=0, lt=1, description=_BETA1)
-    beta2: float = Field(0.999, ge=0, lt=1, description=_BETA2)
-    eps: float = Field(1e-8, gt=0, description=_EPS)
+    beta1: Annotated[float, YOUNGER] = Field(0.9, ge=0, lt=1, description=_BETA1)
+    beta2: Annotated[float, YOUNGER] = Field(0.999, ge=0, lt=1, description=_BETA2)
+    eps: Annotated[float, YOUNGER] = Field(1e-8, gt=0, description=_EPS)
 
 
-class Sgd(Section):
+class Sgd(Settings):
     """Stochastic gradient descent with momentum, whose weight decay is a part of the gradient."""
 
     type: Literal["sgd"] = "sgd"
     momentum: float = Field(0.9, ge=0, lt=1, description="decay of the running sum of gradients; 0 = plain descent")
 
 
-class Muon(Section):
+class Muon(Settings):
     """Orthogonalised momentum for the matrices of layers, at AdamW's scale (Jordan 2024; Liu et al. 2502.16982), and
     AdamW for embeddings, the output head, norms and biases."""
 
     type: Literal["muon"] = "muon"
     momentum: float = Field(0.95, ge=0, lt=1, description="decay of the running mean of a matrix's gradients")
-    beta1: float = Field(0.9, ge=0, lt=1, description=_BETA1)
-    beta2: float = Field(0.999, ge=0, lt=1, description=_BETA2)
-    eps: float = Field(1e-8, gt=0, description=_EPS)
+    beta1: Annotated[float, YOUNGER] = Field(0.9, ge=0, lt=1, description=_BETA1)
+    beta2: Annotated[float, YOUNGER] = Field(0.999, ge=0, lt=1, description=_BETA2)
+    eps: Annotated[float, YOUNGER] = Field(1e-8, gt=0, description=_EPS)
 
 
 Optimizer = Annotated[AdamW | Sgd | Muon, Field(discriminator="type")]

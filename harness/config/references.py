@@ -149,7 +149,7 @@ def evaluated(spec: RunSpec) -> dict[str, Any]:
 
 
 def all_of(spec: RunSpec) -> dict[str, Any]:
-    """What training and evaluation refer to, in the form that hashes of earlier versions used."""
+    """Identify everything that training and evaluation refer to."""
     graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
     templates = (spec.task.template, spec.eval.template)
     return {
@@ -167,8 +167,3 @@ def all_of(spec: RunSpec) -> dict[str, Any]:
 @lru_cache
 def model_fingerprint(source: str) -> str:
     return parse_source(source).fingerprint()
-
-
-@lru_cache
-def earlier_model_fingerprint(source: str) -> str:
-    return parse_source(source).earlier_fingerprint()

@@ -8,24 +8,28 @@ one drops the `pairs` of the layers below, as it drops their objective knobs.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from algorithms import AnyObjective, Objective, PreferenceObjective, objective_knobs, preset, with_overrides
+from algorithms import AnyObjective, Objective, PreferenceObjective, preset, with_overrides
 from evals.tasks import get_task
 from evals.tasks.base import Task
-from harness.config.knobs import descriptions, governor
+from harness.config.knobs import PARTS, governor, reads, spec_knobs
+from harness.config.names import FromTask
 from harness.config.run_spec import RunSpec
-from harness.config.section import LARGEST_NUMBER
 from harness.config.trainer import BENCH, is_open
-from harness.errors import RefusedError, nearest, shown
+from harness.errors import RefusedError, few, nearest
 from harness.rewards.base import nameable_parts
+from harness.settings import dotted, nested
+from harness.settings.faults import Fault, FaultyError, faults_of, misnamed
+from harness.settings.fields import LARGEST_NUMBER
 
 Knobs = dict[str, Any]
+LISTED_BY = "bench ls knobs"
+_OBJECTIVE = "objective."
 
 
 @dataclass(frozen=True)
@@ -59,194 +63,109 @@ class _Resolved(NamedTuple):
 
 
 def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> _Resolved:
-    problems: list[str] = []
-    missing: list[str] = []
+    faults: list[tuple[str, Fault]] = []
+    """With the layers that they come from."""
     knobs: Knobs = {}
     origins: dict[str, str] = {}
     objective: AnyObjective | None = None
     algorithm_is_named = False
     for layer in layers:
         flat = dotted(layer.settings)
-        unknown = dict(_unknown_knobs(flat))
-        problems += [f"{layer.origin}: {problem}" for problem in unknown.values()]
-        problems += [f"{layer.origin}: {problem}" for problem in _unusable_numbers(flat)]
+        unknown = {fault.path: fault for fault in _unknown_knobs(flat)}
+        faults += [(layer.origin, fault) for fault in (*unknown.values(), *_unusable_numbers(flat))]
         flat = {knob: value for knob, value in flat.items() if knob not in unknown}
-        overrides = {
-            key.removeprefix("objective."): flat.pop(key) for key in list(flat) if key.startswith("objective.")
-        }
+        overrides = {key.removeprefix(_OBJECTIVE): flat.pop(key) for key in list(flat) if key.startswith(_OBJECTIVE)}
         if "algorithm" in flat:
             algorithm_is_named = True
             try:
                 objective = preset(str(flat.pop("algorithm")))
-                origins = {knob: origin for knob, origin in origins.items() if not knob.startswith("objective.")}
-                origins["objective."] = layer.origin
+                origins = {knob: origin for knob, origin in origins.items() if not knob.startswith(_OBJECTIVE)}
+                origins[_OBJECTIVE] = layer.origin
                 if isinstance(objective, Objective):
                     knobs = {knob: value for knob, value in knobs.items() if not knob.startswith("pairs.")}
             except ValueError as error:
-                problems.append(f"{layer.origin}: {error}")
+                faults.append((layer.origin, Fault("value", "algorithm", str(error))))
         if overrides and objective is not None:
             try:
-                objective = with_overrides(objective, overrides)
-                origins |= {f"objective.{knob}": layer.origin for knob in overrides}
-            except ValueError as error:
-                problems += [f"{layer.origin}: {_under_objective(line)}" for line in str(error).splitlines()]
+                objective = with_overrides(objective, overrides, _OBJECTIVE)
+                origins |= {f"{_OBJECTIVE}{knob}": layer.origin for knob in overrides}
+            except FaultyError as error:
+                faults += [(layer.origin, fault) for fault in error.faults]
         elif overrides and not algorithm_is_named:
-            missing.append(f"{layer.origin}: objective knobs without `algorithm`; name a preset to start from.")
+            line = "objective knobs without `algorithm`; name a preset to start from."
+            faults.append((layer.origin, Fault("missing", "algorithm", line)))
         for knob in _types_first(flat):
             _set(knobs, knob, flat[knob])
             origins.pop(knob, None)
             origins[knob] = layer.origin
-    lacks_algorithm = not algorithm_is_named and not problems and not missing
-    knobs |= {"seed": seed, "checkpoint": checkpoint}
-    nested = _nested(knobs)
+    lacks_algorithm = not algorithm_is_named and not faults
+    document = _nested(knobs | {"seed": seed, "checkpoint": checkpoint})
     # Without an objective there is a problem already; any will do to find the others.
-    nested["objective"] = objective or preset("grpo")
-    pairs = nested.get("pairs", {} if isinstance(objective, PreferenceObjective) else None)
-    if pairs is not None:
-        nested["pairs"] = {"type": "dataset" if "data" in pairs else "policy"} | pairs
-    if isinstance(optimizer := nested.get("train", {}).get("optimizer"), dict):
-        nested["train"]["optimizer"] = {"type": "adamw"} | optimizer
-    _fill_from_task(nested)
-    by_bench = nested.get("trainer", {}).get("type", BENCH) == BENCH
+    document["objective"] = objective or preset("grpo")
+    _fill_in_types(document)
+    _fill_from_task(document)
+    by_bench = document.get("trainer", {}).get("type", BENCH) == BENCH
     spec = None
     try:
-        spec = RunSpec.model_validate(nested)
+        spec = RunSpec.model_validate(document)
     except ValidationError as error:
-        for path, problem in readable_errors(error):
-            is_clash = not path
-            if path not in _undecided_by_task(nested) and not (is_clash and objective is None and by_bench):
-                found = missing if problem.endswith(_SET_IT) else problems
-                found.append(f"{_origin(path, problem, origins, layers)}: {problem}")
-    if lacks_algorithm and (by_bench if spec is None else spec.trainer.reads("objective.aggregation")):
-        missing.insert(0, f"{layers[-1].origin}: no `algorithm` is given; name a preset, e.g. algorithm: grpo.")
-    faulty = problems or missing
-    return _Resolved(None if faulty else spec, list(dict.fromkeys(problems)), list(dict.fromkeys(missing)))
+        undecided = _undecided_by_task(document)
+        for fault in faults_of(error, RunSpec, listed_by=LISTED_BY):
+            is_clash = not fault.path
+            if fault.path not in undecided and not (is_clash and objective is None and by_bench):
+                faults.append((_origin(fault, origins, layers), fault))
+    if lacks_algorithm and (by_bench if spec is None else reads(spec, "objective.aggregation")):
+        line = "no `algorithm` is given; name a preset, e.g. algorithm: grpo."
+        faults.insert(0, (layers[-1].origin, Fault("missing", "algorithm", line)))
+    problems = [f"{origin}: {fault.line}" for origin, fault in faults if fault.code != "missing"]
+    missing = [f"{origin}: {fault.line}" for origin, fault in faults if fault.code == "missing"]
+    return _Resolved(None if faults else spec, list(dict.fromkeys(problems)), list(dict.fromkeys(missing)))
 
 
-def _under_objective(problem: str) -> str:
-    """A problem of `algorithms`, which knows no prefix: `scale='x': ...` -> `objective.scale='x': ...`."""
-    knob = re.split(r"[ =]", problem, maxsplit=1)[0]
-    return f"objective.{problem}" if knob in objective_knobs() else f"objective: {problem}"
-
-
-def _origin(path: str, problem: str, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:
-    """The layer that, last of all, set what the problem is about; the first layer for a key that nobody set.
+def _origin(fault: Fault, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:
+    """The layer that, last of all, set what the fault is about; the first layer for a key that nobody set.
 
     origins: knob -> the layer that set it, in the order of setting.
     """
 
     def concerns(knob: str) -> bool:
-        if not path:  # sections clash: the problem names the knobs
-            return knob in problem
+        if not fault.path:  # sections clash
+            return knob in fault.about
+        path = fault.path
         return path.startswith(f"{knob}.") or f"{knob}.".startswith(f"{path}.") or knob == governor(path)
 
     return next((origin for knob, origin in reversed(list(origins.items())) if concerns(knob)), layers[0].origin)
 
 
-_SET_IT = ": set it."
-KNOBS_LISTED = " `bench ls knobs` lists all."
-
-
-def readable_errors(error: ValidationError, keys: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
-    """For each problem the dotted path and a line with path, value and rule. keys: those of the document if it is no
-    spec."""
-    details = error.errors(include_url=False)
-    # A list whose items are faulty counts as too short as well.
-    faulty_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
-    for detail in details:
-        if detail["loc"] in faulty_within:
-            continue
-        path = _knob_of(detail["loc"])
-        message = detail["msg"].removeprefix("Value error, ")
-        match detail["type"]:
-            case "missing":
-                yield path, f"{path} has no default{_SET_IT}"
-            case "union_tag_not_found":
-                yield path, f"{path}.type has no default here{_SET_IT}"
-            case "union_tag_invalid":
-                yield (
-                    path,
-                    f"{path}.type is {shown(detail['ctx']['tag'])}: choose among {detail['ctx']['expected_tags']}.",
-                )
-            case "extra_forbidden":
-                known = descriptions() if keys is None else keys
-                yield path, f"{path} is not a key here{nearest(path, known)}{KNOBS_LISTED if keys is None else ''}"
-            case "value_error":
-                where = f"{path}: " if path else ""
-                yield from ((path, f"{where}{line}{_end(line)}") for line in _unindented(message).splitlines())
-            case "dict_type":
-                yield path, f"{path} is {shown(detail['input'])}: input should be a mapping, e.g. {{}}."
-            case "tuple_type" | "list_type":
-                yield path, f"{path} is {shown(detail['input'])}: input should be a list, e.g. [a, b]."
-            case "less_than_equal":
-                most = detail["ctx"]["le"]
-                written = f"{most:,}" if isinstance(most, int) else f"{most:g}"
-                yield path, f"{path} is {shown(detail['input'])}: input should be less than or equal to {written}."
-            case _:
-                yield path, f"{path} is {shown(detail['input'])}: {message[0].lower()}{message[1:]}."
-
-
-def _knob_of(location: Sequence[int | str]) -> str:
-    """The dotted knob at a location in pydantic's words, which also names the member of a union that was chosen:
-    `("model", "cold_start", "sft", "steps")`."""
-    knob = ""
-    at_member = False
-    for part in location:
-        at_member = not at_member and knob != "trainer" and f"{knob}.type" in descriptions()
-        if not at_member and part != "[key]":
-            knob = f"{knob}.{part}" if knob else str(part)
-    return knob
-
-
-def _unindented(message: str) -> str:
-    """With the indented lines of a list, as of the faults of a template's file, on the line that leads to them."""
-    return re.sub(r"\.?\n +", "; ", re.sub(r":\n +", ": ", message))
-
-
-def _end(sentence: str) -> str:
-    return "" if sentence.endswith(("?", ".")) else "."
-
-
-def dotted(settings: Mapping[str, Any], prefix: str = "") -> Knobs:
-    """Flatten nested mappings to dotted knobs. Later spellings of one knob win."""
-    flat: Knobs = {}
-    for key, value in settings.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat |= dotted(value, f"{name}.")
-        else:
-            flat[name] = value
-    return flat
-
-
-_PARTS = "reward.parts."
-
-
-def _unknown_knobs(flat: Knobs) -> Iterator[tuple[str, str]]:
-    """Keys that are not knobs, each with the complaint. Whether an objective knob exists at this point is not asked."""
-    known = descriptions()
-    nameable = ("algorithm", *known, *(f"{_PARTS}{part}" for part in nameable_parts()))
+def _unknown_knobs(flat: Knobs) -> Iterator[Fault]:
+    """Keys that are not knobs. Whether an objective knob exists at this point is not asked."""
+    parts = [f"{PARTS}{part}" for part in nameable_parts()]
+    nameable = ("algorithm", *spec_knobs(), *parts)
     for knob in flat:
+        line = None
         if knob == "seed":
-            yield knob, "seed is not a knob: give `seeds` in the sweep, or --seeds."
+            line = "seed is not a knob: give `seeds` in the sweep, or --seeds."
         elif knob == "checkpoint":
-            yield knob, "checkpoint is not a knob, but stands for training: give it in the sweep, beside `arms`."
-        elif knob == "algorithm" or _is_part(knob) or is_open(knob):
-            continue
-        elif within := [name for name in nameable if name.startswith(f"{knob}.")]:
-            yield knob, f"{knob} is a section: set its keys, e.g. {within[0]}."
-        elif knob not in known:
-            yield knob, f"unknown key {knob}{nearest(knob, nameable)}{KNOBS_LISTED}"
+            line = "checkpoint is not a knob, but stands for training: give it in the sweep, beside `arms`."
+        elif f"{knob}." == PARTS:
+            line = f"{knob} is a section: set one of {few(parts)}."
+        elif not (_is_part(knob) or is_open(knob)):
+            line = misnamed(knob, RunSpec)
+            if line is None and knob not in nameable:
+                line = f"unknown key {knob}{nearest(knob, nameable)} `{LISTED_BY}` lists all."
+        if line is not None:
+            yield Fault("unknown", knob, line)
 
 
-def _unusable_numbers(flat: Knobs) -> Iterator[str]:
+def _unusable_numbers(flat: Knobs) -> Iterator[Fault]:
     for knob, given in flat.items():
         for value in given if isinstance(given, list | tuple) else [given]:
             if _is_number(value) and not 1 / LARGEST_NUMBER <= abs(value) <= LARGEST_NUMBER:
-                yield (
+                line = (
                     f"{knob} is {value:g}: a number here is 0, or its size lies between {1 / LARGEST_NUMBER:g} and "
                     f"{LARGEST_NUMBER:g}, where 32-bit arithmetic can use it."
                 )
+                yield Fault("value", knob, line)
 
 
 def _is_number(value: object) -> bool:
@@ -256,7 +175,7 @@ def _is_number(value: object) -> bool:
 
 def _is_part(knob: str) -> bool:
     """Whether a knob is the weight of a reward part; that of a user's function may hold dots: `package.module:name`."""
-    part = knob.removeprefix(_PARTS)
+    part = knob.removeprefix(PARTS)
     return part != knob and ("." not in part or ":" in part)
 
 
@@ -278,44 +197,43 @@ def _set(knobs: Knobs, knob: str, value: Any) -> None:
         prefix = knob.removesuffix("type")
         for sibling in [name for name in knobs if name.startswith(prefix)]:
             del knobs[sibling]
-    if knob.startswith(_PARTS):
+    if knob.startswith(PARTS):
         # Other parts come on top of correctness, whose weight is 1 unless it is set.
         knobs.setdefault("reward.parts.correct", 1.0)
     knobs[knob] = value
 
 
 def _nested(knobs: Knobs) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for knob, value in knobs.items():
-        *path, last = ["reward", "parts", knob.removeprefix(_PARTS)] if _is_part(knob) else knob.split(".")
-        section = nested
-        for name in path:
-            section = section.setdefault(name, {})
-        section[last] = value
-    return nested
+    return nested(knobs, lambda knob: [*PARTS.split(".")[:-1], knob.removeprefix(PARTS)] if _is_part(knob) else None)
 
 
-_DECIDED_BY_TASK = ("task.template", "reward.grader", "eval.tasks", "eval.template", "eval.grader")
-
-
-def _undecided_by_task(nested: dict[str, Any]) -> list[str]:
+def _undecided_by_task(document: Mapping[str, Any]) -> set[str]:
     """Defaults that are missing only because a task is unknown: no further problem."""
-    names = [name.split(".") for name in _DECIDED_BY_TASK]
-    return [f"{section}.{field}" for section, field in names if field not in nested.get(section, {})]
+    by_task = (name.split(".") for name, knob in spec_knobs().items() if knob.mark(FromTask))
+    return {f"{section}.{field}" for section, field in by_task if field not in document.get(section, {})}
 
 
-def _fill_from_task(nested: dict[str, Any]) -> None:
+def _fill_in_types(document: dict[str, Any]) -> None:
+    """Types that follow from what else is given."""
+    pairs = document.get("pairs", {} if isinstance(document["objective"], PreferenceObjective) else None)
+    if pairs is not None:
+        document["pairs"] = {"type": "dataset" if "data" in pairs else "policy"} | pairs
+    if isinstance(optimizer := document.get("train", {}).get("optimizer"), dict):
+        document["train"]["optimizer"] = {"type": "adamw"} | optimizer
+
+
+def _fill_from_task(document: dict[str, Any]) -> None:
     """Defaults that the task decides, written out; left open where the task is unknown, which validation tells."""
-    reward, evaluation = nested.setdefault("reward", {}), nested.setdefault("eval", {})
+    reward, evaluation = document.setdefault("reward", {}), document.setdefault("eval", {})
     samples = evaluation.setdefault("samples", 16)
     most_samples = samples if isinstance(samples, int) else 1
     evaluation.setdefault("k", [2**power for power in range(max(1, most_samples.bit_length()))])
-    trained = _known_task(nested.get("task", {}).get("train"))
+    trained = _known_task(document.get("task", {}).get("train"))
     if trained is None:
         return
-    nested["task"].setdefault("template", trained.template)
+    document["task"].setdefault("template", trained.template)
     reward.setdefault("grader", trained.grader)
-    tasks = evaluation.setdefault("tasks", [nested["task"]["train"]])
+    tasks = evaluation.setdefault("tasks", [document["task"]["train"]])
     first = _known_task(tasks[0]) if isinstance(tasks, list) and tasks else None
     if first is not None:
         evaluation.setdefault("template", first.template)

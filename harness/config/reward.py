@@ -6,22 +6,24 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, create_model, model_validator
+from pydantic import Field, create_model
 
 from algorithms.objective import Credit
 from evals.grading.pair_judge import PairJudge
 from evals.tasks import get_task
 from harness import plugins
-from harness.config.section import OF_TASK, GraderName, Section
+from harness.config.names import FromTask, GraderName
 from harness.errors import RefusedError, UnknownNameError
 from harness.rewards import PARTS
 from harness.rewards.base import LISTED_BY, Part, RewardPart, nameable_parts
 from harness.rewards.parts.learned import PairwiseJudge
 from harness.rewards.parts.verifier_free import Jepo, VrCli
 from harness.rewards.total import is_reference
+from harness.settings import MadeOf, OnlyWith, Settings
+from harness.settings.marks import NOT_HASHED, Acts
 
 
-class RewardSpec(Section):
+class RewardSpec(Settings):
     """What all reward sections have. That of a spec (`reward_section`) also has a field for each part with options."""
 
     parts: dict[str, float] = Field(
@@ -29,8 +31,10 @@ class RewardSpec(Section):
         min_length=1,
         description="reward parts and their weights, whose sum is the reward; `correct` weighs 1 unless it is set",
     )
-    grader: Annotated[GraderName | None, OF_TASK] = Field(None, description="grader behind the part `correct`")
-    allow_code: bool = Field(
+    grader: Annotated[GraderName | None, FromTask(), Acts("draw", "start")] = Field(
+        None, description="grader behind the part `correct`"
+    )
+    allow_code: Annotated[bool, NOT_HASHED] = Field(
         False,
         description="let the grader unit_tests run programs that the policy writes, in training and in evaluation",
     )
@@ -86,32 +90,24 @@ class RewardSpec(Section):
         """Whether the pairwise judge is trained before the cells."""
         return self.needs_judge and self.asked_judge is None
 
-    @model_validator(mode="after")
-    def _parts_exist(self) -> RewardSpec:
+    def contradictions(self) -> Iterator[str]:
         for name in self.parts:
             if name in nameable_parts() or is_reference(name):
                 continue
             if part := PARTS.all().get(name):
-                raise ValueError(f"parts.{name} cannot be set: {part.implied_by} brings it in. Leave it out")
-            raise UnknownNameError("reward part", name, nameable_parts(), LISTED_BY)
-        return self
-
-    @model_validator(mode="after")
-    def _options_have_their_part(self) -> RewardSpec:
-        for section in self.absent_fields():
+                yield f"parts.{name} cannot be set: {part.implied_by} brings it in. Leave it out"
+            else:
+                yield str(UnknownNameError("reward part", name, nameable_parts(), LISTED_BY))
+        for section in (name for name, part in parts_with_options().items() if part.name not in self.parts):
             options = getattr(self, section)
             changed = [field for field, value in options if value != type(options).model_fields[field].default]
             if changed:
                 value = getattr(options, changed[0])
                 written = json.dumps(value) if isinstance(value, tuple) else value
-                raise ValueError(
+                yield (
                     f"{section}.{changed[0]}={written} has no effect without the part {options.name}: give "
                     f"reward.parts.{options.name} a weight, or leave it out"
                 )
-        return self
-
-    def absent_fields(self) -> list[str]:
-        return [section for section, part in parts_with_options().items() if part.name not in self.parts]
 
 
 def parts_with_options() -> dict[str, type[RewardPart]]:
@@ -132,11 +128,14 @@ def parts_with_options() -> dict[str, type[RewardPart]]:
 @plugins.cached
 def reward_section() -> type[RewardSpec]:
     """The section with the options of all known parts."""
-    options: dict[str, Any] = {section: (part, part()) for section, part in parts_with_options().items()}
+    options: dict[str, Any] = {
+        section: (Annotated[part, OnlyWith(f"parts.{part.name}", refused=False)], part())
+        for section, part in parts_with_options().items()
+    }
     return create_model("RewardSpec", __base__=RewardSpec, **options)
 
 
-Reward = Annotated[SerializeAsAny[RewardSpec], BeforeValidator(lambda value: reward_section().model_validate(value))]
+Reward = Annotated[RewardSpec, MadeOf(reward_section)]
 """The field of a spec: it holds what the parts that are in use at the time make of the section."""
 
 

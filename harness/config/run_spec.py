@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag
 
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
@@ -26,16 +26,17 @@ from evals.tasks.base import LM_EVAL_PREFIX
 from evals.tasks.environment import Environment
 from harness.config.clashes import clashes
 from harness.config.engine import ENGINES, engine_on
-from harness.config.model import ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
+from harness.config.model import OF_ALL, ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
 from harness.config.optimizer import AdamW, Optimizer
 from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
-from harness.config.section import InWords, Section
 from harness.config.task import EvalSpec, TaskSpec
 from harness.config.trainer import BY_BENCH, TrainerChoice
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.rewards.parts.learned import PairwiseJudge
+from harness.settings import IfChosen, InWords, OnlyWith, Settings
+from harness.settings.marks import NOT_HASHED, YOUNGER, Acts
 
 
 def _family(objective: object) -> str:
@@ -44,11 +45,20 @@ def _family(objective: object) -> str:
     return "preference" if has_link else "policy_gradient"
 
 
-class TrainSpec(Section):
-    device: Annotated[str, InWords(type=lambda: "auto | cpu | cuda | cuda:N")] = Field(
+Sharding = Literal["rows", "fully"]
+OF_TRAINING = Acts("train")
+OF_DRAWING = Acts("draw")
+BY_ALL = Acts("train", any_trainer=True)
+OF_CELL = Acts("train", "evaluate", any_trainer=True)
+
+
+class TrainSpec(Settings):
+    device: Annotated[str, InWords(type=lambda: "auto | cpu | cuda | cuda:N"), OF_ALL] = Field(
         "auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="auto = cuda where there is one"
     )
-    steps: int = Field(ge=1, le=10_000_000, description="rollout batches; budget.tokens may end the cell earlier")
+    steps: Annotated[int, BY_ALL] = Field(
+        ge=1, le=10_000_000, description="rollout batches; budget.tokens may end the cell earlier"
+    )
     updates_per_rollout: int = Field(
         1, ge=1, le=10_000, description="mini-batches per pass, of whole groups, one optimiser step each"
     )
@@ -61,7 +71,7 @@ class TrainSpec(Section):
     weight_decay: float = Field(
         0.0, ge=0, description="weight decay: beside the gradient's step with adamw and muon, within it with sgd"
     )
-    optimizer: Optimizer = AdamW()
+    optimizer: Annotated[Optimizer, YOUNGER] = AdamW()
     max_grad_norm: float = Field(1.0, gt=0, description="gradients of a larger norm are scaled down to it")
     micro_batch_tokens: int = Field(16384, ge=1, description="tokens per forward pass, padding included; bounds memory")
     logits_chunk_tokens: int = Field(
@@ -76,48 +86,44 @@ class TrainSpec(Section):
     optimizer_reset: Literal["never", "per_rollout"] = Field(
         "never", description="when the optimiser's moments start again from 0: never, or with each rollout batch"
     )
-    token_records_max_tokens: int = Field(
+    token_records_max_tokens: Annotated[int, NOT_HASHED] = Field(
         20_000,
         ge=0,
         description="keep with the rollouts what the update did to each token, in steps that learn from at most this "
         "many completion tokens; never for objectives on pairs; 0 = never",
     )
-    checkpoint_every: int = Field(10, ge=1, description="steps between checkpoints")
-    processes: int = Field(
+    checkpoint_every: Annotated[int, BY_ALL] = Field(10, ge=1, description="steps between checkpoints")
+    # How many processes train a cell changes no more than rounding, as threads do; each start records it.
+    processes: Annotated[int, NOT_HASHED] = Field(
         1, ge=1, le=1024, description="processes that train a cell together, each on its own GPU or CPU core"
     )
-    sharding: Literal["rows", "fully"] = Field(
+    sharding: Annotated[Sharding, OnlyWith("processes", unless=(1,), refused=False), NOT_HASHED] = Field(
         "rows",
         description="what the processes split. rows: the completions of a batch; fully: also the weights, gradients "
         "and optimiser state (FSDP2), for models that one device cannot train",
     )
 
-    def absent_fields(self) -> list[str]:
-        return ["sharding"] if self.processes == 1 else []
-
-    @model_validator(mode="after")
-    def _muon_has_whole_matrices(self) -> TrainSpec:
+    def contradictions(self) -> Iterator[str]:
         if self.optimizer.type == "muon" and self.sharding == "fully" and self.processes > 1:
-            raise ValueError(
+            yield (
                 f"optimizer.type=muon with processes={self.processes} and sharding=fully: Muon orthogonalises whole "
                 "matrices, and each process would hold a part of them. Set sharding to rows, or optimizer.type to adamw"
             )
-        return self
 
 
-class BudgetSpec(Section):
-    tokens: int | None = Field(
+class BudgetSpec(Settings):
+    tokens: Annotated[int | None, Acts("draw", any_trainer=True)] = Field(
         default=None, ge=1, description="generated tokens that arms are matched on; none = train.steps"
     )
-    teacher_tokens: int | None = Field(
+    teacher_tokens: Annotated[int | None, YOUNGER] = Field(
         default=None, ge=1, description="limit on completion tokens scored by the teacher; none = no limit"
     )
-    trained_tokens: int | None = Field(
+    trained_tokens: Annotated[int | None, Acts("draw", "train", any_trainer=True), YOUNGER] = Field(
         default=None,
         ge=1,
         description="completion tokens that gradients are taken of, in each epoch, at which a cell ends; none = no end",
     )
-    flops: float | None = Field(
+    flops: Annotated[float | None, Acts("draw", "train"), YOUNGER] = Field(
         default=None,
         gt=0,
         description="floating-point operations of sampling and training, estimated from tokens and parameters, at "
@@ -125,44 +131,41 @@ class BudgetSpec(Section):
     )
 
 
-class RunSpec(Section):
+class RunSpec(Settings):
     """Everything that one cell does."""
 
-    model: ModelSpec
-    teacher: TeacherChoice = NoTeacher()
-    task: TaskSpec
-    reward: Reward
-    rollout: RolloutSpec
+    model: Annotated[ModelSpec, Acts("train", "start", any_trainer=True)]
+    # One that only writes completions is explained by no objective.
+    teacher: Annotated[TeacherChoice, IfChosen("objective.distill.where"), OF_TRAINING] = NoTeacher()
+    task: Annotated[TaskSpec, Acts("draw", any_trainer=True)]
+    reward: Annotated[Reward, OF_DRAWING]
+    rollout: Annotated[RolloutSpec, OF_DRAWING]
     objective: Annotated[
         Annotated[Objective, Tag("policy_gradient")] | Annotated[PreferenceObjective, Tag("preference")],
         Discriminator(_family),
+        OF_TRAINING,
     ]
     pairs: Annotated[
-        Pairs, InWords(default="none; with a preference algorithm dataset if data is given, else policy")
+        Pairs,
+        IfChosen("objective.link"),
+        OF_TRAINING,
+        InWords(default="none; with a preference algorithm dataset if data is given, else policy"),
     ] = NoPairs()
-    trainer: TrainerChoice = BY_BENCH
-    train: TrainSpec
-    eval: EvalSpec
-    budget: BudgetSpec = BudgetSpec()
-    checkpoint: Annotated[str | None, InWords(type=lambda: "null | model")] = Field(
+    trainer: Annotated[TrainerChoice, BY_ALL, YOUNGER] = BY_BENCH
+    train: Annotated[TrainSpec, OF_TRAINING]
+    eval: Annotated[EvalSpec, Acts("evaluate", any_trainer=True)]
+    budget: Annotated[BudgetSpec, OF_DRAWING] = BudgetSpec()
+    checkpoint: Annotated[str | None, InWords(type=lambda: "null | model"), IfChosen(), OF_CELL] = Field(
         None,
         description="a model that is evaluated as it is, without any training: a model.source, a model's folder, a "
         "cell or one of its checkpoints; set `checkpoint` in the sweep",
     )
-    seed: Annotated[int, InWords(default="one of the sweep's seeds")] = Field(
+    seed: Annotated[int, InWords(default="one of the sweep's seeds"), OF_CELL] = Field(
         ge=0, description="fixes all that is drawn at random in a cell; set `seeds` in the sweep, or --seeds"
     )
 
-    @model_validator(mode="after")
-    def _sections_fit_together(self) -> RunSpec:
-        problems = list(clashes(self))
-        if problems:
-            raise ValueError("\n".join(problems))
-        return self
-
-    def absent_fields(self) -> list[str]:
-        without = [name for name in ("pairs", "teacher") if getattr(self, name).type == "none"]
-        return without if self.checkpoint else [*without, "checkpoint"]
+    def contradictions(self) -> Iterator[str]:
+        yield from clashes(self)
 
     @property
     def checkpoint_folder(self) -> Path | None:

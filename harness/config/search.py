@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
 from evals.metrics import find_metric
-from harness.config.knobs import descriptions
-from harness.config.section import LARGEST_NUMBER, Listed, Section
+from harness.config.knobs import spec_knobs
 from harness.config.trainer import is_open
 from harness.errors import UnknownNameError
+from harness.settings import Listed, Settings
+from harness.settings.fields import LARGEST_NUMBER
 
 Scalar = str | int | float | bool | None
 Kind = Literal["float", "int", "log", "categorical"]
@@ -21,7 +22,7 @@ _FINAL = "eval.final."
 GENERATED_TOKENS = "generated_tokens"
 
 
-class KnobRange(Section):
+class KnobRange(Settings):
     """Where one knob is searched: exactly one of float, int, log and categorical."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -128,7 +129,7 @@ class KnobRange(Section):
         return int(value) if self.kind == "int" else float(value)
 
 
-class SearchBudget(Section):
+class SearchBudget(Settings):
     """The search ends when the first of these is used up."""
 
     trials: int | None = Field(
@@ -138,7 +139,7 @@ class SearchBudget(Section):
     hours: float | None = Field(None, gt=0, le=1_000_000, description="hours that trials ran, summed over all workers")
 
 
-class Sampler(Section):
+class Sampler(Settings):
     """Optuna's sampler by name; options are the arguments of its class."""
 
     type: Literal["tpe", "gp", "random", "qmc", "nsga2"] = "tpe"
@@ -146,7 +147,7 @@ class Sampler(Section):
     options: dict[str, Any] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
 
 
-class Pruner(Section):
+class Pruner(Settings):
     """Optuna's pruner by name; options are the arguments of its class.
 
     median and asha look at the evaluations along training, wilcoxon at the final scores seed by seed.
@@ -168,8 +169,8 @@ def _known_knobs(knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:
                 f"{knob} decides how a trial is measured, not what is trained, so that trials could not be "
                 "compared: set it in base"
             )
-        if knob not in descriptions() and not (knob.startswith("reward.parts.") or is_open(knob)):
-            raise UnknownNameError("knob", knob, descriptions(), "bench ls knobs")
+        if knob not in spec_knobs() and not (knob.startswith("reward.parts.") or is_open(knob)):
+            raise UnknownNameError("knob", knob, spec_knobs(), "bench ls knobs")
     return knobs
 
 
@@ -214,7 +215,7 @@ SearchedKnobs = Annotated[
 """Knob -> its range."""
 
 
-class Search(Section):
+class Search(Settings):
     """What is searched for among settings of the base."""
 
     knobs: SearchedKnobs = Field(description="knob -> its range")
@@ -264,7 +265,7 @@ TUNING_SEED = 1_000_000
 _AMOUNTS = ("budget.", "train.steps")
 
 
-class Tune(Section):
+class Tune(Settings):
     """Each arm at its best: every arm is searched with the same budget before arms are compared."""
 
     per_arm: SearchedKnobs = Field(description="knob -> its range; each arm is searched separately for its best values")

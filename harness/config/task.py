@@ -5,24 +5,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from evals.prompts import get_template
 from evals.tasks import get_task
-from harness.config.section import OF_TASK, GraderName, InWords, Listed, Section, TaskName, TemplateName
+from harness.config.names import FromTask, GraderName, TaskName, TemplateName
+from harness.settings import InWords, Listed, Settings
+from harness.settings.marks import YOUNGER, Acts
 
 Order = Literal["uniform", "curriculum", "prioritised"]
 
 
-class NoFilter(Section):
+class NoFilter(Settings):
     """Every prompt takes part."""
 
     type: Literal["none"] = "none"
 
 
-class PassRateFilter(Section):
+class PassRateFilter(Settings):
     """Only prompts that the starting weights solve neither too rarely nor too often; measured once, with the noise of
     no cell's seed, and shared by all arms and seeds.
 
@@ -37,14 +40,12 @@ class PassRateFilter(Section):
         None, ge=1, description="measure at most this many, the same for all seeds, and drop the others; none = all"
     )
 
-    @model_validator(mode="after")
-    def _can_keep_a_prompt(self) -> PassRateFilter:
+    def contradictions(self) -> Iterator[str]:
         if not any(self.keeps(correct) for correct in range(self.samples + 1)):
-            raise ValueError(
+            yield (
                 f"lowest={self.lowest}, highest={self.highest} with samples={self.samples}: no number of correct "
                 "samples lies between them. Raise highest, lower lowest, or draw more samples"
             )
-        return self
 
     def keeps(self, correct: int) -> bool:
         """Whether a prompt stays of whose samples this many are correct."""
@@ -54,9 +55,9 @@ class PassRateFilter(Section):
 Filter = Annotated[NoFilter | PassRateFilter, Field(discriminator="type")]
 
 
-class TaskSpec(Section):
+class TaskSpec(Settings):
     train: TaskName = Field(description="task whose train split gives the prompts")
-    template: Annotated[TemplateName, OF_TASK] = Field(
+    template: Annotated[TemplateName, FromTask(), Acts("draw", "start", any_trainer=True)] = Field(
         description="prompt template in training, or the path of one of your own (YAML)"
     )
     order: Order = Field(
@@ -71,14 +72,14 @@ class TaskSpec(Section):
         description="train on this many of the prompts that the filter leaves, drawn by the seed; a larger pool holds "
         "the smaller one; none = all",
     )
-    direct_frac: float = Field(
+    direct_frac: Annotated[float, YOUNGER] = Field(
         0.0,
         ge=0,
         le=1,
         description="share of the prompts that ask for the answer at once, drawn by the seed in each step; the others "
         "ask for steps; `template` must have modes",
     )
-    retire_at: float | None = Field(
+    retire_at: Annotated[float | None, YOUNGER] = Field(
         None,
         gt=0,
         le=1,
@@ -86,23 +87,17 @@ class TaskSpec(Section):
         "positive resampling, 2510.13786: 0.9), but a step's worth of prompts stays; none = never",
     )
 
-    @model_validator(mode="after")
-    def _template_has_the_modes(self) -> TaskSpec:
+    def contradictions(self) -> Iterator[str]:
         if self.direct_frac and not get_template(self.template).has_modes:
-            raise ValueError(
+            yield (
                 f"direct_frac={self.direct_frac} with template={self.template}, which has no {{mode}}: all prompts "
                 "would ask alike. Name a template with modes, e.g. modes_digits or qwen3, or leave direct_frac out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _a_curriculum_moves_on_by_itself(self) -> TaskSpec:
         if self.retire_at is not None and self.order == "curriculum":
-            raise ValueError(
+            yield (
                 f"retire_at={self.retire_at:g} with order=curriculum: the curriculum's window leaves easy prompts "
                 "behind anyway. Set order to uniform or prioritised, or leave retire_at out"
             )
-        return self
 
 
 def _not_none(grader: object) -> object:
@@ -114,19 +109,25 @@ def _not_none(grader: object) -> object:
     return grader
 
 
-class EvalSpec(Section):
-    tasks: Annotated[Listed[TaskName], InWords(default="[task.train]")] = Field(
+WATCHES = Acts("train", any_trainer=True)
+"""Says how often training is watched. Noise is keyed, so watching it changes no weight and no final score."""
+
+
+class EvalSpec(Settings):
+    tasks: Annotated[Listed[TaskName], FromTask(default="[task.train]")] = Field(
         min_length=1, max_length=100, description="held-out tasks; the first is the compared one"
     )
     problems: int | None = Field(None, ge=1, description="the first this many problems of each task; none = all")
-    template: Annotated[TemplateName, OF_TASK] = Field(
+    template: Annotated[TemplateName, FromTask()] = Field(
         description="prompt template in evaluation, or the path of one of your own (YAML)"
     )
-    every: int = Field(0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one")
+    every: Annotated[int, WATCHES] = Field(
+        0, ge=0, description="steps between evaluations for the learning curve; 0 = only the final one"
+    )
     samples: int = Field(
         16, ge=1, le=100_000, description="samples per problem in the final evaluation; greedy decoding draws one"
     )
-    curve_samples: int = Field(
+    curve_samples: Annotated[int, WATCHES] = Field(
         4, ge=1, le=100_000, description="samples per problem in the evaluations along the curve"
     )
     k: Annotated[Listed[int], InWords(default="powers of 2 up to eval.samples")] = Field(
@@ -138,8 +139,10 @@ class EvalSpec(Section):
     max_completion_tokens: int = Field(
         ge=1, le=10_000_000, description="a completion is cut here, and counts as truncated"
     )
-    stop: Listed[str] = Field((), description="strings that end a completion, besides the template's and the end token")
-    grader: Annotated[GraderName, BeforeValidator(_not_none), OF_TASK] = Field(
+    stop: Annotated[Listed[str], YOUNGER] = Field(
+        (), description="strings that end a completion, besides the template's and the end token"
+    )
+    grader: Annotated[GraderName, BeforeValidator(_not_none), FromTask()] = Field(
         description="what compares answers with references"
     )
 
@@ -154,25 +157,19 @@ class EvalSpec(Section):
         limit."""
         return self.max_completion_tokens + max(get_task(name).thinking_budget_tokens or 0 for name in self.tasks)
 
-    @model_validator(mode="after")
-    def _modes_can_act(self) -> EvalSpec:
+    def contradictions(self) -> Iterator[str]:
         for task in map(get_task, self.tasks):
             if fault := task.fault_of_mode(get_template(self.template)):
-                raise ValueError(f"tasks has {task.name}: {fault}")
+                yield f"tasks has {task.name}: {fault}"
             budget = task.thinking_budget_tokens
             if budget is not None and budget >= self.max_completion_tokens:
-                raise ValueError(
+                yield (
                     f"tasks has {task.name} with max_completion_tokens={self.max_completion_tokens}: every completion "
                     "ends before the thinking would be cut. Lower the budget, or raise max_completion_tokens"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _k_within_samples(self) -> EvalSpec:
         too_large = [k for k in self.k if not 1 <= k <= self.samples]
         if too_large:
-            raise ValueError(
+            yield (
                 f"k={too_large} with samples={self.samples}: pass@k needs 1 <= k <= samples. Raise samples or drop "
                 "these k"
             )
-        return self

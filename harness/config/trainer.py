@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, field_validator
+from pydantic import Field, field_validator
 
-from harness.config.section import InWords, Section
 from harness.errors import shown
 from harness.plugins import Kind, UserModule
+from harness.settings import InWords, OneOf, Settings
+from harness.settings.marks import NOT_HASHED
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -23,22 +24,15 @@ OPEN = ("trainer.args.", "trainer.env.", "trainer.metrics.")
 """Below these the user chooses the names, and each is a knob."""
 MOST_PROMPTS = 10_000_000
 """A cell has no more, since they are written into a file before its program starts."""
-_HANDED_OVER = (
-    *("model.", "task.", "eval.", "trainer.", "seed", "checkpoint"),
-    *("budget.tokens", "budget.trained_tokens", "train.steps", "train.device", "train.checkpoint_every"),
-    *("rollout.prompts_per_step", "rollout.engine", "rollout.vllm_memory_frac", "rollout.dtype"),
-)
-"""Knobs that start with one of these act whoever trains: on the start, the prompts, the budget or the evaluation."""
 
 
-class Trainer(Section):
+class Trainer(Settings):
     """Who trains a cell."""
 
     type: str
 
     def reads(self, knob: str) -> bool:
-        """Whether a knob of the spec acts on a cell that it trains; knobs that do not are neither compared nor
-        hashed."""
+        """Return whether it reads a knob of the spec that not every trainer does (`Acts.any_trainer`)."""
         return True
 
 
@@ -51,13 +45,13 @@ class OutsideTrainer(Trainer):
     env: dict[str, str] = Field(
         {}, description="environment variables on top of those of bench; recorded, so no place for secrets"
     )
-    metrics: dict[str, str] = Field(
+    metrics: Annotated[dict[str, str], NOT_HASHED] = Field(
         {}, description="column of steps.jsonl -> the program's name for it; other metrics become program/<name>"
     )
-    timeout_h: float | None = Field(
+    timeout_h: Annotated[float | None, NOT_HASHED] = Field(
         None, gt=0, le=1e5, description="hours after which a start of the program is stopped; none = no limit"
     )
-    silence_min: float = Field(
+    silence_min: Annotated[float, NOT_HASHED] = Field(
         30.0, gt=0, le=1e5, description="minutes without a row or a line of output after which it is stopped"
     )
 
@@ -108,8 +102,7 @@ class OutsideTrainer(Trainer):
         yield from ()
 
     def reads(self, knob: str) -> bool:
-        dotted = f"{knob}."
-        return knob.startswith(_HANDED_OVER) or any(dotted.startswith(f"{read}.") for read in self.knobs_read())
+        return any(f"{knob}.".startswith(f"{read}.") for read in self.knobs_read())
 
 
 def _is_json(value: object) -> bool:
@@ -136,15 +129,7 @@ TRAINERS: Kind[type[Trainer]] = Kind(
 )
 
 
-def _chosen(value: object) -> object:
-    if not isinstance(value, Mapping):
-        return value
-    if "type" not in value and value:
-        raise ValueError(f"{next(iter(value))} is given without a type: set trainer.type, e.g. command")
-    return TRAINERS.find(str(value.get("type", BENCH))).model_validate(value)
-
-
-TrainerChoice = Annotated[SerializeAsAny[Trainer], BeforeValidator(_chosen), InWords(default=BENCH)]
+TrainerChoice = Annotated[Trainer, OneOf(TRAINERS), InWords(default=BENCH)]
 """The field of a spec."""
 BY_BENCH = Field({"type": BENCH}, validate_default=True)
 

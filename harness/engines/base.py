@@ -77,6 +77,27 @@ class Completions:
     cost: GenerationCost = GenerationCost()
 
     @classmethod
+    def of(
+        cls,
+        tokens: Sequence[Sequence[int]],
+        logps: Sequence[Sequence[float]],
+        truncated: Sequence[bool],
+        pad_token_id: int,
+        cost: GenerationCost = GenerationCost(),
+    ) -> Completions:
+        """Rows of their own lengths, none of them empty."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        return cls(
+            pad_sequence([torch.tensor(row) for row in tokens], batch_first=True, padding_value=pad_token_id),
+            pad_sequence([torch.tensor(row) for row in logps], batch_first=True),
+            torch.tensor([len(row) for row in tokens]),
+            torch.tensor(truncated),
+            cost,
+        )
+
+    @classmethod
     def joined(cls, parts: Sequence[Completions]) -> Completions:
         """What several processes have drawn at the same time, in this order."""
         import torch

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evals.errors import EvalError
 from evals.graders import get_grader, require_gradable, runs_code
 from evals.prompts import get_template
-from evals.sampler import SamplingParams, get_preset, ks_of
+from evals.sampler import SamplingParams, ks_of
 from evals.tasks import get_task
 from evals.tasks.base import Problem, Task
 from evals.tasks.rows import LoadedRows
 from harness.config.run_spec import RunSpec, recorded_spec
-from harness.errors import RefusedError
+from harness.errors import RefusedError, few, nearest
 from harness.evaluate.evaluation import TaskEvaluation
 from harness.plan.subject import Subject
 from harness.sampling.conditions import Conditions
@@ -38,14 +38,16 @@ def own_spec(subject: Subject) -> RunSpec:
 class Convention:
     """How our tasks are sampled, graded and scored.
 
-    samples_of: by task. template, grader: None for each task's own. ks: None for 1, 2, 4, ... problems: None for all.
-    fits_context: as in `Conditions`. asked: what a user changed, who is told where it cannot be heeded.
+    samples: of a problem, unless `samples_by_task` names the task. template, grader: None for each task's own. ks: None
+    for 1, 2, 4, ... problems: None for all. fits_context: as in `Conditions`. asked: what a user changed, who is told
+    where it cannot be heeded.
     """
 
     temperature: float
     top_p: float
     max_completion_tokens: int
-    samples_of: Callable[[str], int]
+    samples: int = 1
+    samples_by_task: Mapping[str, int] = field(default_factory=dict, hash=False)
     seed: int = 0
     top_k: int = 0
     stop: tuple[str, ...] = ()
@@ -60,16 +62,17 @@ class Convention:
     def named(cls, name: str, subject: Subject) -> Convention:
         """A published preset, or the own evaluation of the cell that is evaluated. Raises EvalError for an unknown
         name, RefusedError for a subject that is no cell."""
+        if name in PRESETS:
+            return PRESETS[name]
         if name != OWN_PRESET:
-            preset = get_preset(name)
-            return cls(preset.temperature, preset.top_p, preset.max_completion_tokens, preset.samples_of)
+            raise EvalError(f"unknown sampling preset {name!r}{nearest(name, PRESETS)} There are {few(PRESETS)}.")
         spec = own_spec(subject)
         own = spec.eval
         return cls(
             own.temperature,
             own.top_p,
             own.max_completion_tokens,
-            lambda task: 1 if own.is_greedy else own.samples,
+            samples=1 if own.is_greedy else own.samples,
             seed=spec.seed,
             top_k=own.top_k,
             stop=own.stop,
@@ -80,16 +83,19 @@ class Convention:
             fits_context=False,
         )
 
-    def changed(self, samples: int | None = None, **fields: Any) -> Convention:
-        """The convention with other fields, and so many samples of each problem; None leaves one as it is."""
+    def changed(self, **fields: Any) -> Convention:
+        """The convention with other fields; None leaves one as it is."""
         given = {name: value for name, value in fields.items() if value is not None}
         asked = frozenset(given)
-        if "max_completion_tokens" in given:
+        if "max_completion_tokens" in asked:
             given["fits_context"] = False
-        if samples is not None:
-            given = {"ks": None, **given, "samples_of": lambda task: samples}
-            asked |= {"samples"}
+        if "samples" in asked:
+            given = {"ks": None, **given, "samples_by_task": {}}
         return replace(self, **given, asked=asked)
+
+    def samples_of(self, task: str) -> int:
+        """Samples of each problem of that task."""
+        return self.samples_by_task.get(task, self.samples)
 
     def evaluations(
         self,
@@ -173,7 +179,7 @@ class Convention:
         return [k for k in self.ks if k not in too_large]
 
     def _remarks(self, task: Task, rows: Sequence[Problem]) -> Iterator[str]:
-        if task.gives_choices and "samples" in self.asked and self.samples_of(task.name) != 1:
+        if task.gives_choices and "samples" in self.asked and self.samples != 1:
             yield (
                 "--samples does not count here. The most likely choice is always the same, so a problem has one sample."
             )
@@ -181,6 +187,25 @@ class Convention:
             yield f"--problems is {self.problems}, but there are {len(rows)}; all of them are used."
         if isinstance(rows, LoadedRows) and rows.warning:
             yield rows.warning
+
+
+PRESETS = {
+    # DeepSeek-R1's README: pass@1 and cons@64 from 64 samples per problem of AIME. It does not state the number for
+    # MATH-500; open-r1 takes 4 (pull request 633). `math` is evaluated on MATH-500 too.
+    "r1": Convention(
+        temperature=0.6,
+        top_p=0.95,
+        max_completion_tokens=32_768,
+        samples_by_task={"aime24": 64, "aime25": 64, "amc23": 64, "math500": 4, "math": 4},
+    ),
+    # DAPO reports avg@32, cons@32 and pass@32 (BytedTsinghua-SIA/DAPO, issue 5) and evaluates at top-p 0.7 (its
+    # script in verl, `val_top_p`). The 20,480 tokens are from memory, not checked against a source.
+    "dapo": Convention(temperature=1.0, top_p=0.7, max_completion_tokens=20_480, samples=32),
+    # The most likely tokens, once: as Dr. GRPO, Qwen2.5-Math and lm-eval evaluate. The length is that of lm-eval's
+    # aime tasks; Dr. GRPO's is 3,000.
+    "greedy": Convention(temperature=0.0, top_p=1.0, max_completion_tokens=32_768),
+}
+"""Conventions that papers report by."""
 
 
 def _fault_of_budget(name: str, task: Task) -> str | None:

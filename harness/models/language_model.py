@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -119,7 +119,29 @@ class LanguageModel:
 
     def remarks(self) -> list[str]:
         """What the model's files left open and how it was decided: for the user, and for the record."""
-        return vocabulary_remarks(self)
+        tokenizer, check = self.tokenizer, self.template_check
+        if check is None:
+            has = "has one, but plain is asked for" if tokenizer.chat_template else "has none"
+            remarks = [f"chat template: plain (messages joined by blank lines); the tokenizer {has}"]
+        else:
+            remarks = ["chat template: the tokenizer's"]
+            if check.split:
+                remarks.append(f"its chat template spells {', '.join(check.split)} out in several tokens")
+            named_ends = replace(self, wanted_chat_template="plain").eos_token_ids
+            if check.turn_end is not None and check.turn_end not in named_ends:
+                token = tokenizer.convert_ids_to_tokens(check.turn_end)
+                remarks.append(
+                    f"{token} ends a completion too: the chat template writes it after an answer, though neither "
+                    "tokenizer nor generation config names it as an end"
+                )
+        if tokenizer.pad_token_id is None:
+            token = tokenizer.convert_ids_to_tokens(self.pad_token_id)
+            remarks.append(f"the tokenizer has no padding token; {token} takes its place, masked everywhere")
+        for index in sorted(self.unknown_tokens):
+            remarks.append(
+                f"no prompt may hold {tokenizer.convert_ids_to_tokens(index)}: the model has no embedding for it"
+            )
+        return remarks
 
     def account(self) -> dict[str, Any]:
         """What the records keep about the model besides its source."""
@@ -257,37 +279,6 @@ def placeholders(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     return frozenset(
         index for index, token in tokenizer.added_tokens_decoder.items() if index >= size and token.special
     )
-
-
-def vocabulary_remarks(language_model: LanguageModel) -> list[str]:
-    """What the model's files leave open, and how it was decided."""
-    tokenizer, check = language_model.tokenizer, language_model.template_check
-    if check is None:
-        has = "has one, but plain is asked for" if tokenizer.chat_template else "has none"
-        remarks = [f"chat template: plain (messages joined by blank lines); the tokenizer {has}"]
-    else:
-        remarks = ["chat template: the tokenizer's"]
-        if check.split:
-            remarks.append(f"its chat template spells {', '.join(check.split)} out in several tokens")
-        if check.turn_end is not None and check.turn_end not in _named_ends(language_model):
-            token = tokenizer.convert_ids_to_tokens(check.turn_end)
-            remarks.append(
-                f"{token} ends a completion too: the chat template writes it after an answer, though neither tokenizer "
-                "nor generation config names it as an end"
-            )
-    if tokenizer.pad_token_id is None:
-        token = tokenizer.convert_ids_to_tokens(language_model.pad_token_id)
-        remarks.append(f"the tokenizer has no padding token; {token} takes its place, masked everywhere")
-    for index in sorted(language_model.unknown_tokens):
-        remarks.append(
-            f"no prompt may hold {tokenizer.convert_ids_to_tokens(index)}: the model has no embedding for it"
-        )
-    return remarks
-
-
-def _named_ends(language_model: LanguageModel) -> list[int]:
-    """The end-of-sequence tokens without the chat template's."""
-    return LanguageModel(language_model.model, language_model.tokenizer, "plain").eos_token_ids
 
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -40,8 +40,7 @@ class StartingPoint:
         self._language_model: LanguageModel | None = None
         self._weights: dict[str, Tensor] = {}
         self._adapted: tuple[tuple[Lora, str], PreTrainedModel] | None = None
-        self._generator: tuple[_Loaded, LanguageModel] | None = None
-        self._teacher: tuple[_Loaded, LanguageModel] | None = None
+        self._frozen: dict[str, tuple[_Loaded, LanguageModel]] = {}
 
     def get(self, spec: RunSpec, source: str, float32: bool = False) -> LanguageModel:
         """The model of a source on the spec's device (`auto`: cuda where there is one), with its starting weights, in
@@ -80,16 +79,7 @@ class StartingPoint:
         source = spec.reward.generator
         if source is None:
             return None
-        device = _device(spec.train.device)
-        dtype = DTYPES[dtype_on(device, spec.model.dtype)]
-        loaded: _Loaded = (source, device, dtype, "auto", spec.model.trust_remote_code)
-        if self._generator is None or self._generator[0] != loaded:
-            self._generator = None  # free it first: memory may not hold both
-            language_model = load_model(*loaded)
-            language_model.model.requires_grad_(False)
-            self._generator = loaded, language_model
-        set_head_dtype(self._generator[1].model, spec.model.head_dtype)
-        return self._generator[1]
+        return self._kept_frozen("generator", spec, source, "auto")
 
     def for_training(self, spec: RunSpec, source: str) -> LanguageModel:
         """As `get`, ready to be trained as the spec says: with adapters that its seed sets, and with activation
@@ -113,16 +103,23 @@ class StartingPoint:
     def teacher(self, spec: RunSpec, source: str) -> LanguageModel:
         """The frozen teacher of this source, on the device and in the dtype of the trained model. The last teacher is
         kept for the next cell. Raises RefusedError as `get`."""
+        return self._kept_frozen("teacher", spec, source, spec.model.chat_template)
+
+    def _kept_frozen(
+        self, role: Literal["generator", "teacher"], spec: RunSpec, source: str, chat_template: ChatTemplate
+    ) -> LanguageModel:
+        """The frozen model of a source. That of each role is kept until another one is asked for."""
         device = _device(spec.train.device)
         dtype = DTYPES[dtype_on(device, spec.model.dtype)]
-        loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
-        if self._teacher is None or self._teacher[0] != loaded:
-            self._teacher = None  # free it first: memory may not hold both
+        loaded: _Loaded = (source, device, dtype, chat_template, spec.model.trust_remote_code)
+        if role not in self._frozen or self._frozen[role][0] != loaded:
+            self._frozen.pop(role, None)  # free it first: memory may not hold both
             language_model = load_model(*loaded)
             language_model.model.requires_grad_(False)
-            self._teacher = (loaded, language_model)
-        set_head_dtype(self._teacher[1].model, spec.model.head_dtype)
-        return self._teacher[1]
+            self._frozen[role] = loaded, language_model
+        frozen = self._frozen[role][1]
+        set_head_dtype(frozen.model, spec.model.head_dtype)
+        return frozen
 
 
 def _host_copy(weight: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.config.knobs import written
 from harness.config.run_spec import RunSpec
 from harness.plan.gate import EVALUATION, check_gate
+from harness.settings.words import written
 
 RECIPE = "base"
 """The arm of a leave-one-out design that leaves nothing out."""

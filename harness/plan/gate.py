@@ -9,7 +9,7 @@ from typing import Any
 
 from algorithms import Objective, PreferenceObjective, differences_that_cannot_act, hears_rewards
 from algorithms.preference import preference_differences_that_cannot_act
-from harness.config.knobs import active, governor, is_of_drawing, unread
+from harness.config.knobs import active, acts_of, governor, reads, unread
 from harness.config.reward import parts_with_options
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import BENCH, OutsideTrainer, is_open
@@ -102,7 +102,7 @@ def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]
 
 def _without(spec: RunSpec, knob: str) -> str:
     """Why a spec has no such knob."""
-    if not spec.trainer.reads(knob):
+    if not reads(spec, knob):
         return NOT_READ
     return NOT_GIVEN if is_open(knob) and isinstance(spec.trainer, OutsideTrainer) else ABSENT
 
@@ -113,7 +113,7 @@ def _governors(knob: str) -> Iterator[str]:
     while selector is not None:
         yield selector
         selector = governor(selector)
-    if is_of_drawing(knob):
+    if acts_of(knob).only_draws:
         yield from ("pairs.type", *_governors("pairs.type"))
 
 

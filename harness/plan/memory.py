@@ -43,7 +43,7 @@ PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 # safetensors copies each weight into bytes, and all into one file's.
 COPIES_IN_SAVING = 2
 
-# Samples that an evaluation asks for at once (harness.sampling.store).
+# Samples that an evaluation asks for at once (harness.sampling.evaluation).
 EVALUATED_AT_ONCE = 1024
 
 

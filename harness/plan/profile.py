@@ -13,10 +13,11 @@ from typing import Any
 
 from evals.tasks import get_task
 from evals.yaml_file import load_yaml
-from harness.config.resolve import Layer, dotted, laid_over
+from harness.config.resolve import Layer, laid_over
 from harness.config.task import EvalSpec
 from harness.errors import RefusedError
 from harness.plan.sweep_file import SHIPPED, find_file, shipped
+from harness.settings import dotted
 
 _PAIRED_SD = "paired_sd_pp"
 _SAMPLING_SD = "sampling_sd_pp"

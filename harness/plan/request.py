@@ -9,8 +9,8 @@ from pathlib import Path
 
 from evals.metrics import metrics_for
 from evals.tasks import get_task
-from harness.config.knobs import descriptions, is_of_evaluation
-from harness.config.resolve import Layer, dotted, problems_of, resolve
+from harness.config.knobs import acts_of, knob_at
+from harness.config.resolve import Layer, problems_of, resolve
 from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
@@ -30,6 +30,7 @@ from harness.records import read_sweep
 from harness.records.looks import first_seeds
 from harness.records.scores import METRIC_PREFIX
 from harness.records.sweep import TunedArm
+from harness.settings import dotted
 
 ASKED_OF_A_CHECKPOINT = (
     "eval",
@@ -109,7 +110,7 @@ class SweepRequest:
         profile = profile_layer(self.profile_path)
         if self.checkpoint is None:
             return [profile, *self.layers_without_profile]
-        said = {knob: value for knob, value in dotted(profile.settings).items() if is_of_evaluation(knob)}
+        said = {k: value for k, value in dotted(profile.settings).items() if knob_at(k) and acts_of(k).evaluates}
         tasks = {"eval.tasks": [task]} if (task := dotted(profile.settings).get("task.train")) else {}
         return [BARE_MODEL, replace(profile, settings=tasks | said), *self.layers_without_profile]
 
@@ -130,7 +131,7 @@ class SweepRequest:
         layers = {layer.origin: layer for arm in self.arms_between([], []).values() for layer in arm}
         for layer in [*self.layers_without_profile, *layers.values(), *self.overrides]:
             for knob in dotted(layer.settings):
-                if (knob in descriptions() or knob == "algorithm") and not is_of_evaluation(knob):
+                if knob == "algorithm" or (knob_at(knob) and not acts_of(knob).evaluates):
                     yield (
                         f"{layer.origin}: {knob} is a training setting, and a sweep with `checkpoint` trains nothing. "
                         "Leave it out, or ask about it in a sweep without `checkpoint`."
@@ -177,8 +178,8 @@ def read_request(
             )
         if earlier is None:
             raise RefusedError(
-                f"{folder}: an older version of bench wrote these records without the sweep file. Give that file, "
-                "or the name of the shipped sweep."
+                f"{folder}: is a report that was kept without its sweep file. Give that file, or the name of the "
+                "shipped sweep."
             )
         given, asked_in = str(folder / KEPT / earlier.file), Path(earlier.folder)
         if profile in (None, earlier.profile):

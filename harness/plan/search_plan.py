@@ -15,7 +15,7 @@ from typing import Any
 
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
-from harness.config.resolve import Layer, dotted, resolve
+from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec, resolved_for_machine
 from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
@@ -25,6 +25,7 @@ from harness.plan.gate import Gate, check_gate, find_noops
 from harness.plan.plan import Plan
 from harness.plan.request import SweepRequest, metric_faults, read_request
 from harness.plan.sweep_file import SweepFile
+from harness.settings import dotted
 
 Values = dict[str, Any]
 

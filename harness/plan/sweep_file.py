@@ -17,15 +17,15 @@ import sweeps
 from evals.metrics import find_metric
 from evals.yaml_file import YamlError, load_yaml, parse_yaml
 from harness import plugins
-from harness.config.knobs import descriptions, keys_of
-from harness.config.resolve import dotted, readable_errors
+from harness.config.knobs import spec_knobs
 from harness.config.search import TUNING_SEED, Search, Tune
-from harness.config.section import Listed, Section
 from harness.config.trainer import is_open
 from harness.errors import Faults, RefusedError, UnknownNameError, few, nearest, shown
 from harness.plan.designs import RECIPE, factorial, leave_one_out
 from harness.plan.gate import covered
 from harness.records.scores import METRIC_PREFIX
+from harness.settings import Listed, Settings, dotted
+from harness.settings.faults import faults_of
 
 SHIPPED = Path(sweeps.__file__).parent
 KEPT = "question"
@@ -42,7 +42,7 @@ ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
 
 def _is_knob_or_section(entry: str) -> str:
-    known = ("algorithm", *descriptions())
+    known = ("algorithm", *spec_knobs())
     if not (entry.startswith("reward.parts.") or is_open(entry)) and not any(
         f"{knob}.".startswith(f"{entry}.") for knob in known
     ):
@@ -51,7 +51,7 @@ def _is_knob_or_section(entry: str) -> str:
 
 
 def _is_one_knob(entry: str) -> str:
-    if entry not in descriptions() and not (is_open(entry) or _is_knob_or_section(entry).startswith("reward.parts.")):
+    if entry not in spec_knobs() and not (is_open(entry) or _is_knob_or_section(entry).startswith("reward.parts.")):
         raise ValueError(f"{entry!r} stands for several knobs, and an arm puts back one: name the knob")
     return entry
 
@@ -73,10 +73,10 @@ Declared = Annotated[str, AfterValidator(_is_knob_or_section)]
 OneKnob = Annotated[str, AfterValidator(_is_one_knob)]
 OneValue = Annotated[Any, AfterValidator(_is_one_value)]
 Reason = Annotated[str, Field(min_length=1)]
-File = TypeVar("File", bound=Section)
+File = TypeVar("File", bound=Settings)
 
 
-class Comparison(Section):
+class Comparison(Settings):
     """What is compared: every other arm with the baseline, on one metric of the final evaluation."""
 
     baseline: str | None = Field(default=None, description="an arm's name; none = the first arm")
@@ -92,7 +92,7 @@ class Comparison(Section):
     )
 
 
-class Screening(Section):
+class Screening(Settings):
     """Many arms are ranked on a few seeds, without verdicts; the best are confirmed on fresh seeds."""
 
     best: int = Field(3, ge=1, description="how many of the best arms are confirmed against the baseline")
@@ -101,7 +101,7 @@ class Screening(Section):
     )
 
 
-class SweepFile(Section):
+class SweepFile(Settings):
     """A question, as its file states it."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]*$", max_length=255)
@@ -340,8 +340,8 @@ def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        lines = [line for _, line in readable_errors(error, list(keys_of(kind)))]
-        raise RefusedError("\n".join(f"{path}: {line}" for line in lines)) from error
+        lines = [f"{path}: {fault.line}" for fault in faults_of(error, kind)]
+        raise RefusedError("\n".join(lines)) from error
 
 
 def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tuple[dict[str, Any], set[str]]:

@@ -33,6 +33,7 @@ from harness.records.files import (
 )
 from harness.records.lease import is_leased
 from harness.records.rollouts import read_rollouts, rollout_files
+from harness.records.schema import SCHEMA
 from harness.records.scores import read_scores
 from harness.records.status import CellState, checked_status, status_in, with_remedy
 from harness.records.tables import read_columns, read_parquet
@@ -60,7 +61,7 @@ def write_status(folder: Path, state: CellState, **fields: Any) -> None:
     """Replace status.json in the folder of a cell or an evaluation, keeping earlier fields that are not given."""
     path = folder / "status.json"
     earlier = read_object(path) if path.exists() else {}
-    write_json(path, earlier | {"state": state, "reason": None} | fields)
+    write_json(path, {"schema": SCHEMA} | earlier | {"state": state, "reason": None} | fields)
 
 
 def _read_starts(folder: Path) -> list[dict[str, Any]]:
@@ -174,8 +175,7 @@ class CellRecord:
             raise DamagedRecordError(fault)
 
     def require_whole(self) -> None:
-        """Raise DamagedRecordError unless a finished cell has all that it counted, byte for byte. Those of earlier
-        versions counted nothing."""
+        """Raise DamagedRecordError unless a finished cell has all that it counted, byte for byte."""
         for folder in dict.fromkeys((self.path, self.evaluation_folder)):
             for name, there in status_in(folder).get("records", {}).items():
                 if (fault := shortfall(folder / name, there)) is not None:
@@ -267,14 +267,11 @@ class CellRecord:
     def read_starts(self) -> list[dict[str, Any]]:
         """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, `registered` (the digest of the
         registration that it found, or None), and the provenance of what was made from there on. Starts of another
-        evaluation than the cell's own come last. Records of schema 1 have one at most, of epoch 0, the last.
+        evaluation than the cell's own come last.
 
         Raises DamagedRecordError.
         """
         rows = _read_starts(self.path)
-        first = self.path / "provenance.json"
-        if first.exists():
-            rows = [{"epoch": 0, "from_step": 0, **read_object(first)}, *rows]
         return rows if self.evaluation is None else [*rows, *_read_starts(self.evaluation_folder)]
 
     @property
@@ -350,19 +347,17 @@ class CellRecord:
     def read_timing(self) -> list[dict[str, Any]]:
         return self._current(read_jsonl(self.path / "timing.jsonl"))
 
-    def read_ends(self, began_s: float) -> dict[tuple[int, bool], float]:
+    def read_ends(self) -> dict[tuple[int, bool], float]:
         """When steps and evaluations ended, in Unix seconds: (step, whether it is an evaluation after it) -> time.
 
-        A start says when it began, and its rows of timing.jsonl how long each thing took. began_s: for records of
-        schema 1, whose start does not say it. Raises DamagedRecordError.
+        A start says when it began, and its rows of timing.jsonl how long each thing took. Raises DamagedRecordError.
         """
-        file = self.path / STARTS_FILE
-        begun = {start["epoch"]: (begins_s([start], file) or [began_s])[0] for start in self.own.read_starts()}
+        starts = self.own.read_starts()
+        epochs = [start["epoch"] for start in starts if "time" in start]
         rows, superseded = read_jsonl(self.path / "timing.jsonl"), self.superseded()
         ends: dict[tuple[int, bool], float] = {}
-        for epoch in sorted(begun):
-            now_s = begun[epoch]
-            for row in (row for row in rows if row.get("epoch", max(begun)) == epoch):
+        for epoch, now_s in zip(epochs, begins_s(starts, self.path / STARTS_FILE), strict=True):
+            for row in (row for row in rows if row["epoch"] == epoch):
                 is_evaluation = "eval_s" in row
                 now_s += row.get("eval_s" if is_evaluation else "total_s") or 0.0
                 if not superseded(epoch, row["step"]):
@@ -370,8 +365,8 @@ class CellRecord:
         return ends
 
     def read_begins(self) -> list[float]:
-        """When its starts began, in Unix seconds, those of its evaluation last; [] before the first, and in records of
-        schema 1. Raises DamagedRecordError."""
+        """When its starts began, in Unix seconds, those of its evaluation last; [] before the first, and for imported
+        cells. Raises DamagedRecordError."""
         return begins_s(self.read_starts(), self.path / STARTS_FILE)
 
     def read_scores(self) -> list[dict[str, Any]]:
@@ -397,8 +392,8 @@ class CellRecord:
         return read_embeddings(self.path / EMBEDDINGS_FILE)
 
     def read_problems(self) -> list[ProblemRow]:
-        """The problems that the cell's samples refer to, in training ("train") and in evaluations ("test"); [] in
-        records of versions that kept none. Raises DamagedRecordError."""
+        """The problems that the cell's samples refer to, in training ("train") and in evaluations ("test"). Raises
+        DamagedRecordError."""
         rows = read_problems(self.path / PROBLEMS_FILE)
         if self.evaluation is None:
             return rows

@@ -17,11 +17,8 @@ from harness.records.files import make_durable
 
 
 class Extent(TypedDict, total=False):
-    """The first `bytes` of a file, and the `rows` in them, if it is a JSONL file; of a folder of Parquet files, how
-    many `files` and bytes.
-
-    Records of earlier versions lack the checksum `blake2b` of these bytes.
-    """
+    """The first `bytes` of a file with their checksum `blake2b`, and the `rows` in them, if it is a JSONL file; of a
+    folder of Parquet files, how many `files` and bytes."""
 
     rows: int
     files: int
@@ -39,6 +36,7 @@ def is_counted(document: Mapping[str, Any]) -> bool:
     return all(
         isinstance(extent, dict)
         and "bytes" in extent
+        and ("blake2b" in extent or "files" in extent)
         and all(name in kinds and isinstance(value, kinds[name]) for name, value in extent.items())
         for extent in document.values()
     )
@@ -62,7 +60,7 @@ def _extent(path: Path) -> Extent:
 
 def shortfall(path: Path, counted: Extent) -> str | None:
     """What a file or folder lacks of what was counted, in words; None if all of it is there, byte for byte."""
-    if "files" in counted or not {"rows", "blake2b"} & {*counted}:
+    if "files" in counted:
         return size_shortfall(path, counted)
     try:
         with path.open("rb") as handle:
@@ -74,7 +72,7 @@ def shortfall(path: Path, counted: Extent) -> str | None:
         return f"{path}: holds {n_rows} of the {counted['rows']} rows that were counted"
     if len(content) < counted["bytes"]:
         return f"{path}: holds {len(content)} of the {counted['bytes']} bytes that were counted"
-    if "blake2b" in counted and _checksum(content) != counted["blake2b"]:
+    if _checksum(content) != counted["blake2b"]:
         return f"{path}: is not what was written (its checksum differs)"
     return None
 

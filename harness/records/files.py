@@ -319,7 +319,7 @@ def _finite(value: Any) -> Any:
 
 
 def begins_s(starts: Sequence[dict[str, Any]], path: Path) -> list[float]:
-    """When the starts in a starts.jsonl began, in Unix seconds; those of schema 1 do not say it and are left out.
+    """When the starts in a starts.jsonl began, in Unix seconds; imported ones do not say it and are left out.
 
     Raises DamagedRecordError, naming the file, if a time is none.
     """

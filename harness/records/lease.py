@@ -276,7 +276,7 @@ class Leases:
         lock = _lock_of(path)
         if lock == "held":
             return "alive"
-        if not owner:  # empty, as earlier versions left it, or not a lease: it blocks nobody
+        if not owner:  # not a lease: it blocks nobody
             return "dead"
         known = owner.get("kernel") if owner.get("locked") else None
         return "dead" if lock == "free" and known is not None and known == self._kernel(path.parent) else "unknown"
@@ -325,8 +325,6 @@ def _parse(content: bytes) -> dict[str, Any]:
         return {}
     match found:
         case {"owner": str(), "epoch": int(), "beats": int(), "released": bool()}:
-            return dict(found)
-        case {"host": str(), "pid": int(), "heartbeat_s": int() | float()}:  # of an earlier version
             return dict(found)
         case _:
             return {}

@@ -19,7 +19,7 @@ PlainName = Annotated[str, AfterValidator(_plain)]
 
 
 class Part(BaseModel):
-    """Strict, but what a later version adds is passed over."""
+    """The base of what is read from records: strict, and further fields are passed over."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", populate_by_name=True)
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.records.cell import CellRecord
-from harness.records.files import DamagedRecordError, read_json, write_json
+from harness.records.files import DamagedRecordError, read_object, write_json
+from harness.records.schema import SCHEMA, require_schema
 from harness.records.sweep import SweepRecord
 
 REGISTERED = "registered.json"
@@ -61,7 +62,7 @@ class Registration:
         return self.digest == _digest({key: value for key, value in asdict(self).items() if key not in _NOT_DIGESTED})
 
     def write(self, folder: Path) -> None:
-        write_json(folder / REGISTERED, {"schema": 1, **asdict(self)})
+        write_json(folder / REGISTERED, {"schema": SCHEMA, **asdict(self)})
 
     def changes(self, sweep: SweepRecord) -> list[str]:
         """What the question is now and was not when it was registered: `margin_pp 1 -> 2`."""
@@ -96,15 +97,18 @@ _NOT_DIGESTED = ("time", "digest")
 
 
 def read_registration(folder: Path) -> Registration | None:
-    """The registration in the folder of a sweep; None without one. Raises DamagedRecordError for a file that is
-    none."""
+    """Return the registration in the folder of a sweep; None without one.
+
+    Raises DamagedRecordError for a file that is none, and as `require_schema`.
+    """
     path = folder / REGISTERED
     if not path.exists():
         return None
-    document = read_json(path)
+    document = read_object(path)
+    require_schema(path, document)
     try:
         return Registration(**{key: value for key, value in document.items() if key != "schema"})
-    except (AttributeError, TypeError):
+    except TypeError:
         raise DamagedRecordError(f"{path}: is damaged (it holds no registration). Restore it from a copy.") from None
 
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Item = TypeVar("Item")
-_NAME = re.compile(r"\d+-(?P<last>\d+)(-e(?P<epoch>\d+))?")
-_UNKNOWN_EPOCH = 2**31
+_NAME = re.compile(r"\d+-(?P<last>\d+)-e(?P<epoch>\d+)")
 Superseded = Callable[[int, int], bool]
 MOST_UPDATES = 100_000
 """On one rollout batch; no objective takes a hundredth of them."""
@@ -69,7 +68,7 @@ def spread(files: Sequence[Item], most: int) -> list[Item]:
 def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: False) -> list[Path]:
     """In the order of training; [] without the folder. Raises DamagedRecordError if it is not a folder.
 
-    superseded: see `harness.records.cell.CellRecord.superseded`; such files are left out, if their names hold an epoch.
+    superseded: see `harness.records.cell.CellRecord.superseded`; such files are left out.
     """
     if folder.exists() and not folder.is_dir():
         raise DamagedRecordError(f"{folder}: is damaged (it is not a folder). {REMEDY}")
@@ -82,10 +81,9 @@ def file_of(first_step: int, last_step: int, epoch: int) -> str:
 
 
 def stand_of(path: Path) -> tuple[int, int] | None:
-    """The epoch of a file's writer and its last step, by its name; None for one that is not named as ours are. Earlier
-    versions named no epoch: no later start makes theirs void."""
+    """The epoch of a file's writer and its last step, by its name; None for one that is not named as ours are."""
     name = _NAME.fullmatch(path.stem)
-    return None if name is None else (int(name["epoch"] or _UNKNOWN_EPOCH), int(name["last"]))
+    return None if name is None else (int(name["epoch"]), int(name["last"]))
 
 
 def read_rollouts(

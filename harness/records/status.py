@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from harness.records.counted import Counted, is_counted, size_shortfall
 from harness.records.files import DamagedRecordError, read_object
+from harness.records.schema import SCHEMA, OtherVersionError, require_schema
 
 CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted", "damaged"]
 # What status.json holds besides the state; each may be absent.
@@ -26,8 +27,9 @@ def checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
     it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
     path = folder / "status.json"
     try:
-        status: dict[str, Any] = read_object(path) if path.exists() else {"state": "pending"}
-    except (DamagedRecordError, OSError) as error:
+        status: dict[str, Any] = read_object(path) if path.exists() else {"schema": SCHEMA, "state": "pending"}
+        require_schema(path, status)
+    except (DamagedRecordError, OtherVersionError, OSError) as error:
         return {}, str(error)
     wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
     if status.get("state") not in get_args(CellState):

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from harness.records.files import DamagedRecordError
+from harness.records.schema import require_schema
 
 STUDY = "study.json"
-STUDY_SCHEMA = 1
-"""The version of study.json, raised when the meaning of a field changes."""
 
 TrialState: TypeAlias = Literal["complete", "pruned", "failed", "running"]
 
@@ -142,8 +141,8 @@ class StudyRecord:
 def read_study(sweep: Path) -> StudyRecord:
     """The study.json in a folder `runs/<sweep>`.
 
-    FileNotFoundError if nothing was searched there; DamagedRecordError, with the file and its fault, if a field is
-    missing or holds something else, or if a newer version wrote it.
+    Raises FileNotFoundError if nothing was searched there, DamagedRecordError, with the file and its fault, if a field
+    is missing or holds something else, and as `require_schema`.
     """
     import pydantic
 
@@ -152,14 +151,9 @@ def read_study(sweep: Path) -> StudyRecord:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise _damaged(path, str(error)) from None
-    schema = raw.get("schema") if isinstance(raw, dict) else None
-    if not isinstance(schema, int):
-        raise _damaged(path, "schema: lacks the number of the version that wrote it")
-    if schema > STUDY_SCHEMA:
-        raise DamagedRecordError(
-            f"{path}: was written by a newer version of bench (schema {schema}, this one reads up to {STUDY_SCHEMA}). "
-            "Use that version."
-        )
+    if not isinstance(raw, dict):
+        raise _damaged(path, "it holds no study")
+    require_schema(path, raw)
     try:
         # As JSON, in which a list of two may stand for a pair although nothing else is converted.
         study = pydantic.TypeAdapter(StudyRecord).validate_json(json.dumps(raw, allow_nan=False), strict=True)

@@ -16,11 +16,8 @@ from harness.records.cell import EVALUATIONS, CellRecord, is_cell_directory_name
 from harness.records.counted import stand
 from harness.records.files import DamagedRecordError, read_json, require_inside, write_json
 from harness.records.looks import Design, Evaluation, Look, Part, PlainName, looks_at
-from harness.records.scores import Matching, is_accuracy, require_bins
-
-SCHEMA = 3
-"""The version of sweep.json and of the cells beside it, raised when the meaning of a record changes, so that no
-version misreads another's. Schema 1: see `_from_schema_1`. In schema 2 every cell had its own evaluation only."""
+from harness.records.schema import SCHEMA, require_schema
+from harness.records.scores import Matching, require_bins
 
 ENDED = frozenset({"done", "failed", "invalid"})
 """The states of a cell whose run is over."""
@@ -158,10 +155,10 @@ class SweepRecord(Part):
     every factor, else empty. leave_one_out: whether each other arm puts one knob of the baseline's recipe back to its
     ordinary value. new_problems: whether intervals over new problems are asked for too. contamination: by
     task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
-    asks: names the question, whatever its seeds, samples and problems; "" in records of earlier versions. contrasts:
-    names each pair of arms that is compared, by the compared task and metric; questions that share one share its
-    looks. held_out: by task, how many problems it has for evaluation, as far as the plan knew. looks, designs: of this
-    question and of those that were asked here before, in the order of time.
+    asks: names the question, whatever its seeds, samples and problems. contrasts: names each pair of arms that is
+    compared, by the compared task and metric; questions that share one share its looks. held_out: by task, how many
+    problems it has for evaluation, as far as the plan knew. looks, designs: of this question and of those that were
+    asked here before, in the order of time.
     tuning: None unless each arm was tuned first. matching: by task, how problems of imported cells were matched.
     """
 
@@ -177,7 +174,7 @@ class SweepRecord(Part):
     leave_one_out: bool = False
     baseline: str
     metric: str
-    metrics: dict[str, MetricFacts] = {}
+    metrics: dict[str, MetricFacts]
     margin_pp: float
     alpha: Annotated[float, Field(gt=0, lt=1)]
     new_problems: bool = False
@@ -199,10 +196,10 @@ class SweepRecord(Part):
     best_of_n: dict[str, list[dict[str, Any]]] = {}
     asked: Asked | None = None
     plugins: list[Plugin] = []
-    asks: str = ""
-    contrasts: list[str] = []
-    evaluation: Evaluation | None = None
-    held_out: dict[str, int] = {}
+    asks: str
+    contrasts: list[str]
+    evaluation: Evaluation | None
+    held_out: dict[str, int]
     looks: list[Look] = []
     matching: dict[str, Matching] = {}
     designs: list[Design] = []
@@ -235,7 +232,7 @@ class SweepRecord(Part):
         return any(cell.origin is not None and "imported_from" in cell.origin for cell in self.cell_entries)
 
     def data_of(self, task: str) -> list[Source]:
-        """Where the held-out rows of a task came from; [] if they were generated, or older records do not say."""
+        """Where the held-out rows of a task came from; [] if they were generated, or imported."""
         return [row for row in self.data if (row.task, row.split) == (task, "test")]
 
     def n_held_out(self, task: str) -> int | None:
@@ -244,9 +241,8 @@ class SweepRecord(Part):
         return self.held_out.get(task, rows[-1] if rows else None)
 
     def compares_arms(self, metric: str) -> bool:
-        """Whether arms can be compared by a metric: as `evals.metrics` knew it when the sweep ran; in older records by
-        its name."""
-        return self.metrics[metric].compares_arms if metric in self.metrics else is_accuracy(metric)
+        """Whether arms can be compared by a metric, as `evals.metrics` knew it when the sweep ran."""
+        return metric in self.metrics and self.metrics[metric].compares_arms
 
     @cached_property
     def cells(self) -> list[CellRecord]:
@@ -258,7 +254,7 @@ class SweepRecord(Part):
 
     @cached_property
     def other_cells(self) -> list[CellRecord]:
-        """Cells of earlier versions of the question: listed, never mixed in."""
+        """Cells of what was asked here before: listed, never mixed in."""
         ours = {cell.dir for cell in self.cell_entries}
         folder = self.path / "cells"
         paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
@@ -299,13 +295,10 @@ class SweepRecord(Part):
 
     def record_look(self, verdicts: Mapping[str, str]) -> None:
         """Write down that these verdicts, by arm, are shown, unless they are of an unfinished plan, of the same data as
-        before, or of too few seeds for any test.
-
-        Records of earlier versions do not name their question, so that looks at them cannot be counted.
-        """
+        before, or of too few seeds for any test."""
         now = read_sweep(self.path)
         is_known = any(look.is_same(self.look) for look in now.looks)
-        if self.asks and self.is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
+        if self.is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
             look = self.look.model_copy(update={"verdicts": {**verdicts}})
             now.model_copy(update={"looks": [*now.looks, look]}).write()
 
@@ -356,30 +349,19 @@ def reading_around_damage(sweep: SweepRecord, read: Callable[[SweepRecord], Read
 
 
 def read_sweep(path: Path) -> SweepRecord:
-    """The sweep in a folder. FileNotFoundError if it was never run, DamagedRecordError if it cannot be read."""
+    """Return the sweep in a folder.
+
+    Raises FileNotFoundError if it was never run, DamagedRecordError if it cannot be read, and as `require_schema`.
+    """
     file = path / "sweep.json"
-    raw = read_json(file)
-    if not isinstance(raw, dict):
+    document = read_json(file)
+    if not isinstance(document, dict):
         raise _damaged(file, "it holds no question")
-    schema = raw.get("schema", 1)
-    if not isinstance(schema, int):
-        raise _damaged(file, "its schema is not a number")
-    if schema > SCHEMA:
-        raise DamagedRecordError(
-            f"{file}: was written by a newer version of bench (records of schema {schema}, this one reads up to "
-            f"{SCHEMA}). Use that version."
-        )
-    document = _from_schema_1(raw) if schema == 1 else raw
+    require_schema(file, document)
     try:
         # As JSON, in which a whole number stands for a real one.
         sweep = SweepRecord.model_validate_json(json.dumps(document | {"path": str(path)}))
     except ValidationError as error:
-        lacking = sorted(".".join(map(str, fault["loc"])) for fault in error.errors() if fault["type"] == "missing")
-        if lacking and schema == 1:
-            raise DamagedRecordError(
-                f"{file}: lacks {', '.join(lacking)}; an older version of bench wrote it. `bench run` writes it anew "
-                "and trains no finished cell again."
-            ) from None
         faults = [
             f"{'.'.join(map(str, fault['loc'])) or 'the question'}: {fault['msg'].removeprefix('Value error, ')}"
             for fault in error.errors()
@@ -393,9 +375,3 @@ def read_sweep(path: Path) -> SweepRecord:
 
 def _damaged(file: Path, fault: str) -> DamagedRecordError:
     return DamagedRecordError(f"{file}: is damaged: {fault}. `bench run` writes it anew.")
-
-
-def _from_schema_1(raw: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1: `search` says whether it is a search, and what was not asked for may be null."""
-    document = {key: value for key, value in raw.items() if value is not None or key == "budget_tokens"}
-    return {"ablate": [], **document, "kind": "search" if raw.get("search") else "sweep"}

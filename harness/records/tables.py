@@ -45,8 +45,7 @@ def read_parquet(
     path: Path, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
 ) -> pyarrow.Table:
     """The rows of a file, or those that `where` keeps. columns: to read, those of them that were recorded; all by
-    default. Raises DamagedRecordError, also where a page that is read is not what was written, if it has a checksum;
-    those of earlier versions have none."""
+    default. Raises DamagedRecordError, also where a page that has a checksum is not what was written."""
     import pyarrow.parquet
 
     with naming_damage(path), pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:

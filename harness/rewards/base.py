@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
 from evals.grading import Verdict
 from evals.tasks.base import Problem
 from evals.tasks.environment import Turn
 from harness.plugins import Kind
+from harness.settings import Settings
 
 if TYPE_CHECKING:
     from algorithms.objective import Credit, Overlong
@@ -69,11 +68,9 @@ class RewardContext:
     task: Task
 
 
-class RewardPart(BaseModel):
+class RewardPart(Settings):
     """A part of the reward. The fields of a subclass are its options, each a knob `reward.<section>.<field>`; an
     instance holds their values. Give each a default, bounds and a description: pydantic's `Field`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     name: ClassVar[str] = ""
     """The knob `reward.parts.<name>` is its weight."""

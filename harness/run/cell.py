@@ -167,7 +167,7 @@ class CellRun:
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
         """Why an intact checkpoint cannot be resumed from; None if it can."""
-        if checkpoint.epoch is not None and self._cell.superseded()(checkpoint.epoch, checkpoint.step):
+        if self._cell.superseded()(checkpoint.epoch, checkpoint.step):
             return f"the checkpoint of step {checkpoint.step} is from a start whose steps a later start repeated"
         shortfall = self._cell.shortfall(checkpoint.records)
         return shortfall or missing_past_weights(self._cell.checkpoints, checkpoint.progress)
@@ -181,9 +181,7 @@ class CellRun:
                 "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
         self._step = checkpoint.step
-        # Earlier versions did not count what no budget of theirs could name.
-        counted = {name: checkpoint.progress.get(name, 0) for name in ("teacher_tokens", "trained_tokens")}
-        self._spent = Spent(checkpoint.generated_tokens, **counted)
+        self._spent = Spent(**{name: checkpoint.progress[name] for name in asdict(self._spent)})
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:

@@ -111,14 +111,12 @@ class EncodedPairs:
 
     def batch(self, pairs: Sequence[int]) -> PairBatch:
         """These pairs, in that order."""
-        reference, rejected_reference = self.ref_chosen_logps, self.ref_rejected_logps
-        return PairBatch(
-            chosen=self._sequences(self.chosen, pairs),
-            rejected=self._sequences(self.rejected, pairs),
-            groups=self.groups[list(pairs)],
-            ref_chosen_logps=None if reference is None else reference.padded(pairs),
-            ref_rejected_logps=None if rejected_reference is None else rejected_reference.padded(pairs),
-        )
+        logps = None
+        if self.ref_chosen_logps is not None and self.ref_rejected_logps is not None:
+            sides = (self.ref_chosen_logps, self.ref_rejected_logps)
+            logps = pad_sequence([side[pair] for side in sides for pair in pairs], batch_first=True)
+        chosen, rejected = (self._sequences(side, pairs) for side in (self.chosen, self.rejected))
+        return PairBatch(chosen, rejected, self.groups[list(pairs)], logps)
 
     def _sequences(self, side: Ragged, pairs: Sequence[int]) -> Sequences:
         return Sequences(
@@ -131,7 +129,7 @@ def save_pairs(path: Path, pairs: EncodedPairs, provenance: dict[str, Any]) -> N
     tensors = dict(_tensors(pairs))
     header = {"counts": asdict(pairs.counts), "provenance": provenance, "digest": weights_digest(tensors)}
     content = save(tensors, {"pairs": json.dumps(header, ensure_ascii=False)})
-    write_atomic(path, lambda aside: _write_bytes(aside, content))
+    write_atomic(path, lambda aside: aside.write_bytes(content))
 
 
 def load_pairs(path: Path) -> EncodedPairs:
@@ -170,7 +168,3 @@ def _from_tensors(tensors: dict[str, Tensor], counts: PairCounts) -> EncodedPair
         ref_chosen_logps=Ragged(tensors["chosen.ref_logps"], chosen.lengths),
         ref_rejected_logps=Ragged(tensors["rejected.ref_logps"], rejected.lengths),
     )
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)

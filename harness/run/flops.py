@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Spent:
-    """Tokens of all steps so far, each as in `harness.run.learning.base.StepOutcome`."""
+    """Tokens of all steps so far, each as in `harness.training.update_report.StepReport`."""
 
     generated_tokens: int = 0
     teacher_tokens: int = 0

@@ -18,6 +18,7 @@ from harness.run.encoded_pairs import load_pairs
 from harness.run.learning.pairs import pair_up
 from harness.run.learning.rewards import Rollouts
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order, read_correct_counts, training_prompts
+from harness.training.preference_update import PairBatch
 from harness.training.sequences import Sequences
 
 Row = dict[str, Any]
@@ -74,8 +75,7 @@ def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageMode
 def _of_set(spec: RunSpec, pairs: DatasetPairs, path: Path) -> Iterator[list[Row]]:
     encoded = load_pairs(path)
     for step in range(1, spec.train.steps + 1):
-        batch = encoded.batch(encoded.of_step(step, pairs.pairs_per_step, spec.seed))
-        yield _rows(step, 0, batch.chosen, batch.rejected)
+        yield _rows(step, 0, encoded.batch(encoded.of_step(step, pairs.pairs_per_step, spec.seed)))
 
 
 def _drawn(spec: RunSpec, pairs: PolicyPairs, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[Row]]:
@@ -85,17 +85,17 @@ def _drawn(spec: RunSpec, pairs: PolicyPairs, inputs: Mapping[str, Path], start:
     for step in range(1, spec.train.steps + 1):
         batch = rollouts.gather(step, (step - 1) / spec.train.steps, order, limit.tokens)
         generated_tokens += batch.generated_tokens
-        paired = pair_up(batch, pairs, spec.seed, step)
-        if not len(paired.chosen):
+        paired, _ = pair_up(batch, pairs, spec.seed, step)
+        if not len(paired):
             raise RefusedError(
                 f"step {step} has no pair: for each prompt, all completions earned the same reward. Raise "
                 "rollout.prompts_per_step or rollout.samples_per_prompt, or let bench train, which goes on without."
             )
-        yield _rows(step, generated_tokens, batch.sequences.rows(paired.chosen), batch.sequences.rows(paired.rejected))
+        yield _rows(step, generated_tokens, PairBatch.of_rows(batch.sequences, batch.groups, paired))
 
 
-def _rows(step: int, generated_tokens: int, chosen: Sequences, rejected: Sequences) -> list[Row]:
-    sides = zip(chosen.prompts, _completions(chosen), _completions(rejected), strict=True)
+def _rows(step: int, generated_tokens: int, pairs: PairBatch) -> list[Row]:
+    sides = zip(pairs.chosen.prompts, _completions(pairs.chosen), _completions(pairs.rejected), strict=True)
     about = {"step": step, "generated_tokens": generated_tokens}
     return [{**about, "prompt": list(prompt), "chosen": better, "rejected": worse} for prompt, better, worse in sides]
 

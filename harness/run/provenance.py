@@ -54,7 +54,7 @@ def differences_from_now(provenances: Iterable[Mapping[str, Any]]) -> dict[str, 
 
 
 def _by_name(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """Values as text, those of packages by their names; none for what older records did not keep."""
+    """Return values as text, those of packages by their names; imported cells have none."""
     of_packages = provenance.get("packages", {})
     known = {name: provenance[name] for name in ("commit", "python", "platform", "processor") if name in provenance}
     return {name: "none" if value is None else str(value) for name, value in {**known, **of_packages}.items()}

@@ -193,11 +193,7 @@ def _keep(path: Path, content: bytes) -> None:
     if path.exists() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, lambda aside: _write(aside, content))
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+    write_atomic(path, lambda aside: aside.write_bytes(content))
 
 
 def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord]) -> SweepRecord:

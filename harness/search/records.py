@@ -11,7 +11,8 @@ from harness.plan import Plan
 from harness.plan.search_plan import DEFAULT
 from harness.records import CellRecord
 from harness.records.files import write_json
-from harness.records.study import STUDY, STUDY_SCHEMA
+from harness.records.schema import SCHEMA
+from harness.records.study import STUDY
 from harness.search.study import SearchStudy, earlier_document
 from harness.search.trials import final_values, importances, spent_on
 
@@ -35,7 +36,7 @@ def write_study(
     shares, refused = importances(study) if with_importances else ([], "the search goes on")
     earlier = earlier_document(path)
     document = {
-        "schema": STUDY_SCHEMA,
+        "schema": SCHEMA,
         "study_id": study.id,
         "sweep": study.plan.sweep.name,
         "question": study.plan.sweep.question,

@@ -93,7 +93,7 @@ class CellView:
         timing.jsonl that says when it was there, which is written next."""
         cell = self.cell
         steps, scores, timing = cell.read_steps(), cell.read_scores(), cell.read_timing()
-        ends = {key: round(1000 * end_s) for key, end_s in cell.read_ends(start_ms / 1000).items()}
+        ends = {key: round(1000 * end_s) for key, end_s in cell.read_ends().items()}
         begins_ms = [round(1000 * begin_s) for begin_s in cell.read_begins()] or [start_ms]
         first_ms, last_ms = begins_ms[0], begins_ms[-1]
         timed = [(row["step"], "eval_s" in row) for row in timing]
@@ -191,7 +191,7 @@ def ended_ms(cell: CellRecord) -> int | None:
     """When the last recorded step or evaluation of a cell ended, in Unix milliseconds; without one, when its state was
     written. None before that."""
     last_s = cell.read_begins()[-1:] if cell.evaluation is not None else []
-    ends_s = [*cell.read_ends(began_ms(cell) / 1000).values(), *last_s]
+    ends_s = [*cell.read_ends().values(), *last_s]
     return round(1000 * max(ends_s)) if ends_s else modified_ms(cell.evaluation_folder / "status.json")
 
 
@@ -215,9 +215,8 @@ def _extents(tags: Mapping[str, str], tag: str) -> dict[str, _Extent]:
 
 
 def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: bool) -> bool:
-    """Whether what is mirrored is no longer recorded, or was mirrored by an earlier version. Rows that a resume cut off
-    may yet grow back as they were. So may rows that were on their way as we were killed, but at another time: MLflow
-    would take them for other points."""
+    """Whether what is mirrored is no longer recorded. Rows that a resume cut off may yet grow back as they were. So may
+    rows that were on their way as we were killed, but at another time: MLflow would take them for other points."""
     mirrored = _extents(run.tags, _MIRRORED_TAG)
     is_other = any(
         record.is_reproducible
@@ -232,8 +231,7 @@ def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: boo
         if extent.n_rows
         for sent in [rows[name][mirrored[name].n_rows : extent.n_rows]]
     )
-    is_of_earlier_version = _MIRRORED_TAG in run.tags and _SENDING_TAG not in run.tags
-    return is_other or is_sent_otherwise or is_of_earlier_version
+    return is_other or is_sent_otherwise
 
 
 def _texts(rows: Sequence[Row]) -> list[str]:

@@ -79,8 +79,6 @@ from harness.tracking.run import MirroredRun
 
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
-# An arm that differs in one of these does not start from the model whose evaluation the sweep records.
-_BEFORE_TRAINING = ("model.", "eval.")
 _STAND_TAG = "bench.stand"
 """On the parent run: the stand of the records when all of them were mirrored."""
 
@@ -184,15 +182,13 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     n_points = 0
     statuses = {cell.path: cell.read_status() for cell in sweep.cells}
     trials = {name: trial for trial in study.trials for name in trial.cells} if study is not None else {}
-    # Earlier versions recorded that of the first arm's start only.
-    start_is_known = bool(sweep.base_scores_by_arm) or _start_alike(sweep)
     session.damaged = []
 
     create = partial(_create_child, session)
     for cell in sweep.cells:
         name, status = cell.path.name, statuses[cell.path]
         tags = trial_tags(trials[name]) if name in trials else {}
-        base_scores = sweep.base_scores_of(cell.arm) if start_is_known else []
+        base_scores = [] if sweep.checkpoint is not None else sweep.base_scores_of(cell.arm)
         now = (status, fingerprint(cell), tags, len(base_scores))
         if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
             continue
@@ -213,17 +209,11 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     cells_of_ended = {name for trial in ended for name in trial.cells}
     present = {_counts_as(status["state"], path.name in cells_of_ended) for path, status in statuses.items()}
     present |= {"FINISHED" for trial in ended if not trial.cells}
-    status = min(present, key=_PARENT_STATUS.index, default=session.parent.status)  # a search begins without trials
-    if status != session.parent.status:
+    first = min(present, key=_PARENT_STATUS.index, default=session.parent.status)  # a search begins without trials
+    if first != session.parent.status:
         ends_ms = [end_ms for cell in sweep.cells if (end_ms := ended_ms(cell))]
-        session.parent.set_status(status, max(ends_ms, default=None))
+        session.parent.set_status(first, max(ends_ms, default=None))
     return n_points
-
-
-def _start_alike(sweep: SweepRecord) -> bool:
-    """Whether all cells train the one model whose evaluation the sweep records."""
-    differ = {*sweep.ablate, *(knob for knobs in sweep.varied.values() for knob in knobs)}
-    return sweep.checkpoint is None and not any(f"{knob}.".startswith(_BEFORE_TRAINING) for knob in differ)
 
 
 def _counts_as(state: str, trial_has_ended: bool) -> str:

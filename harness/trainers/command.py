@@ -5,16 +5,17 @@ from __future__ import annotations
 import shlex
 import string
 import sys
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from harness import plugins
-from harness.config.knobs import descriptions
-from harness.config.section import Listed
+from harness.config.knobs import spec_knobs
 from harness.config.trainer import OutsideTrainer, is_open
 from harness.errors import RefusedError, UnknownNameError, nearest, shown
 from harness.plugins import UserModule
+from harness.settings import Listed
+from harness.settings.marks import NOT_HASHED, REFERS
 from harness.trainers.contract import VERSION
 
 FIELDS = {
@@ -33,16 +34,16 @@ class CommandTrainer(OutsideTrainer):
     """
 
     type: Literal["command"] = "command"
-    run: str = Field(
+    run: Annotated[str, REFERS] = Field(
         description='the command line, e.g. "python train.py --config {config}"; no shell reads it, and {output}, '
         "{seed} and {python} can be filled in too"
     )
-    files: Listed[str] = Field(
+    files: Annotated[Listed[str], REFERS] = Field(
         (),
         description="its files, relative to the sweep file; with what they import from below their folders they are "
         "hashed and copied",
     )
-    uses: Listed[str] = Field(
+    uses: Annotated[Listed[str], NOT_HASHED] = Field(
         (), description="knobs, or sections, of bench that it reads from its config file; it gets no others"
     )
     contract: int = Field(VERSION, ge=1, description="the version of the contract that it is written for")
@@ -72,8 +73,8 @@ class CommandTrainer(OutsideTrainer):
     @classmethod
     def _uses_are_knobs(cls, uses: tuple[str, ...]) -> tuple[str, ...]:
         for entry in uses:
-            if not any(f"{knob}.".startswith(f"{entry}.") for knob in descriptions()) and not is_open(entry):
-                raise UnknownNameError("knob", entry, descriptions(), "bench ls knobs")
+            if not any(f"{knob}.".startswith(f"{entry}.") for knob in spec_knobs()) and not is_open(entry):
+                raise UnknownNameError("knob", entry, spec_knobs(), "bench ls knobs")
         return uses
 
     @field_validator("contract")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
-from harness.config.section import Section
+from harness.settings import Settings
 
 VERSION = 1
 CONFIG_FILE, PROMPTS_FILE, PAIRS_FILE, METRICS_FILE, ROLLOUTS_FILE = (
@@ -23,7 +23,7 @@ STEP, CHECKPOINT = "step", "checkpoint"
 GENERATED, TRAINED = "generated_tokens", "trained_tokens"
 
 
-class Done(Section):
+class Done(Settings):
     """The steps and tokens up to the checkpoint to resume from; zeros at the start."""
 
     step: int = Field(ge=0)
@@ -31,7 +31,7 @@ class Done(Section):
     trained_tokens: int = Field(ge=0)
 
 
-class Budget(Section):
+class Budget(Settings):
     """The program ends with the step in which the first of these is reached."""
 
     steps: int = Field(ge=1, description="optimiser steps, or rollout batches: a step is a row of metrics.jsonl")
@@ -39,7 +39,7 @@ class Budget(Section):
     trained_tokens: int | None = Field(None, ge=1, description="completion tokens learned from; null = no limit")
 
 
-class ProgramConfig(Section):
+class ProgramConfig(Settings):
     """The config file."""
 
     contract: int = Field(VERSION, description="the version of this contract")

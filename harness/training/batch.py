@@ -50,7 +50,7 @@ class Batch:
     """N completions, as far as the step has got with them: each stage returns the batch with more of its fields
     filled."""
 
-    # Filled when the completions are drawn (harness.run.learning.rewards).
+    # Filled when the completions are drawn (harness.run.learning.writers).
     sequences: Sequences
     sampler_logps: Tensor
     """[N, T] log-probs that the sampler reported."""
@@ -164,40 +164,32 @@ class Batch:
         """The rewarded rounds of one step as one batch. Their groups must have different numbers."""
         if len(batches) == 1:
             return batches[0]
-        longest = max(batch.sampler_logps.shape[1] for batch in batches)
+        columns = {own.name: _joined([getattr(batch, own.name) for batch in batches]) for own in fields(cls)}
+        # NaN: no step ends in padding.
+        columns["token_rewards"] = _joined([batch.token_rewards for batch in batches], padding=torch.nan)
+        limit, rounds = batches[0].max_completion_tokens, len(batches) - 1
+        return cls(**columns | {"max_completion_tokens": limit, "refill_rounds": rounds})
 
-        def cat(tensors: Sequence[Tensor], fill: float = 0) -> Tensor:
-            return torch.cat([pad(one, (0, longest - one.shape[1]), value=fill) for one in tensors])
 
-        at_steps = [batch.token_rewards for batch in batches if batch.token_rewards is not None]
-        rewarded = [batch.rewarded_tokens for batch in batches if batch.rewarded_tokens is not None]
-        answers = [batch.answers for batch in batches if batch.answers is not None]
-        return replace(
-            batches[0],
-            sequences=Sequences.joined([batch.sequences for batch in batches]),
-            sampler_logps=cat([batch.sampler_logps for batch in batches]),
-            truncated=torch.cat([batch.truncated for batch in batches]),
-            groups=torch.cat([batch.groups for batch in batches]),
-            problems=[problem for batch in batches for problem in batch.problems],
-            turns=[turns for batch in batches for turns in batch.turns],
-            origins=[origin for batch in batches for origin in batch.origins],
-            teacher_prompts=[prompt for batch in batches for prompt in batch.teacher_prompts],
-            cost=sum((batch.cost for batch in batches), GenerationCost()),
-            rollout_s=sum(batch.rollout_s for batch in batches),
-            attempts=[attempt for batch in batches for attempt in batch.attempts],
-            rewards=torch.cat([batch.rewards for batch in batches]),
-            reward_columns={
-                name: [value for batch in batches for value in batch.reward_columns[name]]
-                for name in batches[0].reward_columns
-            },
-            # NaN: no step ends in padding.
-            token_rewards=cat(at_steps, fill=torch.nan) if at_steps else None,
-            rewarded_tokens=torch.cat(rewarded) if rewarded else None,
-            answers=GoldAnswers.joined(answers) if answers else None,
-            correct=torch.cat([batch.correct for batch in batches]),
-            reward_s=sum(batch.reward_s for batch in batches),
-            refill_rounds=len(batches) - 1,
-        )
+def _joined(values: Sequence[Any], padding: float = 0) -> Any:
+    """The rows of a field's values, one after another; the sum of a field that has none, such as the time it took."""
+    first = values[0]
+    if first is None or first is UNFILLED:
+        return first
+    if isinstance(first, Tensor):
+        if first.ndim > 1:
+            longest = max(value.shape[1] for value in values)
+            values = [pad(value, (0, longest - value.shape[1]), value=padding) for value in values]
+        return torch.cat(list(values))
+    if isinstance(first, Sequences | GoldAnswers):
+        return type(first).joined(values)
+    if isinstance(first, Scores):
+        return Scores(*(_joined([getattr(value, own.name) for value in values]) for own in fields(Scores)))
+    if isinstance(first, Mapping):
+        return {name: _joined([value[name] for value in values]) for name in first}
+    if isinstance(first, Sequence):
+        return [one for value in values for one in value]
+    return sum(values[1:], first)
 
 
 def _rows(value: Any, chosen: Tensor) -> Any:

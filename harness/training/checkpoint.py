@@ -1,7 +1,6 @@
 """Checkpoints: weights as safetensors, the rest of the trainer beside them. Written aside, checksummed, renamed.
 
-That of step 0 holds neither: it refers to the model that the cell starts with. From a GPU everything passes through a
-pinned buffer, so that nothing is copied on the GPU, which may be full.
+That of step 0 holds neither: it refers to the model that the cell starts with.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 import xxhash
@@ -23,23 +22,24 @@ from torch import Tensor, nn
 from harness.records.counted import Counted
 from harness.records.fence import remove
 from harness.records.files import DamagedRecordError, read_object, write_folder, write_json
-from harness.training.optimizer import PACKED_ALIGNMENT_BYTES, with_tensors
 from harness.training.split import parts_of
-
-State = TypeVar("State")
+from harness.training.tensors import on_host
 
 KEPT = 2
-STAGING_BYTES = 2**28
-"""The pinned buffer that a GPU's tensors pass through."""
 FORMAT = 6
 """Raised when the format of checkpoints changes: a cell with older ones starts again, and gives the same numbers."""
-_OLDER_FORMATS = (3, 4, 5)
-"""These have checksums by blake2b, which takes ten times as long. In 3 and 4 the checkpoint of step 0 holds the weights
-too. Format 3 lacks the extents of the records and the digest of checkpoint.json."""
-_ALGORITHMS = {"blake2b": hashlib.blake2b, "xxh3_128": xxhash.xxh3_128}
 _PREFIX = "step-"
 _FILES = ("weights.safetensors", "trainer.pt")
-_FIELDS = {"format": int, "step": int, "generated_tokens": int, "progress": dict}
+_FIELDS = {
+    "format": int,
+    "is_start": bool,
+    "step": int,
+    "epoch": int,
+    "generated_tokens": int,
+    "progress": dict,
+    "records": dict,
+    "xxh3_128": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Checkpoint:
     checksums of past weights that are sampled from."""
     records: Counted = field(default_factory=dict)
     """How much of each of the cell's files it stands on; see `harness.records.cell.CellRecord.count`."""
-    epoch: int | None = None
-    """The number of the start that wrote it; None in those of earlier versions."""
+    epoch: int = 0
+    """The number of the start that wrote it."""
 
     @property
     def is_start(self) -> bool:
@@ -189,15 +189,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder. Raises UnusableCheckpointError if it cannot be used."""
     try:
         meta = _read_meta(path)
-        is_start = meta.get("is_start") is True
+        is_start = meta["is_start"]
         return Checkpoint(
             meta["step"],
             meta["generated_tokens"],
             {} if is_start else load_file(path / "weights.safetensors"),
             {} if is_start else torch.load(path / "trainer.pt", weights_only=True, map_location="cpu"),
             meta["progress"],
-            meta.get("records", {}),
-            meta.get("epoch"),
+            meta["records"],
+            meta["epoch"],
         )
     except UnusableCheckpointError:
         raise
@@ -211,16 +211,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def _read_meta(path: Path) -> dict[str, Any]:
     """checkpoint.json, after the checksums of all files."""
     meta = read_object(path / "checkpoint.json")
-    if isinstance(meta["format"], int) and meta["format"] not in (FORMAT, *_OLDER_FORMATS):
+    if isinstance(meta["format"], int) and meta["format"] != FORMAT:
         raise OtherFormatError(f"{path}: is of another version of bench (format {meta['format']})")
-    if meta["format"] != min(_OLDER_FORMATS) and meta.pop("digest") != _digest(meta):
+    if meta.pop("digest") != _digest(meta):
         raise _unusable(path, "the checksum of checkpoint.json differs")
-    algorithm = "xxh3_128" if meta["format"] == FORMAT else "blake2b"
-    for name, kind in (_FIELDS | {algorithm: dict}).items():
+    for name, kind in _FIELDS.items():
         if not isinstance(meta[name], kind):
             raise _unusable(path, f"checkpoint.json holds something else as {name!r}")
-    for name in () if meta.get("is_start") is True else _FILES:
-        if _checksum(path / name, algorithm) != meta[algorithm].get(name):
+    for name in () if meta["is_start"] else _FILES:
+        if _checksum(path / name) != meta["xxh3_128"].get(name):
             raise _unusable(path, f"the checksum of {name} differs")
     if meta["step"] != step_of(path):
         raise _unusable(path, f"it is of step {meta['step']}")
@@ -237,50 +236,6 @@ def _unusable(path: Path, fault: str) -> UnusableCheckpointError:
 def _digest(meta: Mapping[str, Any]) -> str:
     """That of checkpoint.json, itself left out."""
     return hashlib.blake2b(json.dumps(meta, sort_keys=True).encode(), digest_size=20).hexdigest()
-
-
-def on_host(state: State) -> State:
-    """The state, whose tensors may be on a GPU, with all of them on the host. The host waits once for as many bytes as
-    the pinned buffer holds.
-
-    state: tensors in dataclasses, dicts, lists and tuples.
-    """
-    staging: Tensor | None = None
-    waiting: list[tuple[Tensor, Tensor]] = []
-    end = 0
-
-    def drain() -> None:
-        nonlocal end
-        if waiting:
-            torch.cuda.synchronize()
-        for target, staged in waiting:
-            target.copy_(staged)
-        waiting.clear()
-        end = 0
-
-    def moved(tensor: Tensor) -> Tensor:
-        nonlocal staging, end
-        if tensor.device.type == "cpu":
-            return tensor
-        if staging is None:
-            staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
-        host = torch.empty(tensor.shape, dtype=tensor.dtype)
-        at_once = STAGING_BYTES // tensor.element_size()
-        pieces = (torch.split(flat, at_once) for flat in (host.view(-1), tensor.detach().reshape(-1)))
-        for target, piece in zip(*pieces, strict=True):
-            begin = -(-end // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES
-            if begin + target.nbytes > STAGING_BYTES:
-                drain()
-                begin = 0
-            end = begin + target.nbytes
-            staged = staging[begin:end].view(target.dtype)
-            staged.copy_(piece, non_blocking=True)
-            waiting.append((target, staged))
-        return host
-
-    on_the_host: State = with_tensors(state, moved)
-    drain()
-    return on_the_host
 
 
 def weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
@@ -333,6 +288,6 @@ class _Checked:
         self._file.flush()
 
 
-def _checksum(path: Path, algorithm: str) -> str:
+def _checksum(path: Path) -> str:
     with path.open("rb") as handle:
-        return hashlib.file_digest(handle, _ALGORITHMS[algorithm]).hexdigest()
+        return hashlib.file_digest(handle, xxhash.xxh3_128).hexdigest()

@@ -62,7 +62,7 @@ def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) ->
     template = get_template(recipe.template)
     task = _task_of(recipe)
     if task is not None and task.environment is not None:
-        problems = _in_turn(task.split("train").load(), recipe.seed)
+        problems = in_turn(task.split("train").load(), recipe.seed)
         shown = (_played(model, template, task.environment, problem) for problem in problems)
     else:
         numbered = enumerate(demonstrations(recipe), start=1)
@@ -135,10 +135,10 @@ def demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
 
         yield from arithmetic.demonstrations(recipe.seed)
         return
-    yield from _in_turn(_rows(recipe), recipe.seed)
+    yield from in_turn(_rows(recipe), recipe.seed)
 
 
-def _in_turn(rows: Sequence[Row], seed: int) -> Iterator[Row]:
+def in_turn(rows: Sequence[Row], seed: int) -> Iterator[Row]:
     """Endless, in a new order each epoch."""
     for epoch in itertools.count():
         for index in permutation(len(rows), random_key(seed, "shuffle", step=epoch)):

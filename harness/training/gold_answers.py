@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from evals.grading.answer_form import ANSWER_FORMS, AnswerForm
 from evals.prompts import get_template
@@ -28,7 +27,7 @@ from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.rewards import Attempt
 from harness.rewards.parts.verifier_free import Jepo, VrCli, gold_columns, perplexity_improvement
 from harness.training.prefix_attention import shares_prompts
-from harness.training.sequences import Part, PassTokens, Sequences, score_completions, score_hidden
+from harness.training.sequences import PassTokens, Scorer, Sequences, score_completions
 
 if TYPE_CHECKING:
     from harness.training.batch import Batch
@@ -53,25 +52,17 @@ class GoldAnswers:
         return cls(Sequences.joined([one.sequences for one in parts]), torch.cat([one.weights for one in parts]))
 
     def add_gradient(
-        self,
-        policy: PreTrainedModel,
-        rows: Tensor,
-        divisors: Tensor,
-        spec: RunSpec,
-        pad_token_id: int,
-        budget_tokens: int,
-        backward: Callable[[Tensor, PassTokens], None],
+        self, scorer: Scorer, rows: Tensor, divisors: Tensor, backward: Callable[[Tensor, PassTokens], None]
     ) -> Tensor:
-        """Pass the loss of some rows (int64 indices) to `backward`, and return it: the negative sum over rows of weight
-        / divisor times log-likelihood; divisors [len(rows)] float. Log-probs are at rollout.temperature."""
+        """Pass the policy's loss of some rows (int64 indices) to `backward`, and return it: the negative sum over rows
+        of weight / divisor times log-likelihood; divisors [len(rows)] float."""
         factors = torch.zeros_like(self.weights)
         factors[rows] = self.weights[rows] / divisors
-        shared = shares_prompts(policy.get_decoder())
+        shared = shares_prompts(scorer.policy.get_decoder())
         losses = []
-        for micro in self.sequences.micro_batches(rows, budget_tokens, shared):
-            part = Part.of([policy], self.sequences, micro, pad_token_id, factors=factors)
-            hidden = part.hidden(policy)
-            logps, _ = score_hidden(policy, hidden, part, spec.rollout.temperature, spec.train.logits_chunk_tokens)
+        for micro in self.sequences.micro_batches(rows, scorer.budget.tokens, shared):
+            part = scorer.part(self.sequences, micro, factors=factors)
+            logps, _ = scorer.score(part, part.hidden(scorer.policy))
             loss = -(part.rows["factors"] * logps.sum(1)).sum()
             backward(loss, self.sequences.pass_tokens(micro, shared))
             losses.append(loss.detach())

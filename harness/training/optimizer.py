@@ -1,5 +1,4 @@
-"""How a batch becomes optimiser steps: mini-batches, passes that fit the memory and reach the device in one copy,
-and the optimiser.
+"""How a batch becomes optimiser steps: mini-batches, passes that fit the memory, and the optimiser.
 
 The optimiser moves named groups of weights, each clipped by itself, at the run's learning rate. Weights of less than
 float32 have float32 masters, which are what is optimised: most steps of a weight are smaller than half the distance to
@@ -11,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -27,7 +25,6 @@ from harness.training.split import is_master, part_like
 from harness.training.torch_optimizers import torch_optimizers
 
 T = TypeVar("T")
-V = TypeVar("V")
 
 
 class DivergedError(Exception):
@@ -158,10 +155,6 @@ def summed(losses: Sequence[Tensor]) -> float:
     return float(sum(torch.stack([loss.detach() for loss in losses]).tolist())) if losses else 0.0
 
 
-WARM_UP_FRAC = 0.05
-LOWEST_FRAC = 0.02
-
-
 def schedule(step: int, train: TrainSpec) -> float:
     """The learning rate's factor at batch `step` (from 1): linear warm-up, then the named decay to 0 at the end."""
     if step <= train.warmup_steps:
@@ -172,13 +165,6 @@ def schedule(step: int, train: TrainSpec) -> float:
         "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
     }
     return decays[train.lr_schedule]((step - 1 - train.warmup_steps) / max(1, train.steps - train.warmup_steps))
-
-
-def warm_up_and_decay(step: int, steps: int) -> float:
-    """The learning rate's factor at step `step` (from 1) of supervised training: warm-up over 5 % of the steps, times a
-    linear decay from the first step on that stops at 2 %."""
-    warm_up = min(1.0, step / max(1.0, WARM_UP_FRAC * steps))
-    return warm_up * max(LOWEST_FRAC, 1 - (step - 1) / steps)
 
 
 def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[Tensor]:
@@ -257,65 +243,6 @@ def grouped_micro_batches(
             batches[-1].append(row)
             held += completion_tokens[row]
     return [torch.tensor(batch) for batch in batches]
-
-
-PACKED_ALIGNMENT_BYTES = 16
-
-
-def on_device(value: V, device: torch.device) -> V:
-    """The value, whose tensors are on the host, with them on a device: in one copy of all of them, from pinned memory,
-    which the host does not wait for. On a CPU the value itself.
-
-    value: tensors in dataclasses, dicts, lists and tuples.
-    """
-    if device.type == "cpu":
-        return value
-    tensors: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
-        return tensor
-
-    with_tensors(value, note)
-    sizes = [-(-tensor.nbytes // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES for tensor in tensors]
-    ends = list(itertools.accumulate(sizes, initial=0))
-    packed = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
-    for tensor, part in zip(tensors, _parts(packed, tensors, ends), strict=True):
-        part.copy_(tensor)
-    sent = iter(_parts(packed.to(device, non_blocking=True), tensors, ends))
-    moved: V = with_tensors(value, lambda tensor: next(sent))
-    return moved
-
-
-def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of one dtype and one device, on the host: in one copy, for which it waits."""
-    if not tensors or tensors[0].device.type == "cpu":
-        return list(tensors)
-    flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
-    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
-
-
-def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> list[Tensor]:
-    """Views of packed bytes, each of the shape and dtype of a tensor."""
-    return [
-        packed[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        for tensor, start in zip(tensors, ends[:-1], strict=True)
-    ]
-
-
-def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The value with each tensor in it changed, in a fixed order."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: with_tensors(one, change) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = (with_tensors(one, change) for one in value)
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{own.name: with_tensors(getattr(value, own.name), change) for own in fields(value)})
-    return value
 
 
 class TokenBudget:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ from harness.records.files import DamagedRecordError, write_atomic
 from harness.training.checkpoint import (
     checkpoint_folders,
     load_trained_weights,
-    on_host,
     step_of,
     trained_weights,
     weights_as_bytes,
 )
 from harness.training.reference import frozen_copy
+from harness.training.tensors import on_host
 
 PROGRESS = "past_weights"
 """The key of their checksums in a checkpoint's progress."""
@@ -67,7 +66,7 @@ class PastWeights:
         content = weights_as_bytes(on_host(trained_weights(model)))
         path = self._path(step)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, partial(_fill, content))
+        write_atomic(path, lambda aside: aside.write_bytes(content))
         self._checksums[step] = hashlib.blake2b(content).hexdigest()
         resumable = [step_of(folder) for folder in checkpoint_folders(path.parents[1]) if step_of(folder) <= step]
         needed = {one for after in (*resumable, step) for one in self._needed_after(after)}
@@ -104,10 +103,6 @@ def missing_past_weights(checkpoints: Path, progress: Mapping[str, Any]) -> str 
 def drop_past_weights(checkpoints: Path) -> None:
     """Remove what a cell that is done needs no more."""
     remove(checkpoints / _FOLDER)
-
-
-def _fill(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
 
 
 def _path_in(checkpoints: Path, step: int) -> Path:

@@ -32,17 +32,17 @@ from harness.config.run_spec import RunSpec
 from harness.processes import Processes, Share, by_all
 from harness.random_keys import random_key
 from harness.training.batch import Batch, ControlledCoefficients, pass_advantages, prepare
-from harness.training.optimizer import ClippedOptimizer, OptimizerStep, TokenBudget, mini_batches, summed
+from harness.training.optimizer import ClippedOptimizer, OptimizerStep, mini_batches, summed
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, Teacher, measure_start, start_metrics
-from harness.training.sequences import Part, Scorer, Scores, score_hidden
+from harness.training.sequences import Part, Scorer, Scores
 from harness.training.split import parts_of, split_for_training
 from harness.training.torch_optimizers import layer_matrices
 from harness.training.update_report import (
     GradientPasses,
     MicroLoss,
     StepLosses,
-    UpdateReport,
+    StepReport,
     batch_metrics,
     coefficient_metrics,
     everyones,
@@ -110,8 +110,7 @@ class PolicyUpdate:
         if objective.baseline == "critic":
             self.critic = Critic(self.model, objective.critic.trunk)
         self._acts_without_advantage = acts_without_advantage(objective)
-        self._budget = TokenBudget.of(self.spec)
-        self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id, self._budget)
+        self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id)
         self._reference = KlReference(objective.kl, self.model, self.initial)
         self._coefficients = ControlledCoefficients(objective)
         trunk, head = (None, None) if self.critic is None else (self.critic.trunk, self.critic.head)
@@ -139,7 +138,7 @@ class PolicyUpdate:
             "critic": {} if self.critic is None else self.critic.state_dict(),
             "reference": self._reference.state_dict(),
             "coefficients": self._coefficients.state_dict(),
-            "budget": self._budget.state_dict(),
+            "budget": self._scorer.budget.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -148,10 +147,10 @@ class PolicyUpdate:
             self.critic.load_state_dict(parts_of(self.critic, state["critic"]))
         self._reference.load_state_dict(state["reference"])
         self._coefficients.load_state_dict(state["coefficients"])
-        self._budget.load_state_dict(state["budget"])
+        self._scorer.budget.load_state_dict(state["budget"])
 
     @by_all
-    def run(self, batch: Batch, step: int) -> UpdateReport:
+    def run(self, batch: Batch, step: int) -> StepReport:
         """All optimiser steps on one filtered batch; `step` counts batches from 1.
 
         A batch that holds no row, because all were dropped, takes no optimiser step.
@@ -171,7 +170,7 @@ class PolicyUpdate:
         if waits:
             batch = replace(batch, answers=None)
         self._reference.begin(step, self.model)
-        report = UpdateReport(metrics={})
+        report = StepReport(metrics={})
 
         started_s = time.perf_counter()
         batch, coefficients = prepare(
@@ -183,7 +182,7 @@ class PolicyUpdate:
             self._scored_while_training,
             self._teacher,
         )
-        measured = measure_start(self.model, self.initial, batch.sequences, spec, self.pad_token_id, self._budget)
+        measured = measure_start(self._scorer, self.initial, batch.sequences)
         passes = []
         for epoch in range(spec.train.epochs):
             steps = mini_batches(batch.groups, spec, step, epoch)
@@ -213,15 +212,15 @@ class PolicyUpdate:
                 is_first = step == 1 and not taken
                 parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed, is_first)
                 taken.append(self.optimizer.step(summed([part.loss.value for part in parts])))
-                done.append(StepLosses(rows, everyones(parts)))
+                done.append((rows, everyones(parts)))
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
-        report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
+        report.micro_batch_tokens, report.notes = self._scorer.budget.tokens, self._scorer.budget.notes()
 
         report.teacher_tokens = self._tokens_taught(batch, done)
         report.metrics = {
             **({} if batch.answers is None else {"loss/answer": None}),
-            **loss_metrics(objective, spec.train, [part.loss for step_done in done for part in step_done.parts], taken),
+            **loss_metrics(objective, spec.train, [part.loss for _, parts in done for part in parts], taken),
             "learning_rate": learning_rates["policy"],
             **batch_metrics(batch, advantage, acting, weights),
             **coefficient_metrics(objective, coefficients),
@@ -241,7 +240,7 @@ class PolicyUpdate:
                 return int(batch.sequences.lengths.sum())
             case "loss":
                 acting = batch.loss_mask.any(1)
-                return sum(int(batch.sequences.lengths[step.rows[acting[step.rows]]].sum()) for step in done)
+                return sum(int(batch.sequences.lengths[rows[acting[rows]]].sum()) for rows, _ in done)
 
     def _acting(self, batch: Batch, advantage: Tensor) -> Tensor:
         """Bool [N]: the rows that can add to a gradient. The others are in the denominators all the same."""
@@ -284,7 +283,6 @@ class PolicyUpdate:
 
         is_first: no optimiser step was taken yet. Raises RefusedError as `policy_loss`.
         """
-        spec = self.spec
         acting = Share.of(rows[self._acting(batch, advantage)[rows]], batch.sequences.lengths)
         shared = shares_prompts(self.model.get_decoder())
         size = StepSize(len(rows), max(1, int(batch.loss_mask[rows].sum())), len(torch.unique(batch.groups[rows])))
@@ -300,19 +298,11 @@ class PolicyUpdate:
             "groups": batch.groups,
             "group_tokens": _group_tokens(batch.groups, batch.loss_mask),
         }
-        models = [self.model] if self.critic is None else self.critic.models(self.model)
 
         def micro_loss(micro: Tensor, micro_batches: int) -> tuple[Loss, tuple[Tensor, Tensor]]:
-            part = Part.of(models, batch.sequences, micro, self.pad_token_id, **given)
+            part = self._scorer.part(batch.sequences, micro, **given)
             hidden = part.hidden(self.model)
-            logps, entropy = score_hidden(
-                self.model,
-                hidden,
-                part,
-                spec.rollout.temperature,
-                spec.train.logits_chunk_tokens,
-                entropy_grad=coefficients.entropy > 0,
-            )
+            logps, entropy = self._scorer.score(part, hidden, entropy_grad=coefficients.entropy > 0)
             divergence = None
             if self._objective.distill.where == "loss" and self._teacher is not None:
                 divergence = self._teacher.divergence(batch.for_teacher, micro, self.model, part, hidden)
@@ -330,9 +320,7 @@ class PolicyUpdate:
             passed.backward(acting.counted(loss.value, micro), batch.sequences.pass_tokens(micro, shared))
             if batch.answers is not None:
                 divisors = row_divisors(self._objective.aggregation, tokens).cpu()
-                share = batch.answers.add_gradient(
-                    self.model, micro, divisors, spec, self.pad_token_id, self._budget.tokens, passed.backward
-                )
+                share = batch.answers.add_gradient(self._scorer, micro, divisors, passed.backward)
                 loss = loss.with_share("answer", share)
             return loss, (logps.detach(), entropy.detach())
 
@@ -346,7 +334,7 @@ class PolicyUpdate:
         def split(tokens: int) -> list[Tensor]:
             return acting.micro_batches(lambda own: batch.sequences.micro_batches(own, tokens, shared))
 
-        parts = self._budget.run(split, whole_step)
+        parts = self._scorer.budget.run(split, whole_step)
         if self._scored_while_training:
             acting.exchange_(batch.scores.logps, batch.scores.entropy)
         return parts

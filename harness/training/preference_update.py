@@ -28,7 +28,6 @@ from harness.processes import Processes, Share, by_all
 from harness.training.optimizer import (
     ClippedOptimizer,
     OptimizerStep,
-    TokenBudget,
     grouped_micro_batches,
     micro_batches,
     mini_batches,
@@ -36,10 +35,10 @@ from harness.training.optimizer import (
 )
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, start_metrics
-from harness.training.sequences import Part, Scorer, Scores, Sequences, rows_to_measure, score_hidden
+from harness.training.sequences import Scorer, Scores, Sequences, rows_to_measure
 from harness.training.split import split_for_training
 from harness.training.torch_optimizers import layer_matrices
-from harness.training.update_report import GradientPasses, UpdateReport, entropy_metrics, everyones, step_metrics
+from harness.training.update_report import GradientPasses, StepReport, entropy_metrics, everyones, step_metrics
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,14 @@ class PairBatch:
     rejected: Sequences
     groups: Tensor
     """[P] int64, equal for pairs of one prompt."""
-    ref_chosen_logps: Tensor | None = None
-    """Log-probs of the chosen tokens under the reference policy, shaped as `chosen.completions`; None: not known
-    yet."""
-    ref_rejected_logps: Tensor | None = None
-    """The same for the rejected tokens; None if the other is."""
+    ref_logps: Tensor | None = None
+    """The reference's log-probs, shaped as the completions of `sequences`; None: not known yet."""
+
+    @classmethod
+    def of_rows(cls, sequences: Sequences, groups: Tensor, pairs: Tensor) -> PairBatch:
+        """Pairs [P, 2] of rows (int64 indices), the better completion first; groups [N] of all rows."""
+        chosen, rejected = pairs.T
+        return cls(sequences.rows(chosen), sequences.rows(rejected), groups[chosen])
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -62,18 +64,7 @@ class PairBatch:
     @cached_property
     def sequences(self) -> Sequences:
         """Both sides as one batch of 2P rows, all chosen ones first."""
-        return Sequences(
-            [*self.chosen.prompts, *self.rejected.prompts],
-            _stacked(self.chosen.completions, self.rejected.completions),
-            torch.cat([self.chosen.lengths, self.rejected.lengths]),
-        )
-
-    @cached_property
-    def ref_logps(self) -> Tensor | None:
-        """The reference's log-probs, shaped as the completions of `sequences`; None where the batch brings none."""
-        if self.ref_chosen_logps is None or self.ref_rejected_logps is None:
-            return None
-        return _stacked(self.ref_chosen_logps, self.ref_rejected_logps)
+        return Sequences.joined([self.chosen, self.rejected])
 
     def rows(self, pairs: Tensor) -> Tensor:
         """The rows of `sequences` (int64 indices) of some pairs: their chosen sides, then their rejected ones."""
@@ -91,12 +82,6 @@ class PairBatch:
         widths = list(map(len, self.chosen.prompts))
         longer = torch.maximum(self.chosen.lengths, self.rejected.lengths).tolist()
         return micro_batches(pairs, widths, longer, budget_tokens // 2)
-
-
-def _stacked(first: Tensor, second: Tensor) -> Tensor:
-    """[P + Q, max(T, U)] of [P, T] and [Q, U], padded with 0 on the right."""
-    longest = max(first.shape[1], second.shape[1])
-    return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1])) for side in (first, second)])
 
 
 def zero_point(pairs: PairBatch, step_pairs: Tensor, scorer: Scorer, reference: PreTrainedModel | None) -> Tensor:
@@ -154,8 +139,7 @@ class PreferenceUpdate:
     optimizer: ClippedOptimizer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._budget = TokenBudget.of(self.spec)
-        self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id, self._budget)
+        self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id)
         split_for_training(self.spec.train, self.model, self.initial, self.reference)
         self.optimizer = ClippedOptimizer(
             self.spec.train, {"policy": self.model.parameters()}, layer_matrices(self.model)
@@ -164,14 +148,14 @@ class PreferenceUpdate:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a checkpoint needs besides the policy's weights and the reference's."""
-        return {"optimizer": self.optimizer.state_dict(), "budget": self._budget.state_dict()}
+        return {"optimizer": self.optimizer.state_dict(), "budget": self._scorer.budget.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
-        self._budget.load_state_dict(state["budget"])
+        self._scorer.budget.load_state_dict(state["budget"])
 
     @by_all
-    def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> UpdateReport:
+    def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> StepReport:
         """All optimiser steps on one batch of pairs; `step` counts batches from 1.
 
         A batch without pairs takes no optimiser step. drawn: the completions from which the pairs were chosen. The KL
@@ -182,7 +166,7 @@ class PreferenceUpdate:
         """
         spec = self.spec
         learning_rate = self.optimizer.begin(step)["policy"]
-        report = UpdateReport(metrics={})
+        report = StepReport(metrics={})
 
         started_s = time.perf_counter()
         sequences = pairs.sequences
@@ -190,7 +174,7 @@ class PreferenceUpdate:
         if not self._scored_while_training():
             self._scorer.fill(scores, sequences, torch.arange(len(sequences.lengths)))
         ref_logps = self._ref_logps(pairs)
-        measured = measure_start(self.model, self.initial, drawn or sequences, spec, self.pad_token_id, self._budget)
+        measured = measure_start(self._scorer, self.initial, drawn or sequences)
         measured_logps = scores.logps if drawn is None else self._logps_of_measured(drawn)
         report.logprob_s = time.perf_counter() - started_s
 
@@ -206,7 +190,7 @@ class PreferenceUpdate:
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
         report.trained_tokens = spec.train.epochs * int(sequences.lengths.sum())
-        report.micro_batch_tokens, report.notes = self._budget.tokens, self._budget.notes()
+        report.micro_batch_tokens, report.notes = self._scorer.budget.tokens, self._scorer.budget.notes()
 
         report.metrics = {
             **step_metrics(spec.train, taken),
@@ -263,14 +247,8 @@ class PreferenceUpdate:
 
         def micro_loss(micro: Tensor) -> tuple[PreferenceLoss, tuple[Tensor, tuple[Tensor, Tensor]]]:
             rows = pairs.rows(micro)
-            part = Part.of([self.model], sequences, rows, self.pad_token_id, ref_logp=ref_logps)
-            logps, entropy = score_hidden(
-                self.model,
-                part.hidden(self.model),
-                part,
-                spec.rollout.temperature,
-                spec.train.logits_chunk_tokens,
-            )
+            part = self._scorer.part(sequences, rows, ref_logp=ref_logps)
+            logps, entropy = self._scorer.score(part, part.hidden(self.model))
             chosen_logps, rejected_logps = logps.chunk(2)
             chosen_mask, rejected_mask = part.mask.chunk(2)
             ref_chosen, ref_rejected = (None, None) if ref_logps is None else part.rows["ref_logp"].chunk(2)
@@ -296,7 +274,10 @@ class PreferenceUpdate:
                 scores.put([scored for _, scored in done])
             return [loss for micro, (loss, _) in zip(micros, done, strict=True) if share.has(micro)]
 
-        parts = self._budget.run(lambda tokens: share.micro_batches(lambda own: micro_batches(own, tokens)), whole_step)
+        def split(tokens: int) -> list[Tensor]:
+            return share.micro_batches(lambda own: micro_batches(own, tokens))
+
+        parts = self._scorer.budget.run(split, whole_step)
         if self._scored_while_training():
             share.exchange_(*(side for scored in (scores.logps, scores.entropy) for side in scored.chunk(2)))
         return parts

@@ -30,7 +30,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.models.blocks import AttentionBlock, angles, attend_in_blocks, blocked_layers, window_of
-from harness.training.optimizer import on_device
+from harness.training.tensors import on_device
 
 BLOCK_FILL = 0.5
 """The shortest completion of a block is at least this share as long as its longest, which limits padding. A higher

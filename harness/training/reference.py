@@ -13,10 +13,8 @@ from transformers import PreTrainedModel
 from algorithms.distillation import DistillInLoss, DistillInReward
 from algorithms.kl import Kl
 from algorithms.rules import LOG_RATIO_LIMIT
-from harness.config.run_spec import RunSpec
 from harness.training.checkpoint import load_trained_weights, trained_weights
-from harness.training.optimizer import TokenBudget
-from harness.training.sequences import Part, Sequences, passes, rows_to_measure, score_completions
+from harness.training.sequences import Part, Scorer, Sequences, passes, rows_to_measure, score_completions
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_divergence, token_kl
 
 
@@ -62,19 +60,16 @@ class KlReference:
 
     def __init__(self, kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None) -> None:
         """model holds the starting weights; initial is a frozen copy of them, if there is one already."""
-        self._fixed: PreTrainedModel | None = None
+        self.policy: PreTrainedModel | None = None
+        """None if the KL needs no model of its own."""
         self._renewed: RenewedCopy | None = None
         if kl.where == "none" or kl.reference == "iteration_start":
             return
         if kl.reference == "initial":
-            self._fixed = initial or frozen_copy(model)
+            self.policy = initial or frozen_copy(model)
         else:
             self._renewed = RenewedCopy(model, kl.refresh_every_steps)
-
-    @property
-    def policy(self) -> PreTrainedModel | None:
-        """None if the KL needs no model of its own."""
-        return self._fixed if self._renewed is None else self._renewed.policy
+            self.policy = self._renewed.policy
 
     def begin(self, step: int, model: PreTrainedModel) -> None:
         """Called before each step (from 1) with the trained policy."""
@@ -153,46 +148,30 @@ def exact_kl(
 
 
 @torch.no_grad()
-def measure(
-    policy: PreTrainedModel,
-    reference: PreTrainedModel,
-    sequences: Sequences,
-    rows: Tensor,
-    temperature: float,
-    pad_token_id: int,
-    chunk_tokens: int,
-    budget: TokenBudget,
-) -> Measured:
+def measure(scorer: Scorer, reference: PreTrainedModel, sequences: Sequences, rows: Tensor) -> Measured:
     """The reference's log-probs of the rows' tokens and the exact KL(policy || reference) where they were drawn."""
+    spec = scorer.spec
+    temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
     chosen = torch.zeros(len(sequences.lengths), dtype=torch.bool)
     chosen[rows] = True
     mask = sequences.mask & chosen[:, None]
     logps, kl = torch.zeros(mask.shape), torch.zeros(mask.shape)
 
     def score(micro: Tensor) -> None:
-        scored, _ = score_completions(reference, sequences, micro, temperature, pad_token_id, chunk_tokens)
+        asked = (sequences, micro, temperature, scorer.pad_token_id, chunk_tokens)
+        scored, _ = score_completions(reference, *asked)
         logps[micro, : scored.shape[1]] = scored.cpu()
-        exact = exact_kl(policy, reference, sequences, micro, temperature, pad_token_id, chunk_tokens)
+        exact = exact_kl(scorer.policy, reference, *asked)
         kl[micro, : exact.shape[1]] = exact.cpu()
 
-    passes(budget, policy, sequences, rows, score).exchange_(logps, kl)
+    passes(scorer.budget, scorer.policy, sequences, rows, score).exchange_(logps, kl)
     return Measured(mask, logps[mask], kl[mask])
 
 
-def measure_start(
-    policy: PreTrainedModel,
-    initial: PreTrainedModel | None,
-    sequences: Sequences,
-    spec: RunSpec,
-    pad_token_id: int,
-    budget: TokenBudget,
-) -> Measured | None:
+def measure_start(scorer: Scorer, initial: PreTrainedModel | None, sequences: Sequences) -> Measured | None:
     """How far the policy is from the starting one, on train.reference_rows of a batch's completions."""
-    rows = rows_to_measure(len(sequences.lengths), spec.train.reference_rows)
-    if initial is None or len(rows) == 0:
-        return None
-    temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
-    return measure(policy, initial, sequences, rows, temperature, pad_token_id, chunk_tokens, budget)
+    rows = rows_to_measure(len(sequences.lengths), scorer.spec.train.reference_rows)
+    return None if initial is None or len(rows) == 0 else measure(scorer, initial, sequences, rows)
 
 
 def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, float | None]:

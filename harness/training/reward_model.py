@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -14,15 +14,15 @@ from torch.nn import functional
 
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
-from harness.random_keys import permutation, random_key
 from harness.rewards.parts.learned import LearnedReward
-from harness.training.optimizer import micro_batches, warm_up_and_decay
+from harness.training.demonstrations import in_turn
+from harness.training.optimizer import micro_batches
 from harness.training.reference import frozen_copy
 from harness.training.sequences import Part, Sequences
+from harness.training.supervised import Progress, train_supervised
 
 MICRO_BATCH_TOKENS = 4096
 WEIGHTS_FILE = "reward_model.safetensors"
-Progress = Callable[[int, int, float], None]
 
 
 class RewardModel(nn.Module):
@@ -117,32 +117,18 @@ def train_reward_model(
     weights = list(model.parameters())
     for weight in weights:
         weight.requires_grad_(True)
-    optimizer = torch.optim.AdamW(weights, lr=options.learning_rate, betas=(0.9, 0.95))
-    order = _endless_order(len(pairs), options.seed)
-    for step in range(1, options.steps + 1):
+    order = in_turn(range(len(pairs)), options.seed)
+
+    def losses() -> Iterator[Tensor]:
         batch = pairs[list(islice(order, options.batch_size))]
-        optimizer.zero_grad()
-        loss = 0.0
         for chosen in _micro_batches(sequences, batch):
             better, worse = model(sequences, batch[chosen].T.flatten()).view(2, -1)
-            part = -functional.logsigmoid(better - worse).sum() / len(batch)
-            part.backward()  # type: ignore[no-untyped-call]
-            loss += float(part.detach())
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = options.learning_rate * warm_up_and_decay(step, options.steps)
-        optimizer.step()
-        on_step(step, options.steps, loss)
+            yield -functional.logsigmoid(better - worse).sum() / len(batch)
+
+    train_supervised(weights, options.learning_rate, options.steps, losses, on_step)
     for weight in weights:
         weight.requires_grad_(False).grad = None
     return model
-
-
-def _endless_order(count: int, seed: int) -> Iterator[int]:
-    epoch = 0
-    while True:
-        yield from permutation(count, random_key(seed, "shuffle", step=epoch))
-        epoch += 1
 
 
 def _micro_batches(sequences: Sequences, pairs: Tensor) -> list[Tensor]:

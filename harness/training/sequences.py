@@ -8,7 +8,7 @@ right. A model passes over them with each prompt computed once where its archite
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,7 @@ from evals.tasks.environment import Interjection
 from harness.config.run_spec import RunSpec
 from harness.processes import Processes, Share
 from harness.sampling.turns import Woven
-from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches, on_device, to_host
+from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches
 from harness.training.prefix_attention import (
     PrefixLayout,
     attending_by,
@@ -31,6 +31,7 @@ from harness.training.prefix_attention import (
     shares_prompts,
     spread,
 )
+from harness.training.tensors import on_device, to_host
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_scores
 
 if TYPE_CHECKING:
@@ -71,10 +72,15 @@ class Sequences:
     interjections: Sequence[Sequence[Interjection]] = ()
 
     @classmethod
-    def of(cls, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> Sequences:
+    def of(
+        cls,
+        prompts: Sequence[Sequence[int]],
+        completions: Sequence[Sequence[int]],
+        interjections: Sequence[Sequence[Interjection]] = (),
+    ) -> Sequences:
         """Sequences from lists of token ids, one completion per prompt."""
         padded = pad_sequence([torch.tensor(one, dtype=torch.int64) for one in completions], batch_first=True)
-        return cls(prompts, padded, torch.tensor([len(one) for one in completions]))
+        return cls(prompts, padded, torch.tensor([len(one) for one in completions]), interjections)
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
@@ -351,35 +357,42 @@ class Scores:
 
 @dataclass
 class Scorer:
-    """Scores rows of a rollout batch with a policy and, where there is one, a critic.
-
-    budget: shared with other passes of the update; none: one of its own.
-    """
+    """Scores rows of a rollout batch with a policy and, where there is one, a critic."""
 
     policy: PreTrainedModel
     critic: Critic | None
     spec: RunSpec
     pad_token_id: int
-    budget: InitVar[TokenBudget | None] = None
+    budget: TokenBudget = field(init=False)
+    """That of all passes of an update."""
 
-    def __post_init__(self, budget: TokenBudget | None) -> None:
-        self._budget = budget or TokenBudget.of(self.spec)
+    def __post_init__(self) -> None:
+        self.budget = TokenBudget.of(self.spec)
+
+    def part(self, sequences: Sequences, rows: Tensor, **tensors: Tensor | None) -> Part:
+        """Some rows (int64 indices) for passes of policy and critic; as `Part.of`."""
+        models = [self.policy] if self.critic is None else self.critic.models(self.policy)
+        return Part.of(models, sequences, rows, self.pad_token_id, **tensors)
+
+    def score(self, part: Part, hidden: Tensor, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies [n, T'] from the policy's hidden states of a part; see `score_completions`."""
+        spec = self.spec
+        temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
+        return score_hidden(self.policy, hidden, part, temperature, chunk_tokens, entropy_grad)
 
     @torch.no_grad()
     def fill(self, scores: Scores, sequences: Sequences, rows: Tensor) -> None:
         """Score the rows (int64 indices) and write the results into `scores`."""
-        spec = self.spec
 
         def score(micro: Tensor) -> None:
-            models = [self.policy] if self.critic is None else self.critic.models(self.policy)
-            part = Part.of(models, sequences, micro, self.pad_token_id)
+            part = self.part(sequences, micro)
             hidden = part.hidden(self.policy)
-            found = [*score_hidden(self.policy, hidden, part, spec.rollout.temperature, spec.train.logits_chunk_tokens)]
+            found = [*self.score(part, hidden)]
             if self.critic is not None:
                 found.append(self.critic.values(part, hidden))
             scores.put([(micro, found)])
 
-        share = passes(self._budget, self.policy, sequences, rows, score)
+        share = passes(self.budget, self.policy, sequences, rows, score)
         share.exchange_(scores.logps, scores.entropy, scores.values)
 
     @torch.no_grad()
@@ -394,5 +407,5 @@ class Scorer:
             )
             logps[micro, : scored.shape[1]] = scored.cpu()
 
-        passes(self._budget, model, sequences, torch.arange(len(logps)), score).exchange_(logps)
+        passes(self.budget, model, sequences, torch.arange(len(logps)), score).exchange_(logps)
         return logps

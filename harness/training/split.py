@@ -16,6 +16,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.config.run_spec import TrainSpec
 from harness.processes import Processes, gathered, is_part
+from harness.training.prefix_attention import shares_prompts
+from harness.training.token_scores import output_head
 
 
 class _Root(nn.Module):
@@ -48,9 +50,6 @@ def split_for_training(train: TrainSpec, *models: PreTrainedModel | None, head: 
 def split_weights(model: PreTrainedModel) -> None:
     """Keep only this process's part of each weight of a model, in place. Trained weights become float32 masters, which
     are rounded to the model's dtype for each pass. All processes must call it together."""
-    from harness.training.prefix_attention import shares_prompts
-    from harness.training.token_scores import output_head
-
     processes = Processes.here()
     if model in processes.split:
         return

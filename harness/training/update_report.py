@@ -21,14 +21,16 @@ from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
 from evals.grading.asked_model import reply_costs
 from evals.grading.model_judge import reply_metrics
+from evals.tasks.base import Problem
 from harness.config.run_spec import TrainSpec
 from harness.processes import Processes
 from harness.rewards import Attempt
 from harness.rewards.judging import judge_metrics
 from harness.rewards.parts.correct import true_verdict
 from harness.training.batch import Batch
-from harness.training.optimizer import OptimizerStep, with_tensors
+from harness.training.optimizer import OptimizerStep
 from harness.training.sequences import PassTokens, rows_to_measure
+from harness.training.tensors import with_tensors
 
 T = TypeVar("T")
 Metrics = dict[str, float | None]
@@ -44,8 +46,9 @@ MISMATCH_TAIL = 2.0
 
 
 @dataclass
-class UpdateReport:
-    """Metrics, which are reproducible, and wall-clock by phase in seconds, which is not.
+class StepReport:
+    """What one step did: metrics, which are reproducible, and wall-clock by phase in seconds, which is not. An update
+    fills in what it knows, and the learner the rest.
 
     The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
     advantage enter it only if another term acts on them); all others are over the rows that no filter dropped, but
@@ -53,7 +56,10 @@ class UpdateReport:
     there was nothing to measure it on: a run has the same metrics at all of its steps.
     """
 
-    metrics: Metrics
+    metrics: dict[str, Any]
+    """Fields of steps.jsonl, besides the step and the tokens so far."""
+    phases: dict[str, Any] = field(default_factory=dict)
+    """Fields of timing.jsonl on what came before the update."""
     logprob_s: float = 0.0
     update_s: float = 0.0
     """The backward passes included."""
@@ -70,11 +76,20 @@ class UpdateReport:
     """Tokens of the completions that could change a weight, in each pass over them."""
     tokens: list[dict[str, Any]] | None = None
     """What is recorded of each row's tokens; None if they are not recorded."""
+    generated_tokens: int = 0
+    """In this step alone."""
+    reward: float | None = None
+    """Shown as progress: the mean reward or, without rewards, the share of pairs ranked as labelled."""
+    problems: Sequence[Problem] = ()
+    """Those of the training task that the step drew, each once."""
+    rollouts: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of rollouts/*.parquet."""
 
     @property
     def timing(self) -> dict[str, Any]:
-        """What the update adds to a row of timing.jsonl."""
+        """Fields of timing.jsonl: seconds by phase, and how well the hardware was used."""
         return {
+            **self.phases,
             "logprob_s": self.logprob_s,
             "update_s": self.update_s,
             "backward_s": self.backward_s,
@@ -233,7 +248,7 @@ class GradientPasses:
         self._times.append((began, _Moment(loss)))
         self._tokens.append(tokens)
 
-    def write(self, report: UpdateReport) -> None:
+    def write(self, report: StepReport) -> None:
         computed = sum(tokens.computed for tokens in self._tokens)
         report.backward_s = sum(ended.since(began) for began, ended in self._times)
         report.padding_frac = sum(tokens.padding for tokens in self._tokens) / computed if computed else None
@@ -273,11 +288,8 @@ def everyones(losses: list[T]) -> list[T]:
     return [loss for one in processes.to_first(on_host) for loss in one]
 
 
-class StepLosses(NamedTuple):
-    """The losses of one optimiser step. rows: all of its rows (int64 indices), also those that could not act."""
-
-    rows: Tensor
-    parts: list[MicroLoss]
+StepLosses = tuple[Tensor, list[MicroLoss]]
+"""All rows of an optimiser step (int64 indices), also those that could not act, and its losses."""
 
 
 def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) -> list[dict[str, Any]]:
@@ -301,9 +313,9 @@ def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) 
             scores.logps.numpy(), scores.entropy.numpy(), advantage.cpu().numpy(), lengths, strict=True
         )
     ]
-    for update, taken in enumerate(steps):
-        acted = {row: seen for part in taken.parts for row, seen in _seen(part, batch).items()}
-        for row in taken.rows.tolist():
+    for update, (rows, parts) in enumerate(steps):
+        acted = {row: seen for part in parts for row, seen in _seen(part, batch).items()}
+        for row in rows.tolist():
             columns[row]["token/update"].append(update)
             # A row that cannot act is not scored again: what it would have shown is not known.
             for name, values in acted.get(row, _NOT_SEEN).items():

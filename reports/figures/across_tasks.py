@@ -52,7 +52,7 @@ def draw_across_tasks(analysis: Analysis) -> Drawing | None:
     panels[-1][0].set_xlabel(f"{'IQM' if is_narrow() else 'interquartile mean'} of {analysis.metric.name} (%)")
     if compared:
         panels[-1][1].set_xlabel("P(improvement)" if is_narrow() else "probability of improvement")
-    return Drawing(figure, _caption(analysis, arms), [_known(row) for row in across_tasks_rows(arms)])
+    return Drawing(figure, _caption(analysis, arms), [_known(row.as_json()) for row in across_tasks_rows(arms)])
 
 
 def _draw_estimate(axes: Axes, arm: str, estimate: Estimate, style: ArmStyle) -> None:

@@ -35,7 +35,7 @@ def draw_entropy(analysis: Analysis) -> Drawing | None:
 
 
 def _largest_entropies(analysis: Analysis) -> str:
-    """The part of the caption that gives a scale: the entropy of the uniform distribution. Older records lack it."""
+    """Return the part of the caption that gives a scale: the entropy of the uniform distribution."""
     cells = [measurement for some in analysis.measurements.values() for measurement in some]
     sizes = sorted({size for cell in cells if (size := _vocabulary_tokens(cell)) is not None})
     return "".join(f"; with {size:,} tokens it is at most ln {size:,} = {math.log(size):.2f}" for size in sizes)

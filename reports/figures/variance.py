@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from reports.drawing.panels import as_strip, hide_labels, legend_at_bottom, strip_panels
 from reports.drawing.rendering import Drawing
@@ -10,7 +11,8 @@ from reports.drawing.style import ARM_COLORS, GREY
 from reports.figures import Figure
 from reports.formats import interval, percent
 from reports.measure import Analysis
-from reports.measure.variance import PART_NAMES, declared_budgets, effect_budgets, variance_row
+from reports.measure.variance import PART_NAMES, declared_budgets, effect_budgets, variance_of
+from reports.report import ErrorBudget, Share, Variance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,39 +35,40 @@ ROOM_FOR_A_NUMBER = 0.07
 
 def draw_variance(analysis: Analysis) -> Drawing | None:
     """None if the records of no contrast show where its variance comes from."""
+    found = [(contrast, variance_of(budget)) for contrast, budget in declared_budgets(analysis)]
     shown = [
-        (contrast, row)
-        for contrast, budget in declared_budgets(analysis)
-        if (row := variance_row(budget))["refused"] is None
+        (contrast.arm, variance, budget, judged)
+        for contrast, variance in found
+        if (budget := variance.new_problems) is not None
+        # What a verdict speaks of: these problems, or those of their kind where one checkpoint is evaluated.
+        and (judged := variance.over(new_problems=not analysis.trains)) is not None
     ]
     if not shown:
         return None
-    over = _judged_over(analysis)
-    parts = [part for part in PART_NAMES if any(part in row["new_problems"]["parts"] for _, row in shown)]
+    parts = [part for part in PART_NAMES if any(part in budget.parts for _, _, budget, _ in shown)]
     figure, panels = strip_panels(len(shown), height=0.3).draw([PART_NAMES[part] for part in parts])
     handles: dict[str, BarContainer] = {}
-    for (axes,), (contrast, row) in zip(panels, shown, strict=True):
-        handles |= _draw_bar(axes, row["new_problems"]["parts"])
-        budget = row[over]
-        ends = interval(budget["error_low_pp"], budget["error_high_pp"], signed=False, decimals=2)
-        error = f"{budget['error_pp']:.2f} pp {ends}"
-        n = row["n_seeds" if analysis.trains else "n_problems"]
-        as_strip(axes, contrast.arm, f"error {error}   n = {n}")
+    for (axes,), (arm, variance, budget, judged) in zip(panels, shown, strict=True):
+        handles |= _draw_bar(axes, budget.parts)
+        ends = interval(judged.error_low_pp, judged.error_high_pp, signed=False, decimals=2)
+        error = f"{judged.error_pp:.2f} pp {ends}"
+        n = variance.n_seeds if analysis.trains else variance.n_problems
+        as_strip(axes, arm, f"error {error}   n = {n}")
         axes.set_xlim(0, 1)
     strips = [axes for (axes,) in panels]
     hide_labels(strips[:-1], "x")
     strips[-1].xaxis.set_major_formatter(lambda value, _position: f"{value:.0%}")
     strips[-1].set_xlabel("share of the variance of the mean difference")
     legend_at_bottom(figure, [handles[part] for part in parts])
-    rows = [_data(contrast.arm, row, row[over]["error_pp"]) for contrast, row in shown]
-    return Drawing(figure, _caption(analysis, [row for _, row in shown]), rows)
+    rows = [_data(arm, variance, budget, judged.error_pp) for arm, variance, budget, judged in shown]
+    return Drawing(figure, _caption(analysis, [variance for _, variance, _, _ in shown]), rows)
 
 
-def _draw_bar(axes: Axes, parts: dict[str, dict[str, float]]) -> dict[str, BarContainer]:
+def _draw_bar(axes: Axes, parts: Mapping[str, Share]) -> dict[str, BarContainer]:
     """The parts side by side; returns their handles for the legend."""
     handles, left = {}, 0.0
     for name, part in parts.items():
-        share = part["share"]
+        share = part.share
         handles[name] = axes.barh(
             0,
             share,
@@ -85,42 +88,34 @@ def _draw_bar(axes: Axes, parts: dict[str, dict[str, float]]) -> dict[str, BarCo
     return handles
 
 
-def _judged_over(analysis: Analysis) -> str:
-    """The problems that a verdict speaks of: these, or where one checkpoint is evaluated, those of their kind."""
-    return "these_problems" if analysis.trains else "new_problems"
-
-
-def _caption(analysis: Analysis, rows: list[dict[str, Any]]) -> str:
-    first = rows[0]
-    seeds = sorted({row["n_seeds"] for row in rows})
+def _caption(analysis: Analysis, found: Sequence[Variance]) -> str:
+    first = found[0]
+    seeds = sorted({variance.n_seeds or 0 for variance in found})
     n = f"n = {seeds[0]}" if len(seeds) == 1 else f"n = {seeds[0]} to {seeds[-1]}"
     if effect_budgets(analysis):
         difference, pairs, mean = "main effect and interaction", "seeds", "effect"
     else:
         difference, pairs, mean = f"arm's difference from {analysis.sweep.baseline}", "pairs", "mean difference"
-    sizes = f"{n} {pairs}, {first['n_problems']} problems and {first['n_samples']} samples of each"
+    sizes = f"{n} {pairs}, {first.n_problems} problems and {first.n_samples} samples of each"
     if analysis.trains:
         advice, over = TRAINED, "these problems"
     else:
         advice, over = EVALUATED, "problems of this kind"
     parts = [
         f"What the noise of each {difference} is made of, on {analysis.metric.task} with {sizes}. {advice}",
-        f"error: the standard error of the {mean} on {over}, with its {percent(first['level'])} interval."
+        f"error: the standard error of the {mean} on {over}, with its {percent(first.level)} interval."
         " With few seeds the shares are rough: report.json has an interval for each.",
     ]
-    if not all(row["sampling_known"] for row in rows):
+    if not all(variance.sampling_known for variance in found):
         parts.append("With one sample per problem, seed x problem includes evaluation samples.")
     return " ".join(parts)
 
 
-def _data(name: str, row: dict[str, Any], error_pp: float) -> dict[str, str | float]:
+def _data(name: str, variance: Variance, budget: ErrorBudget, error_pp: float) -> dict[str, str | float]:
     numbers = {
-        f"{part}_{key}": value
-        for part, values in row["new_problems"]["parts"].items()
-        for key, value in values.items()
-        if value == value
+        f"{part}_{key}": value for part, share in budget.parts.items() for key, value in share if value is not None
     }
-    return {"arm": name, "n_seeds": row["n_seeds"], "error_pp": error_pp, **numbers}
+    return {"arm": name, "n_seeds": variance.n_seeds or 0, "error_pp": error_pp, **numbers}
 
 
 VARIANCE = Figure(

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reports.measure.arms import ArmSummary, summarise_arm
+from reports.measure.arms import summarise_arms
 from reports.measure.contrasts import Contrast, compare_arms
 from reports.measure.measurements import Measurement, Metric, Row, read_measurements
+from reports.report import ArmRow
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -27,7 +28,7 @@ Value = TypeVar("Value")
 class Analysis:
     """What every figure and every table of a report is made from.
 
-    measurements: the finished cells of each arm, by seed. arms, contrasts: in the order of the sweep file.
+    measurements: the finished cells of each arm, by seed. contrasts: in the order of the sweep file.
     reflection_words: the words whose tokens are followed through training; None: those that we follow by default.
     processes: how many work on what is computed later. over: the field of `curves.Axis` that curves run over; None: the
     first that all cells recorded.
@@ -36,13 +37,17 @@ class Analysis:
     sweep: SweepRecord
     metric: Metric
     measurements: dict[str, list[Measurement]]
-    arms: list[ArmSummary]
     contrasts: list[Contrast]
     reflection_words: Sequence[str] | None = None
     processes: int = 1
     over: str | None = None
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The results of functions that are `derived`, by their names."""
+
+    @functools.cached_property
+    def arms(self) -> list[ArmRow]:
+        """In the order of the sweep file."""
+        return summarise_arms(self)
 
     def base_evaluation(self, arm: str | None = None) -> Row | None:
         """The evaluation on the compared task of the model that an arm starts from, or all arms; None until it is
@@ -64,7 +69,7 @@ class Analysis:
         """What a seed is one of."""
         return "training seeds" if self.trains else "evaluation seeds"
 
-    def arm(self, name: str) -> ArmSummary:
+    def arm(self, name: str) -> ArmRow:
         return next(arm for arm in self.arms if arm.arm == name)
 
     def by_seed(self, value: Callable[[Measurement], Value | None]) -> dict[str, dict[int, Value]]:
@@ -109,10 +114,6 @@ def analyse(sweep: SweepRecord, reflection_words: Sequence[str] | None = None, p
         sweep=sweep,
         metric=Metric.of(sweep),
         measurements=measurements,
-        arms=[
-            summarise_arm(arm, cells, alpha=sweep.alpha, budget_tokens=sweep.budget_tokens)
-            for arm, cells in measurements.items()
-        ],
         contrasts=compare_arms(sweep, measurements),
         reflection_words=reflection_words,
         processes=processes,

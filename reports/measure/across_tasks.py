@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast, compare_arms
 from reports.measure.measurements import Measurement, finite
+from reports.report import AcrossTasksRow
 from reports.statistics import Estimate, FloatArray, interquartile_mean_over_tasks, probability_of_improvement
 
 MIN_TASKS = 3
@@ -92,19 +92,19 @@ def _array(rows: dict[int, list[float]], seeds: Iterable[int]) -> FloatArray:
     return np.array([rows[seed] for seed in seeds], dtype=np.float64)
 
 
-def across_tasks_rows(arms: list[AcrossTasks]) -> list[dict[str, Any]]:
+def across_tasks_rows(arms: list[AcrossTasks]) -> list[AcrossTasksRow]:
     """The rows of report.json, one for each arm."""
     return [
-        {
-            "arm": arm.arm,
-            "seeds": arm.seeds,
-            "level": 1 - arm.iqm_pp.alpha,
-            "iqm_pp": arm.iqm_pp.value,
-            "iqm_low_pp": arm.iqm_pp.low,
-            "iqm_high_pp": arm.iqm_pp.high,
-            "improvement": None if arm.improvement is None else arm.improvement.value,
-            "improvement_low": None if arm.improvement is None else arm.improvement.low,
-            "improvement_high": None if arm.improvement is None else arm.improvement.high,
-        }
+        AcrossTasksRow(
+            arm=arm.arm,
+            seeds=arm.seeds,
+            level=1 - arm.iqm_pp.alpha,
+            iqm_pp=arm.iqm_pp.value,
+            iqm_low_pp=arm.iqm_pp.low,
+            iqm_high_pp=arm.iqm_pp.high,
+            improvement=None if arm.improvement is None else arm.improvement.value,
+            improvement_low=None if arm.improvement is None else arm.improvement.low,
+            improvement_high=None if arm.improvement is None else arm.improvement.high,
+        )
         for arm in arms
     ]

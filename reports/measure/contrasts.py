@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from reports.measure.looks import looking
 from reports.measure.measurements import Measurement, MetricError, mean_of
-from reports.measure.tuning import BestDifference, judge_bests
+from reports.measure.tuning import judge_bests
+from reports.report import BestDifference, Missing
 from reports.statistics import FloatArray, PairedComparison, Verdict, cluster_values, compare_paired, holm
 
 if TYPE_CHECKING:
@@ -25,12 +26,6 @@ EQUAL_TOKENS_TOLERANCE = 0.05
 SCORE_LIMITS_PP = (0.0, 100.0)
 EQUAL_COMPLETIONS = "every completion of the final evaluations is equal, pair by pair, though the weights are not"
 NORMAL_95 = 1.959964
-
-
-@dataclass(frozen=True)
-class MissingPair:
-    seed: int
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class Contrast:
     weights: Mapping[str, float]
     seeds: list[int]
     differences_pp: list[float]
-    missing: list[MissingPair]
+    missing: list[Missing]
     flagged_seeds: list[int]
     comparison: PairedComparison | None
     without_flagged: PairedComparison | None
@@ -154,7 +149,7 @@ def _contrast(
 
 
 def contrast_of(
-    arm: str, baseline: str, pairs: Sequence[Pair], missing: list[MissingPair], *, alpha: float, margin_pp: float
+    arm: str, baseline: str, pairs: Sequence[Pair], missing: list[Missing], *, alpha: float, margin_pp: float
 ) -> Contrast:
     """The comparison over these pairs at level 1 - alpha, with `p_holm` still to be filled in."""
     kept = [pair for pair in pairs if not pair.flagged]
@@ -267,11 +262,11 @@ def _score(measurement: Measurement) -> float:
 
 def missing_pairs(
     cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seeds: Iterable[int], paired: Collection[int]
-) -> list[MissingPair]:
+) -> list[Missing]:
     """The seeds that are not among the `paired`, and why. cells: those of the arms by arm and seed, whatever became of
     them."""
     return [
-        MissingPair(seed, "; ".join(_absences(cells, arms, seed)) or "no final score")
+        Missing(seed=seed, reason="; ".join(_absences(cells, arms, seed)) or "no final score")
         for seed in seeds
         if seed not in paired
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from reports.measure import Analysis, derived
 from reports.measure.contrasts import alpha_of_each
 from reports.measure.curves import Curve, Line, base_line_over_k, curves_over_k, mean_curve
 from reports.measure.measurements import Measurement
+from reports.report import CoverageRow
 from reports.statistics import (
     CoverageWord,
     FloatArray,
@@ -190,25 +190,25 @@ def _root(x: FloatArray, y: FloatArray, after: int) -> float:
     return float(x[after - 1] + share * (x[after] - x[after - 1]))
 
 
-def coverage_rows(analysis: Analysis) -> list[dict[str, Any]]:
-    """What report.json says of coverage; against is None for the model before training."""
+def coverage_rows(analysis: Analysis) -> list[CoverageRow]:
+    """What report.json says of coverage."""
     return [
-        {
-            "arm": one.arm,
-            "against": one.against,
-            "task": analysis.metric.task,
-            "n": one.curve.n,
-            "level": 1 - one.alpha,
-            "k": [int(k) for k in one.curve.grid],
-            "difference_pp": one.curve.mean.tolist(),
-            "low_pp": one.curve.low.tolist(),
-            "high_pp": one.curve.high.tolist(),
-            "word": one.word,
-            "at_ceiling": one.at_ceiling,
-            "note": one.note,
-            "crossover_k": None if one.crossover is None else one.crossover.k,
-            "crossover_low": None if one.crossover is None else one.crossover.low,
-            "crossover_high": None if one.crossover is None else one.crossover.high,
-        }
+        CoverageRow(
+            arm=one.arm,
+            against=one.against,
+            task=analysis.metric.task,
+            n=one.curve.n,
+            level=1 - one.alpha,
+            k=[int(k) for k in one.curve.grid],
+            difference_pp=one.curve.mean.tolist(),
+            low_pp=one.curve.low.tolist(),
+            high_pp=one.curve.high.tolist(),
+            word=one.word,
+            at_ceiling=one.at_ceiling,
+            note=one.note,
+            crossover_k=None if one.crossover is None else one.crossover.k,
+            crossover_low=None if one.crossover is None else one.crossover.low,
+            crossover_high=None if one.crossover is None else one.crossover.high,
+        )
         for one in coverage(analysis)
     ]

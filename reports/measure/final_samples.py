@@ -29,7 +29,7 @@ COLUMNS = ("problem_id", "sample", "correct", "verdicts")
 
 @dataclass(frozen=True)
 class FinalSamples:
-    """The samples of a final evaluation, counted by problem. Older records may lack columns.
+    """The samples of a final evaluation, counted by problem. Imported ones may lack columns.
 
     n_samples: of all problems. problems [n_problems]: in the order of the evaluation; empty if the records do not name
     them or their verdicts. drawn, right [n_problems]: how many samples of each there are, and how many are right.

@@ -5,13 +5,14 @@ The most extreme of many problems always look as if they said something.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from reports.measure import Analysis, derived
 from reports.measure.problems import ProblemScores, problem_scores
+from reports.report import Flip, ProblemRange, ProblemRanges
 from reports.statistics import FloatArray
 
 FLIPS_PER_CONTRAST = 3
@@ -22,7 +23,7 @@ DECIMALS = 12
 
 
 @dataclass(frozen=True)
-class ProblemRanges:
+class Ranges:
     """How far arms lie apart on single problems: the range of their shares of right samples over all of their seeds.
 
     problems: positions of up to MOST_PROBLEMS of `n_problems`, the widest range first. ranges_pp, permuted_pp: of each
@@ -38,13 +39,13 @@ class ProblemRanges:
 
 
 @derived
-def problem_ranges(analysis: Analysis) -> ProblemRanges | None:
+def problem_ranges(analysis: Analysis) -> Ranges | None:
     """None with fewer than two arms that kept samples, or if all arms solve every problem equally often."""
     scores = problem_scores(analysis)
     return ranges_of(scores.by_arm) if len(scores.by_arm) > 1 else None
 
 
-def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> ProblemRanges | None:
+def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
     """The ranges of the shares [n_problems] of each arm and seed, over problems that every cell evaluated.
 
     If no arm matters, then the cells of a seed may be exchanged between arms, all problems of a cell together: the test
@@ -76,7 +77,7 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> ProblemRanges | None:
         in_order.append(-np.sort(-ranges(drawn), axis=1)[:, : len(widest)])
     permuted = np.concatenate(in_order)
     as_wide = int(np.count_nonzero(permuted[:, 0] >= observed[widest[0]]))
-    return ProblemRanges(
+    return Ranges(
         problems=[int(known[place]) for place in widest],
         ranges_pp=[float(100 * observed[place]) for place in widest],
         permuted_pp=(100 * permuted.mean(axis=0)).tolist(),
@@ -85,39 +86,24 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> ProblemRanges | None:
     )
 
 
-def ranges_rows(analysis: Analysis) -> list[dict[str, Any]]:
+def ranges_rows(analysis: Analysis) -> list[ProblemRanges]:
     """What report.json says of them: a single row, or none."""
     found, scores = problem_ranges(analysis), problem_scores(analysis)
     if found is None:
         return []
     problems = zip(found.problems, found.ranges_pp, found.permuted_pp, strict=True)
-    widest = [
-        {"problem_id": scores.problems[problem], "range_pp": size, "permuted_pp": permuted}
-        for problem, size, permuted in problems
+    return [
+        ProblemRanges(
+            task=analysis.metric.task,
+            n_problems=found.n_problems,
+            p=found.p,
+            beyond_chance=found.p <= analysis.sweep.alpha,
+            widest=[
+                ProblemRange(problem_id=scores.problems[problem], range_pp=size, permuted_pp=permuted)
+                for problem, size, permuted in problems
+            ],
+        )
     ]
-    row = {"task": analysis.metric.task, "n_problems": found.n_problems, "p": found.p}
-    return [row | {"beyond_chance": found.p <= analysis.sweep.alpha, "widest": widest}]
-
-
-@dataclass(frozen=True)
-class Flip:
-    """A problem that an arm solves more or less often than the baseline, over the `n_seeds` that both have."""
-
-    arm: str
-    baseline: str
-    task: str
-    problem_id: str
-    baseline_frac: float
-    arm_frac: float
-    n_seeds: int
-
-    @property
-    def difference_pp(self) -> float:
-        return 100 * (self.arm_frac - self.baseline_frac)
-
-    def as_row(self) -> dict[str, Any]:
-        """The row of report.json."""
-        return asdict(self) | {"difference_pp": self.difference_pp}
 
 
 def find_flips(analysis: Analysis) -> list[Flip]:
@@ -143,12 +129,14 @@ def _flip(analysis: Analysis, arm: str, problem: int) -> Flip:
     seeds = scores.paired_seeds(arm, baseline)
     before, after = (np.array([scores.by_arm[name][seed][problem] for seed in seeds]) for name in (baseline, arm))
     known = np.isfinite(after - before)
+    arm_frac, baseline_frac = float(after[known].mean()), float(before[known].mean())
     return Flip(
         arm=arm,
         baseline=baseline,
         task=analysis.metric.task,
         problem_id=scores.problems[problem],
-        baseline_frac=float(before[known].mean()),
-        arm_frac=float(after[known].mean()),
+        baseline_frac=baseline_frac,
+        arm_frac=arm_frac,
         n_seeds=int(known.sum()),
+        difference_pp=100 * (arm_frac - baseline_frac),
     )

@@ -24,6 +24,7 @@ from reports.measure.contrasts import (
     with_holm,
 )
 from reports.measure.measurements import Measurement
+from reports.report import Within
 from reports.statistics import Effect, FloatArray, PairedComparison, compare_paired, factorial_effects
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class FactorEffect:
     values: Values
     reference: Values
     contrast: Contrast
-    within: list[dict[str, Any]]
+    within: list[Within]
 
 
 @dataclass(frozen=True)
@@ -310,9 +311,7 @@ def _evaluation_noise_pp(
     return NORMAL_95 * math.sqrt(variance) / len(complete) if variance > 0 else math.nan
 
 
-def _within(
-    factorial: Factorial, effect: Effect, scores: FloatArray, alpha: float, quantum_pp: float
-) -> list[dict[str, Any]]:
+def _within(factorial: Factorial, effect: Effect, scores: FloatArray, alpha: float, quantum_pp: float) -> list[Within]:
     """Compute a main effect at each value of each other knob, with its interval at the level of the effects.
 
     scores [seeds, levels of the first knob, levels of the second, ...].
@@ -329,6 +328,7 @@ def _within(
         quantum = quantum_pp * len(scores) * len(values) / sides[0].size
         for place, value in enumerate(values):
             found = compare_paired(means[0][:, place], means[1][:, place], alpha=alpha, quantum=quantum)
-            size = {"difference_pp": found.difference, "low_pp": found.low, "high_pp": found.high}
-            rows.append({"knob": knob, "value": value, **size})
+            rows.append(
+                Within(knob=knob, value=value, difference_pp=found.difference, low_pp=found.low, high_pp=found.high)
+            )
     return rows

@@ -8,42 +8,16 @@ on, no more than alpha is spent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.records.looks import related_looks
+from reports.report import Looking, LookRow
 from reports.statistics import MIN_PAIRS, look_alphas, planned_shares, unplanned_share
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
     from harness.records.looks import Look
-
-
-@dataclass(frozen=True)
-class Looking:
-    """The look at which a contrast is judged.
-
-    number: its place, from 1, among the looks at this question. seeds, samples: of each of these looks. is_planned:
-    whether the design fixed this one. planned: the seeds at each look of the design, [] without one. n_unplanned: the
-    looks beside it. alpha: of this look's intervals. overall: the chance that the interval of any look misses.
-    """
-
-    number: int
-    seeds: list[int]
-    samples: list[int | None]
-    is_planned: bool
-    planned: list[int]
-    n_unplanned: int
-    alpha: float
-    overall: float
-
-    def as_row(self) -> dict[str, Any] | None:
-        """`look` of report.json; None for the only look at a question."""
-        if len(self.seeds) == 1 and not self.planned:
-            return None
-        keys = ("number", "seeds", "samples", "is_planned", "planned", "n_unplanned")
-        return {key: getattr(self, key) for key in keys} | {"overall_level": 1 - self.overall}
 
 
 def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
@@ -62,20 +36,26 @@ def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
         planned=[] if sweep.design is None else sweep.design.looks,
         n_unplanned=sum(not look.planned for look in looks),
         alpha=alphas_of(sweep, looks, overall)[place],
-        overall=overall,
+        overall_level=1 - overall,
     )
 
 
-def look_rows(sweep: SweepRecord, verdicts: Mapping[str, str]) -> list[dict[str, Any]]:
+def shown_look(sweep: SweepRecord, n_contrasts: int) -> Looking | None:
+    """`looking`; None for the only look at a question."""
+    look = looking(sweep, n_contrasts)
+    return None if len(look.seeds) == 1 and not look.planned else look
+
+
+def look_rows(sweep: SweepRecord, verdicts: Mapping[str, str]) -> list[LookRow]:
     """`looks` of report.json: every look at this question with the verdicts that it showed. verdicts: those of now, by
     arm."""
     return [
-        {
-            "seeds": len(look.seeds),
-            "evaluation": None if look.evaluation is None else look.evaluation.model_dump(),
-            "planned": look.planned,
-            "verdicts": dict(verdicts) if look.is_same(sweep.look) else look.verdicts,
-        }
+        LookRow(
+            seeds=len(look.seeds),
+            evaluation=None if look.evaluation is None else look.evaluation.model_dump(),
+            planned=look.planned,
+            verdicts=dict(verdicts) if look.is_same(sweep.look) else look.verdicts,
+        )
         for look in sweep.looks_and_this
     ]
 

@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from reports.measure import Analysis, derived
 from reports.measure.measurements import mean_of
+from reports.report import ModeScore
 from reports.statistics import MIN_PAIRS, t_interval
 
 _MODE = re.compile(r"(direct|think)([0-9]*):")
 """Before the name of a task that is asked in a mode; see `evals.tasks.modes`."""
-
-
-@dataclass(frozen=True)
-class ModeScore:
-    """One arm on one task in one mode, over its finished seeds.
-
-    task: its own name; asked: with the mode. mode: think or direct; budget_tokens: at which thinking is cut; None:
-    never. low_pp, high_pp: the t interval over seeds at this level; None with fewer than three. tokens: of a
-    completion, without the words that stop its thinking.
-    """
-
-    arm: str
-    task: str
-    asked: str
-    mode: str
-    budget_tokens: int | None
-    n: int
-    mean_pp: float
-    level: float
-    low_pp: float | None
-    high_pp: float | None
-    tokens: float | None
 
 
 @derived
@@ -73,10 +50,17 @@ def _score(analysis: Analysis, arm: str, task: str) -> ModeScore | None:
         return None
     low, high = t_interval(scores, analysis.sweep.alpha) if len(scores) >= MIN_PAIRS else (None, None)
     spent = mean_of(one.final_value("mean_tokens") for one in measured)
-    level = 1 - analysis.sweep.alpha
-    return ModeScore(arm, _own(task), task, *_parts(task), len(scores), mean, level, low, high, spent)
-
-
-def mode_rows(scores: list[ModeScore]) -> list[dict[str, Any]]:
-    """The rows of report.json."""
-    return [asdict(score) for score in scores]
+    mode, budget = _parts(task)
+    return ModeScore(
+        arm=arm,
+        task=_own(task),
+        asked=task,
+        mode=mode,
+        budget_tokens=budget,
+        n=len(scores),
+        mean_pp=mean,
+        level=1 - analysis.sweep.alpha,
+        low_pp=low,
+        high_pp=high,
+        tokens=spent,
+    )

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from reports.measure.contrasts import Contrast
 from reports.measure.looks import looking
 from reports.measure.measurements import Measurement
 from reports.measure.variance import declared_budgets
+from reports.report import Kind, NextStep, Target, Way
 from reports.statistics import (
     MIN_PAIRS,
     TARGET_POWER,
@@ -44,45 +45,6 @@ MOST_FACTOR = 64
 SD_CONFIDENCE = 0.8
 """The true spread is below the bound that ways are counted with in so many cases. The spread that few seeds show is too
 small as often as too large, and then what it counts has far less power than it says."""
-
-Kind = Literal["seeds", "samples", "problems"]
-Target = Literal["equivalent", "difference"]
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to settle a contrast.
-
-    now, needed: of seeds, or of samples per problem, or of problems, in all; needed is None if no number will do.
-    shrinks_frac: the part of the variance that it shrinks. cells: how many are trained, or evaluated again. seconds:
-    what they take one after another, None without timings. level: of the intervals afterwards. command: None if
-    the records do not hold what was asked. limit: how many there are, where that keeps them from sufficing.
-    """
-
-    of: Kind
-    now: int
-    needed: int | None
-    shrinks_frac: float
-    cells: int | None = None
-    seconds: float | None = None
-    level: float | None = None
-    command: str | None = None
-    limit: int | None = None
-
-
-@dataclass(frozen=True)
-class NextStep:
-    """target: what has 80% power afterwards: finding `equivalent` if the arms do not differ; or, where the observed
-    difference exceeds the margin, finding a true difference of its size. sd_pp: the standard deviation over replicates
-    that the ways are counted with, the upper bound of the true one. cheapest: None if no way settles it."""
-
-    target: Target
-    sd_pp: float
-    ways: list[Way]
-    cheapest: Kind | None
-
-    def as_row(self) -> dict[str, Any]:
-        return asdict(self) | {"power": TARGET_POWER}
 
 
 @derived
@@ -120,7 +82,13 @@ def _next_step(
         ways.append(asked.more_problems(sd_pp, parts))
     known = [way for way in ways if way.needed is not None]
     cheapest = min(known, key=lambda way: math.inf if way.seconds is None else way.seconds, default=None)
-    return NextStep(asked.target, sd_pp, ways, None if cheapest is None else cheapest.of)
+    return NextStep(
+        target=asked.target,
+        sd_pp=sd_pp,
+        ways=ways,
+        cheapest=None if cheapest is None else cheapest.of,
+        power=TARGET_POWER,
+    )
 
 
 def has_planned_looks_left(sweep: SweepRecord) -> bool:
@@ -190,18 +158,19 @@ class _Asked:
         needed = needed_at(self.alpha_after(seeds=self._seeds(2 * self.n)))
         needed = None if needed is None else needed_at(self.alpha_after(seeds=self._seeds(needed)))
         if needed is None:
-            return Way("seeds", self.n, None, self._shrinking_frac(sd_pp))
+            return _no_way("seeds", self.n, self._shrinking_frac(sd_pp))
         per_cell = _mean(_cell_s, self.analysis)
         cells = (needed - self.n) * len(self.sweep.arms)
         return Way(
-            "seeds",
-            self.n,
-            needed,
-            self._shrinking_frac(sd_pp),
-            cells,
-            None if per_cell is None else cells * per_cell,
-            1 - self.alpha_after(seeds=self._seeds(needed)),
-            _command(self.sweep, "--seeds", str(needed)),
+            of="seeds",
+            now=self.n,
+            needed=needed,
+            shrinks_frac=self._shrinking_frac(sd_pp),
+            cells=cells,
+            seconds=None if per_cell is None else cells * per_cell,
+            level=1 - self.alpha_after(seeds=self._seeds(needed)),
+            command=_command(self.sweep, "--seeds", str(needed)),
+            limit=None,
         )
 
     def more_samples(self, sd_pp: float, parts: VarianceComponents) -> Way:
@@ -256,19 +225,35 @@ class _Asked:
         )
         shrinks_frac = (1 - frac_of_sd(10**9) ** 2) * self._shrinking_frac(sd_pp)
         if needed is None:
-            return Way(kind, now, None, shrinks_frac, limit=limit)
+            return _no_way(kind, now, shrinks_frac, limit)
         cells = sum(len(done) for done in self.analysis.measurements.values())
         per_sample = _mean(lambda cell: cell.sample_s, self.analysis)
         return Way(
-            kind,
-            now,
-            needed,
-            shrinks_frac,
-            cells,
-            None if per_sample is None else cells * len(self.sweep.tasks) * drawn(needed) * per_sample,
-            1 - alpha,
-            _command(self.sweep, *command(needed)),
+            of=kind,
+            now=now,
+            needed=needed,
+            shrinks_frac=shrinks_frac,
+            cells=cells,
+            seconds=None if per_sample is None else cells * len(self.sweep.tasks) * drawn(needed) * per_sample,
+            level=1 - alpha,
+            command=_command(self.sweep, *command(needed)),
+            limit=None,
         )
+
+
+def _no_way(kind: Kind, now: int, shrinks_frac: float, limit: int | None = None) -> Way:
+    """Return what no number of these would settle."""
+    return Way(
+        of=kind,
+        now=now,
+        needed=None,
+        shrinks_frac=shrinks_frac,
+        cells=None,
+        seconds=None,
+        level=None,
+        command=None,
+        limit=limit,
+    )
 
 
 def _mean(seconds: Callable[[Measurement], float | None], analysis: Analysis) -> float | None:

@@ -7,11 +7,12 @@ A pairwise judge has no score of its own, so its verdicts at the start of traini
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from reports.measure.measurements import Measurement, mean_of
+from reports.report import JudgeAndTruth, JudgeReplies, JudgeVerdicts, ProxyAndTruth
 from reports.statistics import FloatArray
 
 KL, PROXY, TRUTH = "kl/sequence_start", "reward/reward_model", "reward/correct"
@@ -39,26 +40,6 @@ class ArmPaths:
 
     seeds: dict[int, Path]
     mean: Path
-
-
-@dataclass(frozen=True)
-class ProxyAndTruth:
-    """The last stretch of an arm's mean path against its peak, the stretch with the most right completions.
-
-    The maximum of noisy means lies above the true peak, so `correct_since_peak_pp` is never above 0. Whether a fall is
-    more than noise shows in `n_overoptimised` of `n` seeds, in which the truth fell from the peak on and the proxy
-    rose.
-    """
-
-    kl_nats: float
-    proxy_sd: float
-    correct_pp: float
-    peak_kl_nats: float
-    peak_correct_pp: float
-    proxy_since_peak_sd: float
-    correct_since_peak_pp: float
-    n_overoptimised: int
-    n: int
 
 
 def arm_paths(cells: Sequence[Measurement]) -> ArmPaths | None:
@@ -98,38 +79,15 @@ def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
     )
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """A pairwise judge's verdicts in some steps: means over steps, then over cells; None where nothing was recorded.
-
-    The fractions of pairs are those of `harness.rewards.judging.judge_metrics`. correct: fraction of right completions.
-    """
-
-    flip_frac: float | None
-    first_frac: float | None
-    tie_frac: float | None
-    no_scores_frac: float | None
-    right_frac: float | None
-    correct: float | None
-
-
-@dataclass(frozen=True)
-class JudgeAndTruth:
-    """Verdicts in the first and in the last tenth of training."""
-
-    start: Verdicts
-    end: Verdicts
-
-
 def judge_and_truth(cells: Sequence[Measurement]) -> JudgeAndTruth | None:
-    """Verdicts of an arm's pairwise judge over training; None if none of its cells had one."""
+    """JudgeVerdicts of an arm's pairwise judge over training; None if none of its cells had one."""
     judged = [cell for cell in cells if len(cell.steps.known("judge/tie_frac"))]
     if not judged:
         return None
-    columns = {field.name: f"judge/{field.name}" for field in fields(Verdicts)} | {"correct": TRUTH}
+    columns = {name: f"judge/{name}" for name in JudgeVerdicts.model_fields} | {"correct": TRUTH}
 
-    def tenth(of_ends: Callable[[int], slice]) -> Verdicts:
-        return Verdicts(
+    def tenth(of_ends: Callable[[int], slice]) -> JudgeVerdicts:
+        return JudgeVerdicts(
             **{
                 name: mean_of(_mean(cell.steps[key][of_ends(-(-cell.steps.length // 10))]) for cell in judged)
                 for name, key in columns.items()
@@ -143,25 +101,6 @@ def _mean(values: FloatArray) -> float | None:
     """Mean of the recorded values; None if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
-
-
-@dataclass(frozen=True)
-class JudgeReplies:
-    """Replies of the judge that graded an arm's rollouts, and their cost; means over the arm's cells.
-
-    questions, prompt_tokens, completion_tokens: totals of a cell, those of the original requests. The fractions and
-    kappa are means over steps (see `evals.grading.model_judge.reply_metrics`). correct: fraction that the judge finds
-    right, among completions with a verdict.
-    """
-
-    questions: float | None
-    prompt_tokens: float | None
-    completion_tokens: float | None
-    undecided_frac: float | None
-    correct: float | None
-    rule_correct: float | None
-    agreement_frac: float | None
-    kappa: float | None
 
 
 def judge_replies(cells: Sequence[Measurement]) -> JudgeReplies | None:

@@ -13,7 +13,8 @@ import numpy as np
 
 from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
-from reports.statistics import CrossedEstimate, FloatArray, over_seeds_and_problems
+from reports.report import NewProblems
+from reports.statistics import FloatArray, over_seeds_and_problems
 
 if TYPE_CHECKING:
     import pyarrow
@@ -92,14 +93,6 @@ def mean_of_known(rows: Any, n: int) -> FloatArray:
     return mean
 
 
-@dataclass(frozen=True)
-class NewProblems:
-    """A difference over new problems. estimate: in percentage points; None if there is none, and `refused` says why."""
-
-    estimate: CrossedEstimate | None
-    refused: str = ""
-
-
 def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | None:
     """The contrast's difference over new seeds and new problems, at its level; None if the sweep does not ask for
     it."""
@@ -109,31 +102,28 @@ def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | N
     pairs = [[by_seed[seed] for by_seed in arms] for seed in contrast.seeds]
     scores = [[m.problem_scores_pp for m in pair] for pair in pairs]
     if not scores or contrast.comparison is None:
-        return NewProblems(None, "no seed has a score in both arms")
+        return _refused("no seed has a score in both arms")
     shared = sorted(set.intersection(*(set(one) for pair in scores for one in pair)))
     if not shared:
-        return NewProblems(None, f"the records hold no {pairs[0][0].metric.name} for single problems")
+        return _refused(f"the records hold no {pairs[0][0].metric.name} for single problems")
     if len(shared) < MIN_PROBLEMS:
-        return NewProblems(
-            None,
+        return _refused(
             f"an interval over problems needs at least {MIN_PROBLEMS} problems with a {pairs[0][0].metric.name} in"
-            f" every run, and there are {len(shared)}",
+            f" every run, and there are {len(shared)}"
         )
     differences = np.array([[treated[name] - control[name] for name in shared] for treated, control in scores])
-    return NewProblems(over_seeds_and_problems(differences, contrast.comparison.alpha))
+    estimate = over_seeds_and_problems(differences, contrast.comparison.alpha)
+    return NewProblems(
+        refused=None,
+        difference_pp=estimate.difference,
+        low_pp=estimate.low,
+        high_pp=estimate.high,
+        level=1 - estimate.alpha,
+        n_seeds=estimate.n_seeds,
+        n_problems=estimate.n_problems,
+    )
 
 
-def new_problems_row(found: NewProblems | None) -> dict[str, Any] | None:
-    """What report.json says of a contrast over new problems."""
-    if found is None:
-        return None
-    estimate = found.estimate
-    return {
-        "refused": found.refused or None,
-        "difference_pp": None if estimate is None else estimate.difference,
-        "low_pp": None if estimate is None else estimate.low,
-        "high_pp": None if estimate is None else estimate.high,
-        "level": None if estimate is None else 1 - estimate.alpha,
-        "n_seeds": 0 if estimate is None else estimate.n_seeds,
-        "n_problems": 0 if estimate is None else estimate.n_problems,
-    }
+def _refused(why: str) -> NewProblems:
+    none = dict.fromkeys(("difference_pp", "low_pp", "high_pp", "level"))
+    return NewProblems(refused=why, **none, n_seeds=0, n_problems=0)

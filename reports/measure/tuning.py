@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from reports.report import BestDifference, TuningRow
 from reports.statistics import PairedComparison
 
 if TYPE_CHECKING:
@@ -20,21 +21,6 @@ if TYPE_CHECKING:
     from reports.measure.contrasts import Contrast
 
 _DECIDED = ("better", "worse", "equivalent")
-
-
-@dataclass(frozen=True)
-class BestDifference:
-    """The best of an arm minus the best of the baseline within the ranges searched, with its interval at the level of
-    the contrast; and the search behind it. left_sd_pp: the part of its standard error that the searches left open, and
-    no number of seeds shrinks. settles: whether the verdict on the settings found holds for the bests as well."""
-
-    trials: int
-    knobs: list[str]
-    difference_pp: float
-    low_pp: float
-    high_pp: float
-    left_sd_pp: float
-    settles: bool
 
 
 def best_difference(
@@ -89,20 +75,20 @@ def judge_bests(contrast: Contrast, tuning: Tuning | None, margin_pp: float) -> 
 
 def tuning_rows(
     tuning: Tuning | None, arms: Sequence[str], means_pp: Mapping[str, float | None], cells: Sequence[CellRecord]
-) -> list[dict[str, Any]]:
+) -> list[TuningRow]:
     """A row for each arm that was tuned: `tuning` of report.json. means_pp: the arms' scores with fresh seeds. cells:
     those of the comparison."""
     if tuning is None:
         return []
     return [
-        {
-            "arm": arm,
+        TuningRow(
+            arm=arm,
             **tuning.arms[arm].model_dump(),
-            "trials": tuning.trials,
-            "seeds": tuning.seeds,
-            "fresh_pp": means_pp[arm],
-            "verdict_tokens": sum(cell.generated_tokens or 0 for cell in cells if cell.arm == arm),
-        }
+            trials=tuning.trials,
+            seeds=tuning.seeds,
+            fresh_pp=means_pp[arm],
+            verdict_tokens=sum(cell.generated_tokens or 0 for cell in cells if cell.arm == arm),
+        )
         for arm in arms
         if arm in tuning.arms
     ]

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,8 @@ from reports.measure import Analysis, derived
 from reports.measure.contrasts import Contrast
 from reports.measure.interactions import declared_of, effects_of
 from reports.measure.measurements import Measurement
-from reports.statistics import MIN_PAIRS, FloatArray, Part, VarianceComponents, components, components_of_problems
+from reports.report import ErrorBudget, Share, Variance
+from reports.statistics import MIN_PAIRS, FloatArray, VarianceComponents, components, components_of_problems
 
 MEANS_OF_SAMPLES = ("pass@1", "avg@n")
 """The metrics whose score of a problem is the mean of its samples, so that these show its sampling noise."""
@@ -155,30 +155,40 @@ def _in_order(problems: tuple[str, ...]) -> tuple[list[str], npt.NDArray[np.intp
     return [problems[place] for place in order], np.array(order)
 
 
-def variance_row(budget: VarianceBudget) -> dict[str, Any]:
-    """What report.json says of a contrast's variance: for these problems, as its verdict is, and for new ones.
-
-    Of each part: sd_pp, what it adds to the standard error of the mean difference, and its share of the squared error,
-    both with their intervals. error_pp: the standard error in full.
-    """
+def variance_of(budget: VarianceBudget) -> Variance:
+    """Return what report.json says of a contrast's variance: for these problems, as its verdict is, and for new
+    ones."""
     found = budget.components
-    row: dict[str, Any] = {"refused": budget.refused or None, "shared_noise_share": budget.shared_noise_share}
+    known = {"refused": budget.refused or None, "shared_noise_share": budget.shared_noise_share}
     if found is None:
-        return row
-    row |= {"level": 1 - found.alpha, "n_seeds": found.n_seeds, "n_problems": found.n_problems}
-    row |= {"n_samples": found.n_samples, "sampling_known": found.sampling_known}
-    for name, new_problems in (("these_problems", False), ("new_problems", True)):
-        error = found.error_of_mean(new_problems=new_problems)
-        parts = {part: _part_row(value) for part, value in found.parts_of_mean(new_problems=new_problems).items()}
-        row[name] = {**_with_ends("error_pp", asdict(error)), "parts": parts}
-    return row
+        return Variance(**known)
+    return Variance(
+        **known,
+        level=1 - found.alpha,
+        n_seeds=found.n_seeds,
+        n_problems=found.n_problems,
+        n_samples=found.n_samples,
+        sampling_known=found.sampling_known,
+        these_problems=_error_budget(found, new_problems=False),
+        new_problems=_error_budget(found, new_problems=True),
+    )
 
 
-def _part_row(part: Part) -> dict[str, float]:
-    return {**_with_ends("sd_pp", asdict(part.sd)), **_with_ends("share", asdict(part.share))}
-
-
-def _with_ends(name: str, interval: dict[str, float]) -> dict[str, float]:
-    """`sd_pp`, `sd_low_pp`, `sd_high_pp` of an interval."""
-    stem, unit = (name.removesuffix("_pp"), "_pp") if name.endswith("_pp") else (name, "")
-    return {name: interval["value"], f"{stem}_low{unit}": interval["low"], f"{stem}_high{unit}": interval["high"]}
+def _error_budget(found: VarianceComponents, *, new_problems: bool) -> ErrorBudget:
+    error, parts = found.error_of_mean(new_problems=new_problems), found.parts_of_mean(new_problems=new_problems)
+    return ErrorBudget(
+        error_pp=error.value,
+        error_low_pp=error.low,
+        error_high_pp=error.high,
+        parts={
+            name: Share(
+                sd_pp=part.sd.value,
+                sd_low_pp=part.sd.low,
+                sd_high_pp=part.sd.high,
+                share=part.share.value,
+                share_low=part.share.low,
+                share_high=part.share.high,
+            )
+            for name, part in parts.items()
+        },
+    )

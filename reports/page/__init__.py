@@ -15,7 +15,7 @@ from reports.measure import Analysis, analyse
 from reports.measure.difficulty import difficulties
 from reports.measure.next_step import OPEN_VERDICTS
 from reports.page.coverage import coverage_sentence
-from reports.page.document import DATA_FILES, Report, report_document, write_data
+from reports.page.document import DATA_FILES, report_document, write_data
 from reports.page.effects import effect_table, secondary_note
 from reports.page.glossary import GLOSSARY, HOW_TO_READ
 from reports.page.record_tables import troubled_cells
@@ -24,6 +24,7 @@ from reports.page.tables import chance_sentence, problem_table, report_tables, r
 from reports.page.templating import write_page
 from reports.page.validity import validity_checks
 from reports.page.verdict import interim_sentence, secondary_statements, seed_sentence, statements
+from reports.report import Report
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def write_report(
     sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[str] | None = None, processes: int = 1
 ) -> Report:
-    """Write the report of a sweep into a folder and return the contents of report.json.
+    """Write the report of a sweep into a folder and return what report.json holds.
 
     reflection_words: the words whose tokens are followed through training; by default our own choice. processes: how
     many work on it, this one included.
@@ -45,7 +46,7 @@ def write_report(
     difficulties(analysis)  # the last that is read of the records: figures are drawn from what was measured
     figures = render_figures(analysis)
     write_data(analysis, out_dir / "data")
-    write_page(out_dir, "sweep", _content(analysis, report, figures), report, figures)
+    write_page(out_dir, "sweep", _content(analysis, report, figures), report.as_json(), figures)
     return report
 
 
@@ -76,15 +77,15 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
     sweep = analysis.sweep
     by_name = {figure.name: figure for figure in figures}
     lead = next((by_name[name] for name in LEAD_FIGURES if name in by_name), None)
-    effects, results = effect_table(report["interactions"]), result_table(report)
+    effects, results = effect_table(report.interactions), result_table(report)
     tables = report_tables(analysis, report)
     if effects is not None:
         tables["Result"].insert(0, results)
     checks = validity_checks(analysis, report)
-    rows = len(report["contrasts"]) * len(sweep.tasks)
+    rows = len(report.contrasts) * len(sweep.tasks)
     is_beside = lead is not None and lead.name == "forest" and rows >= TALL_FOREST
     return {
-        "headline": report["headline"][0]["sentence"],
+        "headline": report.headline[0].sentence,
         "lead_figure": lead,
         "lead_table": effects or results,
         "groups": [
@@ -106,18 +107,18 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "most_statements": MOST_STATEMENTS,
         "open_verdicts": OPEN_VERDICTS,
         "careful": ", ".join(check.label for check in checks if not check.ok),
-        "secondary_note": secondary_note(report["interactions"], report["contrasts"]),
+        "secondary_note": secondary_note(report.interactions, report.contrasts),
         "secondary": secondary_statements(report),
         "interim": interim_sentence(report),
-        "registration": report["registration"],
+        "registration": report.registration,
         "checks": checks,
         "seed_sentence": seed_sentence(report, sweep.is_imported),
-        "coverage_sentence": coverage_sentence(report["coverage"]),
+        "coverage_sentence": coverage_sentence(report.coverage),
         "effect_table": effects,
         "result_table": results,
         "troubled_cells": troubled_cells(report),
         "other_cells": [cell.path.name for cell in sweep.other_cells],
-        "flips": report["flips"],
+        "flips": report.flips,
         "problem_table": problem_table(analysis, report),
         "chance_sentence": chance_sentence(report),
         "data_files": DATA_FILES,

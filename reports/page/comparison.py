@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from reports.measure.arms import hidden_knob_warnings, summarise_arm
+from reports.measure.arms import clipped_frac, hidden_knob_warnings
 from reports.measure.contrasts import (
     SCORE_LIMITS_PP,
     Pair,
@@ -20,7 +20,8 @@ from reports.measure.contrasts import (
 )
 from reports.measure.made_alike import outside_warnings
 from reports.measure.measurements import Measurement, Metric
-from reports.page.document import comparison_numbers, contrast_row, without_nan
+from reports.page.document import comparison_numbers, contrast_fields
+from reports.report import ContrastRow, MatchedProblems, Missing, Numbers
 from reports.statistics import compare_unpaired
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def compare_groups(
     margin_pp: float,
     unlike: str | None,
     matching: Matching | None = None,
-) -> dict[str, Any]:
+) -> ContrastRow:
     """A row like those of `contrasts` in report.json, which also says whether it is `paired`, and if not why.
 
     metric: as in a sweep's `compare.metric`. unlike: why a seed does not mean the same draws in both groups; None if it
@@ -84,13 +85,13 @@ def compare_groups(
         if why_unpaired is None
         else _unpaired(treatment, baseline, metric, alpha, margin_pp)
     )
-    row |= {} if matching is None else {"problems": matching.as_row()}
-    return dict(without_nan(row | {"paired": why_unpaired is None, "why_unpaired": why_unpaired}))
+    matched = {} if matching is None else {"problems": MatchedProblems(**matching.as_row())}
+    return row.model_copy(update={**matched, "paired": why_unpaired is None, "why_unpaired": why_unpaired})
 
 
 def _paired(
     treatment: Group, baseline: Group, pairs: Sequence[Pair], metric: str, alpha: float, margin_pp: float
-) -> dict[str, Any]:
+) -> ContrastRow:
     groups = (treatment, baseline)
     cells = {(group.label, cell.seed): cell for group in groups for cell in group.cells}
     seeds = sorted({seed for _, seed in cells})
@@ -98,12 +99,15 @@ def _paired(
     contrast = contrast_of(treatment.label, baseline.label, pairs, missing, alpha=alpha, margin_pp=margin_pp)
     if contrast.comparison is not None:
         contrast = replace(contrast, p_holm=contrast.comparison.p_value)
-    warnings = _warnings(treatment, baseline, alpha)
-    row = contrast_row(contrast, metric=metric, margin_pp=margin_pp, n_contrasts=1, warnings=warnings)
-    return row | {"new_problems": None, "variance": None}
+    return ContrastRow(
+        **contrast_fields(contrast, metric, margin_pp, n_contrasts=1),
+        warnings=_warnings(treatment, baseline),
+        new_problems=None,
+        variance=None,
+    )
 
 
-def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, margin_pp: float) -> dict[str, Any]:
+def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, margin_pp: float) -> ContrastRow:
     groups = (treatment, baseline)
     quantum = max(m.quantum_pp for group in groups for m in group.scored)
     compare = partial(compare_unpaired, alpha=alpha, margin=margin_pp, quantum=quantum, limits=SCORE_LIMITS_PP)
@@ -112,32 +116,32 @@ def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, marg
     flagged = any(group.flagged_seeds for group in groups)
     without = compare(kept, others_kept) if kept and others_kept else None
     tokens = token_ratio(treatment.scored, baseline.scored)
-    return {
-        "arm": treatment.label,
-        "baseline": baseline.label,
-        "metric": metric,
+    return ContrastRow(
+        arm=treatment.label,
+        baseline=baseline.label,
+        metric=metric,
         **comparison_numbers(result),
-        "n_pairs": None,
-        "margin_pp": margin_pp,
-        "missing": [
-            {"arm": group.label, "seed": cell.seed, "reason": why}
+        n_pairs=None,
+        margin_pp=margin_pp,
+        missing=[
+            Missing(arm=group.label, seed=cell.seed, reason=why)
             for group in groups
             for cell in group.cells
             if (why := absence(cell)) is not None
         ],
-        "flagged_treatment": treatment.flagged_seeds,
-        "flagged_baseline": baseline.flagged_seeds,
-        "without_flagged": comparison_numbers(without) if flagged and without is not None else None,
-        "token_ratio": tokens,
-        "equal_tokens": equal_tokens([] if tokens is None else [tokens]),
-        "tokens_known": all(m.spent_tokens is not None for group in groups for m in group.scored),
-        "warnings": _warnings(treatment, baseline, alpha),
-    }
+        flagged_treatment=treatment.flagged_seeds,
+        flagged_baseline=baseline.flagged_seeds,
+        without_flagged=Numbers(**comparison_numbers(without)) if flagged and without is not None else None,
+        token_ratio=tokens,
+        equal_tokens=equal_tokens([] if tokens is None else [tokens]),
+        tokens_known=all(m.spent_tokens is not None for group in groups for m in group.scored),
+        warnings=_warnings(treatment, baseline),
+    )
 
 
-def _warnings(treatment: Group, baseline: Group, alpha: float) -> list[str]:
-    arms = [
-        summarise_arm(one.label, one.measurements, alpha=alpha, budget_tokens=None) for one in (treatment, baseline)
+def _warnings(treatment: Group, baseline: Group) -> list[str]:
+    groups = (treatment, baseline)
+    return [
+        *hidden_knob_warnings([(one.label, clipped_frac(one.measurements)) for one in groups]),
+        *outside_warnings({one.label: one.measurements for one in groups}),
     ]
-    outside = outside_warnings({one.label: one.measurements for one in (treatment, baseline)})
-    return [*hidden_knob_warnings(*arms), *outside]

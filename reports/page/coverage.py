@@ -1,13 +1,11 @@
-"""Coverage on the page, from report.json: a sentence for the head and a table with what the words rest on."""
+"""Coverage on the page, in words: a sentence for the head and a table with what the words rest on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from reports.formats import Table, interval, number, percent, signed_pp
-
-Row = dict[str, Any]
+from reports.formats import Table, number, percent, signed_pp, with_interval
+from reports.report import CoverageRow
 
 NOTE = (
     "The difference of pass@k, mean over seeds, with a band that holds at every k from 1 to {k} at once ({level} over"
@@ -18,31 +16,31 @@ NOTE = (
 )
 
 
-def coverage_sentence(rows: Sequence[Row]) -> str:
+def coverage_sentence(rows: Sequence[CoverageRow]) -> str:
     """What arms do at all k, by word; "" without rows."""
     parts = []
-    for against in dict.fromkeys(row["against"] for row in rows):
-        of_kind = [row for row in rows if row["against"] == against]
+    for against in dict.fromkeys(row.against for row in rows):
+        of_kind = [row for row in rows if row.against == against]
         by_word: dict[str, list[str]] = {}
         for row in of_kind:
-            by_word.setdefault(row["word"] + _why_unclear(row), []).append(_with_crossover(row))
-        alike = len(by_word) == 1 and len(of_kind) > 2 and of_kind[0]["word"] == "cannot tell"
+            by_word.setdefault(row.word + _why_unclear(row), []).append(_with_crossover(row))
+        alike = len(by_word) == 1 and len(of_kind) > 2 and of_kind[0].word == "cannot tell"
         words = "; ".join(
             f"{word}: {f'all {len(arms)} arms' if alike else ', '.join(arms)}" for word, arms in by_word.items()
         )
         parts.append(f"against {against or 'the model before training'}, {words}")
     if not parts:
         return ""
-    largest = max(row["k"][-1] for row in rows)
+    largest = max(row.k[-1] for row in rows)
     return f"Coverage, pass@k for all k up to {largest}: {'. '.join(map(_capital, parts))}."
 
 
-def coverage_table(rows: Sequence[Row]) -> Table | None:
+def coverage_table(rows: Sequence[CoverageRow]) -> Table | None:
     """None without rows."""
     if not rows:
         return None
-    least = min(row["level"] for row in rows)
-    level = percent(1 - (1 - least) * sum(row["level"] == least for row in rows))
+    least = min(row.level for row in rows)
+    level = percent(1 - (1 - least) * sum(row.level == least for row in rows))
     columns = [
         "arm",
         "against",
@@ -56,58 +54,57 @@ def coverage_table(rows: Sequence[Row]) -> Table | None:
     ]
     lines = [
         [
-            row["arm"],
-            row["against"] or "before training",
-            row["word"] + (f" ({row['note']})" if row["note"] else ""),
+            row.arm,
+            row.against or "before training",
+            row.word + (f" ({row.note})" if row.note else ""),
             _at(row, 0),
-            str(row["k"][-1]),
+            str(row.k[-1]),
             _at(row, -1),
-            number(row["crossover_k"]),
+            number(row.crossover_k),
             _crossover_interval(row),
-            str(row["n"]),
+            str(row.n),
         ]
         for row in rows
     ]
-    note = NOTE.format(k=max(row["k"][-1] for row in rows), level=level)
-    if any(row["at_ceiling"] for row in rows):
+    note = NOTE.format(k=max(row.k[-1] for row in rows), level=level)
+    if any(row.at_ceiling for row in rows):
         note += (
             " At a largest k at which every problem is solved before and after, nothing can be lost: use harder ones."
         )
     return Table("Coverage", columns, lines, note)
 
 
-def _with_crossover(row: Row) -> str:
-    if row["word"] != "sharpened" or row["crossover_k"] is None:
-        return str(row["arm"])
-    return f"{row['arm']} (crossover at k = {number(row['crossover_k'])} {_crossover_interval(row)})"
+def _with_crossover(row: CoverageRow) -> str:
+    if row.word != "sharpened" or row.crossover_k is None:
+        return str(row.arm)
+    return f"{row.arm} (crossover at k = {number(row.crossover_k)} {_crossover_interval(row)})"
 
 
-def _why_unclear(row: Row) -> str:
+def _why_unclear(row: CoverageRow) -> str:
     """Why a row has no word, or ""."""
-    if row["word"] != "cannot tell":
+    if row.word != "cannot tell":
         return ""
-    if row["note"]:
-        return f" ({row['note']})"
-    if row["low_pp"][0] > 0:
-        return f" (up at k = 1; {'all is solved' if row['at_ceiling'] else 'unclear'} at k = {row['k'][-1]})"
-    return " (down at k = 1)" if row["high_pp"][0] < 0 else " (no clear difference at k = 1)"
+    if row.note:
+        return f" ({row.note})"
+    low, high = row.low_pp[0], row.high_pp[0]
+    if low is not None and low > 0:
+        return f" (up at k = 1; {'all is solved' if row.at_ceiling else 'unclear'} at k = {row.k[-1]})"
+    return " (down at k = 1)" if high is not None and high < 0 else " (no clear difference at k = 1)"
 
 
 def _capital(sentence: str) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
-def _at(row: Row, place: int) -> str:
-    low, high = row["low_pp"][place], row["high_pp"][place]
-    difference = signed_pp(row["difference_pp"][place])
-    return difference if low is None else f"{difference} {interval(low, high)}"
+def _at(row: CoverageRow, place: int) -> str:
+    return with_interval(signed_pp(row.difference_pp[place]), row.low_pp[place], row.high_pp[place])
 
 
-def _crossover_interval(row: Row) -> str:
+def _crossover_interval(row: CoverageRow) -> str:
     """The interval, open on a side where the band contains 0 as far as k was evaluated."""
-    low, high = row["crossover_low"], row["crossover_high"]
-    if row["crossover_k"] is None or row["low_pp"][0] is None:
+    low, high = row.crossover_low, row.crossover_high
+    if row.crossover_k is None or row.low_pp[0] is None:
         return number(None)
-    below = f"< {row['k'][0]}" if low is None else number(low)
-    above = f"> {row['k'][-1]}" if high is None else number(high)
+    below = f"< {row.k[0]}" if low is None else number(low)
+    above = f"> {row.k[-1]}" if high is None else number(high)
     return f"[{below}, {above}]"

@@ -1,15 +1,13 @@
-"""The main effects and interactions of a factorial in words and as a table, from the rows of report.json."""
+"""The main effects and interactions of a factorial in words and as a table, from the rows of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from typing import Any
+from collections.abc import Sequence
+from operator import attrgetter
 
-from reports.formats import Table, interval, p_value, percent, points, signed_pp
+from reports.formats import Table, p_value, percent, points, signed_pp, with_interval
 from reports.page.next_step import p_note
-
-Row = Mapping[str, Any]
+from reports.report import BestDifference, Compared, ContrastRow, EffectRow, VerdictRow, Within, last_part
 
 EFFECT_NOTE = (
     "A main effect is averaged over the values of all other knobs. An interaction is how much larger the first knob's "
@@ -22,77 +20,67 @@ SECONDARY_NOTE = (
 )
 
 
-def is_effect(row: Row) -> bool:
-    return "kind" in row
-
-
-def effect_name(row: Row) -> str:
-    """`clip_high 0.28 against 0.2`, `clip_high 0.28 × beta 0.1`: knobs by their last segments."""
-    named = _settings(row)
-    return f"{named[0]} against {row['reference'][0]}" if row["kind"] == "main" else " × ".join(named)
-
-
-def effect_clause(row: Row) -> str:
+def effect_clause(row: EffectRow) -> str:
     """What the verdict says of an effect, as the beginning of its sentence."""
-    if row["kind"] == "main":
-        (setting,), (reference,) = _settings(row), row["reference"]
+    if row.kind == "main":
+        (setting,), (reference,) = row.settings, row.reference
         clauses = {
             "better": f"{setting} is better than {reference}",
             "worse": f"{setting} is worse than {reference}",
-            "equivalent": f"{setting} is equivalent to {reference} within {row['margin_pp']:g} pp",
+            "equivalent": f"{setting} is equivalent to {reference} within {row.margin_pp:g} pp",
             "identical": f"{setting} is identical to {reference}",
             "inconclusive": f"{setting} against {reference} is inconclusive",
         }
-        return f"{clauses[row['verdict']]}{averaged_over(row)}"
-    both = " and ".join(_settings(row))
+        return f"{clauses[row.verdict]}{averaged_over(row)}"
+    both = " and ".join(row.settings)
     clauses = {
         "better": f"{both} together give more than the sum of their effects",
         "worse": f"{both} together give less than the sum of their effects",
-        "equivalent": f"{both} add up within {row['margin_pp']:g} pp",
+        "equivalent": f"{both} add up within {row.margin_pp:g} pp",
         "identical": f"{both} do not interact",
         "inconclusive": f"Whether {both} add up is inconclusive",
     }
-    return clauses[row["verdict"]]
+    return clauses[row.verdict]
 
 
-def averaged_over(row: Row) -> str:
+def averaged_over(row: EffectRow) -> str:
     """Return what a main effect is an average over; "" for an interaction."""
-    knobs = dict.fromkeys(_last_part(one["knob"]) for one in row["within"])
+    knobs = dict.fromkeys(last_part(one.knob) for one in row.within)
     return f", averaged over {', '.join(knobs)}" if knobs else ""
 
 
-def turns(row: Row, rows: Sequence[Row]) -> str:
+def turns(row: EffectRow, rows: Sequence[EffectRow]) -> str:
     """Say with which knobs a main effect turns round; "" if with none.
 
     It does where it is shown to be a gain at one value of the knob and a loss at another. It may where it has one sign
     at the knob's reference and the other at the value of an interaction whose interval excludes 0. rows: all effects.
     """
-    by_knob: dict[str, list[Row]] = {}
-    for one in row["within"]:
-        by_knob.setdefault(one["knob"], []).append(one)
+    by_knob: dict[str, list[Within]] = {}
+    for one in row.within:
+        by_knob.setdefault(one.knob, []).append(one)
     found = []
     for knob, sizes in by_knob.items():
-        gains = [one for one in sizes if one["low_pp"] is not None and one["low_pp"] > 0]
-        losses = [one for one in sizes if one["high_pp"] is not None and one["high_pp"] < 0]
+        gains = [one for one in sizes if one.low_pp is not None and one.low_pp > 0]
+        losses = [one for one in sizes if one.high_pp is not None and one.high_pp < 0]
         word = "turns" if gains and losses else "may turn"
         ends = [*gains, *losses] if gains and losses else _of_opposite_signs(row, knob, sizes, rows)
         if ends:
-            most, least = (end(ends, key=itemgetter("difference_pp")) for end in (max, min))
-            values = ", ".join(f"{size_pp(one)} at {one['value']}" for one in (most, least))
-            found.append(f"{effect_name(row)} {word} round with {_last_part(knob)}: {values}")
+            most, least = (end(ends, key=attrgetter("difference_pp")) for end in (max, min))
+            values = ", ".join(f"{size_pp(one)} at {one.value}" for one in (most, least))
+            found.append(f"{row.name} {word} round with {last_part(knob)}: {values}")
     return "; ".join(found)
 
 
-def _of_opposite_signs(row: Row, knob: str, sizes: Sequence[Row], rows: Sequence[Row]) -> list[Row]:
+def _of_opposite_signs(row: EffectRow, knob: str, sizes: Sequence[Within], rows: Sequence[EffectRow]) -> list[Within]:
     """Return the sizes of a main effect at the two values of a knob that a shown interaction compares, if their signs
     differ."""
-    own = dict(zip(row["knobs"], row["values"], strict=True))
+    own = dict(zip(row.knobs, row.values, strict=True))
     for other in rows:
-        ends = {name: pair for name, *pair in zip(other["knobs"], other["values"], other["reference"], strict=True)}
+        ends = {name: pair for name, *pair in zip(other.knobs, other.values, other.reference, strict=True)}
         is_own = {*ends} == {knob, *own} and all(ends[name][0] == value for name, value in own.items())
-        if is_own and other["verdict"] in ("better", "worse"):
-            at_both = [one for one in sizes if one["value"] in ends[knob]]
-            if min(one["difference_pp"] for one in at_both) < 0 < max(one["difference_pp"] for one in at_both):
+        if is_own and other.verdict in ("better", "worse"):
+            at_both = [one for one in sizes if one.value in ends[knob]]
+            if min(one.difference_pp for one in at_both) < 0 < max(one.difference_pp for one in at_both):
                 return at_both
     return []
 
@@ -106,69 +94,58 @@ INTERACTION_WORDS = {
 """The verdicts on an interaction, which is neither better nor worse than anything."""
 
 
-def verdict_word(row: Row) -> str:
+def verdict_word(row: VerdictRow) -> str:
     """The verdict as it stands in tables and badges."""
-    verdict = str(row["verdict"])
-    return (INTERACTION_WORDS.get(verdict, verdict) if row.get("kind") == "interaction" else verdict).replace("_", " ")
+    word = INTERACTION_WORDS.get(row.verdict, row.verdict) if row.is_interaction else row.verdict
+    return word.replace("_", " ")
 
 
-def within_sentences(row: Row) -> list[str]:
+def within_sentences(row: EffectRow) -> list[str]:
     """How large a main effect is at each value of each other knob: its average hides an interaction."""
     by_knob: dict[str, list[str]] = {}
-    for one in row["within"]:
-        by_knob.setdefault(_last_part(one["knob"]), []).append(f"{size_pp(one)} at {one['value']}")
+    for one in row.within:
+        by_knob.setdefault(last_part(one.knob), []).append(f"{size_pp(one)} at {one.value}")
     return [f"By {knob}: {', '.join(sizes)}." for knob, sizes in by_knob.items()]
 
 
-def effect_table(rows: Sequence[Row]) -> Table | None:
+def effect_table(rows: Sequence[EffectRow]) -> Table | None:
     """The effects of a factorial; None if the sweep is none."""
     if not rows:
         return None
     first = rows[0]
-    level = next((percent(row["level"]) for row in rows if row["level"] is not None), None)
+    level = next((percent(row.level) for row in rows if row.level is not None), None)
     columns = ["effect", f"difference (pp), {level} interval" if level else "difference (pp)"]
     columns += ["p", "p (Holm)", "seeds", "detectable (pp)", "verdict"]
     written = [
         [
-            effect_name(row),
+            row.name,
             difference_pp(row),
-            p_value(row["p"]).removeprefix("= "),
-            p_value(row["p_holm"]).removeprefix("= "),
-            str(row["n_pairs"]),
-            points(row["detectable_pp"]),
+            p_value(row.p).removeprefix("= "),
+            p_value(row.p_holm).removeprefix("= "),
+            str(row.n_pairs),
+            points(row.detectable_pp),
             verdict_word(row),
         ]
         for row in rows
     ]
-    note = EFFECT_NOTE.format(n=first["n_pairs"], m=len(rows))
+    note = EFFECT_NOTE.format(n=first.n_pairs, m=len(rows))
     return Table("Main effects and interactions", columns, written, f"{note} {p_note(rows)}".rstrip())
 
 
-def secondary_note(effects: Sequence[Row], contrasts: Sequence[Row]) -> str | None:
+def secondary_note(effects: Sequence[EffectRow], contrasts: Sequence[ContrastRow]) -> str | None:
     """What stands above the comparisons of arms with the baseline in a factorial; None in other sweeps."""
     if not effects or not contrasts:
         return None
-    level = next((row["level"] for row in contrasts if row["level"] is not None), None)
-    return SECONDARY_NOTE.format(baseline=contrasts[0]["baseline"], m=len(effects), level=percent(level))
+    level = next((row.level for row in contrasts if row.level is not None), None)
+    return SECONDARY_NOTE.format(baseline=contrasts[0].baseline, m=len(effects), level=percent(level))
 
 
-def size_pp(row: Row) -> str:
+def size_pp(row: Compared | BestDifference | Within) -> str:
     """+3.0 pp [+2.2, +3.8]; about +3.0 pp where no interval is known."""
-    difference = f"{signed_pp(row['difference_pp'])} pp"
-    if row["low_pp"] is None:
-        return f"about {difference}"
-    return f"{difference} {interval(row['low_pp'], row['high_pp'])}"
+    difference = f"{signed_pp(row.difference_pp)} pp"
+    return f"about {difference}" if row.low_pp is None else with_interval(difference, row.low_pp, row.high_pp)
 
 
-def difference_pp(row: Row) -> str:
+def difference_pp(row: Compared) -> str:
     """+3.0 [+2.2, +3.8]; without an interval where none is known."""
-    difference = signed_pp(row["difference_pp"])
-    return difference if row["low_pp"] is None else f"{difference} {interval(row['low_pp'], row['high_pp'])}"
-
-
-def _settings(row: Row) -> list[str]:
-    return [f"{_last_part(knob)} {value}" for knob, value in zip(row["knobs"], row["values"], strict=True)]
-
-
-def _last_part(knob: str) -> str:
-    return knob.rpartition(".")[2]
+    return with_interval(signed_pp(row.difference_pp), row.low_pp, row.high_pp)

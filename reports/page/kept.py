@@ -13,21 +13,20 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import RefusedError
 from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.files import read_object, write_json
+from harness.records.schema import SCHEMA, require_schema
 from reports.measure.contrasts import EQUAL_COMPLETIONS, Contrast, compare_arms
 from reports.measure.interactions import factor_effects
 from reports.measure.measurements import Measurement, Metric
-from reports.page.document import FINAL_SCORES, contrast_row, without_nan
-from reports.page.headline import headline_rows
+from reports.page.document import FINAL_SCORES, contrast_fields
+from reports.page.headline import with_headline
 from reports.page.templating import write_text
 from reports.page.verification import ABSENT, Difference, Verification, differing
-
-if TYPE_CHECKING:
-    from reports.page.document import Report
+from reports.report import ArmRow, ContrastRow, Node, Report, read_report
 
 KEPT = "kept.json"
 _SCORES = f"data/{FINAL_SCORES}"
@@ -68,7 +67,7 @@ def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str
             write_text(path, content)
     question.write()
     digests = {name: _digest(out / name) for name in sorted(["sweep.json", *contents])}
-    write_json(out / KEPT, {"schema": 1, "numerics": numerics, "files": digests})
+    write_json(out / KEPT, {"schema": SCHEMA, "numerics": numerics, "files": digests})
 
 
 def is_kept(folder: Path) -> bool:
@@ -77,44 +76,45 @@ def is_kept(folder: Path) -> bool:
 
 def kept_report(folder: Path) -> tuple[SweepRecord, Report]:
     """The question and the report that were kept in a folder."""
-    return read_sweep(folder), read_object(folder / "report.json")
+    return read_sweep(folder), read_report(folder / "report.json")
 
 
 def verify_kept(folder: Path) -> Verification:
     """Compare every file with its digest, then every contrast and effect of report.json, its arms' scores and its
     answer with what the final scores give."""
-    for name, digest in read_object(folder / KEPT)["files"].items():
+    kept = read_object(folder / KEPT)
+    require_schema(folder / KEPT, kept)
+    for name, digest in kept["files"].items():
         found = _digest(folder / name) if (folder / name).is_file() else ABSENT
         if found != digest:
             return Verification({}, Difference(name, "the digest", digest, found))
     sweep, report = kept_report(folder)
-    again = json.loads(_compact(_recomputed(sweep, report, folder)))
-    written = {key: [_only(row, now) for row, now in zip(report[key], again[key], strict=False)] for key in again}
+    kept, again = read_object(folder / "report.json"), _recomputed(sweep, report, folder)
+    written = {key: [_only(row, now) for row, now in zip(kept[key], again[key], strict=False)] for key in again}
     return differing("report.json", written, again)
 
 
-def _recomputed(sweep: SweepRecord, report: Report, folder: Path) -> Report:
+def _recomputed(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """The sections of report.json that follow from the final scores."""
     measurements = _measurements(sweep, report, folder)
     contrasts, effects = compare_arms(sweep, measurements), factor_effects(sweep, measurements)
-    found: Report = {
+    scored = {arm: [m for m in cells if m.score_pp is not None] for arm, cells in measurements.items()}
+    arms = [
+        ArmRow(arm=arm, seeds=[m.cell.seed for m in cells], scores_pp=[m.score_pp for m in cells])
+        for arm, cells in scored.items()
+    ]
+    found: dict[str, Sequence[Node]] = {
         "contrasts": _rows(sweep, contrasts),
         "interactions": _rows(sweep, [effect.contrast for effect in effects]),
-        "arms": [
-            {"arm": arm, "seeds": [m.cell.seed for m in cells], "scores_pp": [m.score_pp for m in cells]}
-            for arm, cells in measurements.items()
-        ],
+        "arms": arms,
+        "headline": with_headline(report).headline,
     }
-    return found | {"headline": headline_rows(report)}
+    return {section: [row.as_json() for row in rows] for section, rows in found.items()}
 
 
-def _rows(sweep: SweepRecord, contrasts: Sequence[Contrast]) -> list[dict[str, Any]]:
+def _rows(sweep: SweepRecord, contrasts: Sequence[Contrast]) -> list[ContrastRow]:
     n = len(contrasts)
-    rows = (
-        contrast_row(one, metric=sweep.metric, margin_pp=sweep.margin_pp, n_contrasts=n, warnings=[])
-        for one in contrasts
-    )
-    return [without_nan({key: value for key, value in row.items() if key != "warnings"}) for row in rows]
+    return [ContrastRow(**contrast_fields(one, sweep.metric, sweep.margin_pp, n)) for one in contrasts]
 
 
 def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[Measurement]]:
@@ -124,7 +124,7 @@ def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str,
     if evaluation is not None:
         known = [n for n in (evaluation.problems, sweep.n_held_out(metric.task)) if n is not None]
         drawn = {"n_problems": min(known, default=None), "n_samples": evaluation.samples}
-    rows = {(row["arm"], row["seed"]): row for row in report["cells"]}
+    rows = {(row.arm, row.seed): row.as_json() for row in report.cells}
     cells = []
     for cell in sweep.cells:
         row = rows[cell.arm, cell.seed]

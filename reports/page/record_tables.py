@@ -8,7 +8,7 @@ from typing import Any
 
 from reports.formats import Table, duration, megabytes, number, percent, points, seconds, tokens
 from reports.measure import Analysis
-from reports.page.document import Report
+from reports.report import Report
 
 MOST_KNOB_COLUMNS = 8
 
@@ -70,29 +70,29 @@ TUNING_NOTE = (
 
 def tuning_table(report: Report) -> Table | None:
     """What was found for each arm and what that cost; None unless arms were tuned."""
-    rows = report["tuning"]
+    rows = report.tuning
     if not rows:
         return None
-    knobs = list(dict.fromkeys(knob for row in rows for knob in row["values"]))
+    knobs = list(dict.fromkeys(knob for row in rows for knob in row.values))
     columns = [
         "arm", *knobs, "scored trials", "untuned (%)", "best in the search (%)", "with fresh seeds (%)",
         "left open (pp)", "tokens of the search", "tokens of the comparison",
     ]  # fmt: skip
     written = [
         [
-            row["arm"],
-            *(_value(row["values"].get(knob), is_at_end=knob in row["at_end"]) for knob in knobs),
-            f"{row['complete']} of {row['trials']}",
-            points(row["default_pp"]),
-            points(row["search_pp"]),
-            points(row["fresh_pp"]),
-            f"{points(row['short_pp'])} ± {points(row['short_sd_pp'])}",
-            tokens(row["generated_tokens"]),
-            tokens(row["verdict_tokens"]),
+            row.arm,
+            *(_value(row.values.get(knob), is_at_end=knob in row.at_end) for knob in knobs),
+            f"{row.complete} of {row.trials}",
+            points(row.default_pp),
+            points(row.search_pp),
+            points(row.fresh_pp),
+            f"{points(row.short_pp)} ± {points(row.short_sd_pp)}",
+            tokens(row.generated_tokens),
+            tokens(row.verdict_tokens),
         ]
         for row in rows
     ]
-    at_end = any(row["at_end"] for row in rows)
+    at_end = any(row.at_end for row in rows)
     caution = " A value marked ! is at the end of what was tried: a better one may lie beyond." if at_end else ""
     return Table("Each arm at its best", columns, written, TUNING_NOTE + caution)
 
@@ -102,21 +102,20 @@ def _value(value: Any, is_at_end: bool) -> str:
 
 
 def cost_table(report: Report) -> Table | None:
-    """The recorded cost of each arm. Older records hold less, imported ones nothing; None if nothing is recorded."""
-    costs = [arm["cost"] for arm in report["arms"]]
+    """The recorded cost of each arm, of imported ones nothing; None if nothing is recorded."""
+    costs = [dict(arm.cost) for arm in report.arms]
     shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
-    trains = report["arms"][0].get("checkpoint") is None
-    trained = trains and any(arm["phase_s"]["total_s"] is not None for arm in report["arms"])
+    trained = report.arms[0].checkpoint is None and any(arm.total_s is not None for arm in report.arms)
     if not shown and not trained:
         return None
     columns = ["arm", *(heading for heading, _ in shown.values()), *(["total training"] if trained else [])]
     rows = [
         [
-            arm["arm"],
-            *(write(arm["cost"][key]) for key, (_, write) in shown.items()),
-            *([seconds(arm["phase_s"]["total_s"])] if trained else []),
+            arm.arm,
+            *(write(cost[key]) for key, (_, write) in shown.items()),
+            *([seconds(arm.total_s)] if trained else []),
         ]
-        for arm in report["arms"]
+        for arm, cost in zip(report.arms, costs, strict=True)
     ]
     return Table("Cost", columns, rows, COST_NOTE)
 
@@ -155,8 +154,8 @@ def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
 def troubled_cells(report: Report) -> Table:
     """Every cell that is not simply done: failed, invalid, unfinished or flagged."""
     rows = [
-        [cell["arm"], str(cell["seed"]), cell["state"], ", ".join(cell["flags"]), cell["reason"] or ""]
-        for cell in report["cells"]
-        if cell["state"] != "done" or cell["flags"]
+        [cell.arm, str(cell.seed), cell.state, ", ".join(cell.flags), cell.reason or ""]
+        for cell in report.cells
+        if cell.state != "done" or cell.flags
     ]
     return Table("Failed, flagged and invalid cells", ["arm", "seed", "state", "flags", "reason"], rows)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.errors import RefusedError, few, nearest
 from reports.formats import interval, percent
-
-Row = Mapping[str, Any]
+from reports.report import BestDifference, Node, VerdictRow
+from reports.statistics import Verdict
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,16 @@ class Requirement:
     baseline: str
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(Node):
     """Whether a requirement holds of a report, and the interval and margin that decided it, in percentage points."""
 
-    requirement: Requirement
+    require: str
     holds: bool
     why: str
-    verdict: str
+    arm: str
+    relation: str
+    baseline: str
+    verdict: Verdict
     low_pp: float | None
     high_pp: float | None
     level: float | None
@@ -69,15 +70,7 @@ class Judgement:
 
     @property
     def sentence(self) -> str:
-        return f"{'holds' if self.holds else 'does not hold'}: {self.requirement.text}: {self.why}."
-
-    def as_json(self) -> dict[str, Any]:
-        asked = self.requirement
-        return {
-            **{"require": asked.text, "holds": self.holds, "why": self.why, "arm": asked.arm},
-            **{"relation": asked.relation, "baseline": asked.baseline, "verdict": self.verdict},
-            **{"low_pp": self.low_pp, "high_pp": self.high_pp, "level": self.level, "margin_pp": self.margin_pp},
-        }
+        return f"{'holds' if self.holds else 'does not hold'}: {self.require}: {self.why}."
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -96,7 +89,7 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(" ".join(text.split()), found["arm"], relation, found["baseline"])
 
 
-def judge(requirement: Requirement, rows: Sequence[Row], interim: str | None = None) -> Judgement:
+def judge(requirement: Requirement, rows: Sequence[VerdictRow], interim: str | None = None) -> Judgement:
     """Whether it holds of these contrasts and effects of report.json. interim: why nothing may be concluded yet.
 
     An arm and the baseline may be named the other way round. Raises RefusedError for names that are not compared.
@@ -105,48 +98,63 @@ def judge(requirement: Requirement, rows: Sequence[Row], interim: str | None = N
     if turned:
         row = _turned(row)
     holds, why = _decide(requirement.relation, row) if interim is None else (False, interim)
-    ends = row["low_pp"], row["high_pp"]
-    return Judgement(requirement, holds, why.rstrip("."), str(row["verdict"]), *ends, row["level"], row["margin_pp"])
+    return Judgement(
+        require=requirement.text,
+        holds=holds,
+        why=why.rstrip("."),
+        arm=requirement.arm,
+        relation=requirement.relation,
+        baseline=requirement.baseline,
+        verdict=row.verdict,
+        low_pp=row.low_pp,
+        high_pp=row.high_pp,
+        level=row.level,
+        margin_pp=row.margin_pp,
+    )
 
 
-def _turned(row: Row) -> Row:
-    """The baseline against the arm."""
-    verdict = {"better": "worse", "worse": "better"}.get(row["verdict"], row["verdict"])
-    bests = row.get("bests")
-    return {**row, "verdict": verdict, **_mirrored(row), "bests": None if bests is None else _mirrored(bests)}
+_TURNED: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
 
 
-def _mirrored(row: Row) -> Row:
-    low, high = row["low_pp"], row["high_pp"]
+def _turned(row: VerdictRow) -> VerdictRow:
+    """The baseline against the arm; of its numbers only those that decide."""
+    changes: dict[str, object] = {"verdict": _TURNED.get(row.verdict, row.verdict), **_mirrored(row)}
+    if row.bests is not None:
+        changes["bests"] = row.bests.model_copy(update=_mirrored(row.bests))
+    return row.model_copy(update=changes)
+
+
+def _mirrored(row: VerdictRow | BestDifference) -> dict[str, float | None]:
+    low, high = row.low_pp, row.high_pp
     return {"low_pp": None if high is None else -high, "high_pp": None if low is None else -low}
 
 
-def _decide(relation: str, row: Row) -> tuple[bool, str]:
+def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
     """Arms that were tuned must be so related as they were found, and at their bests too: what a short search left
     open may be all that they differ by."""
-    verdict, low, high = str(row["verdict"]), row["low_pp"], row["high_pp"]
+    verdict, low, high = row.verdict, row.low_pp, row.high_pp
     if relation in VERDICTS:
         return verdict == relation, f"the verdict is {verdict.replace('_', ' ')}"
     if verdict == "identical":
         return relation in ("equivalent", "not worse", "not better"), "the final weights are identical"
     if low is None or high is None:
-        reason = row["note"] or "there are too few seeds for a test"
+        reason = row.note or "there are too few seeds for a test"
         return False, f"there is no interval to judge by: {reason}"
-    asked, margin = RELATIONS[relation], row["margin_pp"]
+    asked, margin = RELATIONS[relation], row.margin_pp
     intervals = {"": (low, high)}
-    if (bests := row.get("bests")) is not None:
-        intervals[" between the arms' bests"] = (bests["low_pp"], bests["high_pp"])
+    if (bests := row.bests) is not None and bests.low_pp is not None and bests.high_pp is not None:
+        intervals[" between the arms' bests"] = (bests.low_pp, bests.high_pp)
     held = {of_what: asked.holds(*ends, margin) for of_what, ends in intervals.items()}
     of_what = next((one for one, holds in held.items() if not holds), list(held)[-1])
     lies = "lies" if held[of_what] else "does not lie"
     where = asked.says.format(margin=f"{margin:g}")
-    why = f"the {percent(row['level'])} interval{of_what} {interval(*intervals[of_what])} pp {lies} {where}"
+    why = f"the {percent(row.level)} interval{of_what} {interval(*intervals[of_what])} pp {lies} {where}"
     return all(held.values()), why
 
 
-def _contrast(requirement: Requirement, rows: Sequence[Row]) -> tuple[Row, bool]:
+def _contrast(requirement: Requirement, rows: Sequence[VerdictRow]) -> tuple[VerdictRow, bool]:
     """The row that compares the two, and whether it does so the other way round."""
-    pairs = {(row["arm"], row["baseline"]): row for row in rows}
+    pairs = {(row.arm, row.baseline): row for row in rows}
     arm, baseline = requirement.arm, requirement.baseline
     if (arm, baseline) in pairs:
         return pairs[arm, baseline], False

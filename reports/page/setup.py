@@ -77,7 +77,7 @@ def _part(said: tuple[str, ...], arms: list[str]) -> str:
 
 
 def _at(spec: Spec, name: str) -> Any:
-    """The value of a knob like `rollout.temperature`; None if this arm or an older version has none."""
+    """The value of a knob like `rollout.temperature`; None if this arm has none."""
     value: Any = spec
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None

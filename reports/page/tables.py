@@ -6,25 +6,46 @@ Those of what was set, spent and recorded are in `record_tables`, those of laws 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from reports.extras.law_tables import law_tables
 from reports.extras.reflection import read_reflection, reflection_table
 from reports.figures import Group
-from reports.formats import MISSING, Table, interval, number, p_value, percent, points, ratio, signed_pp, tokens
+from reports.formats import (
+    MISSING,
+    Table,
+    interval,
+    number,
+    number_interval,
+    p_value,
+    percent,
+    points,
+    ratio,
+    signed_pp,
+    tokens,
+    with_interval,
+)
 from reports.measure import Analysis
 from reports.measure.problems import problem_scores
 from reports.page.coverage import coverage_table
-from reports.page.document import Report
 from reports.page.effects import difference_pp
 from reports.page.next_step import p_note
 from reports.page.record_tables import cost_table, provenance_table, tuning_table
-from reports.page.verdict import metric_name
+from reports.report import (
+    AcrossTasksRow,
+    ArmRow,
+    ContrastRow,
+    JudgeAndTruth,
+    JudgeVerdicts,
+    ModeScore,
+    Report,
+    VerdictRow,
+)
 from reports.statistics import MIN_RUNS_FOR_IMPROVEMENT
 
-Row = dict[str, Any]
-Columns = Sequence[tuple[str, Callable[[Row], str]]]
+Line = TypeVar("Line")
+Columns: TypeAlias = Sequence[tuple[str, Callable[[Line], str]]]
 """The heading of each column, and how a row is written in it."""
 
 ACROSS_TASKS_NOTE = (
@@ -58,19 +79,19 @@ def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]
     """The tables below the figures of each group, without those that have nothing to show."""
     tables: dict[Group, list[Table | None]] = {
         "Result": [
-            contrast_table(report["contrasts"]),
+            contrast_table(report.contrasts),
             tuning_table(report),
-            across_tasks_table(report["across_tasks"]),
-            mode_table(report["modes"]),
-            coverage_table(report["coverage"]),
+            across_tasks_table(report.across_tasks),
+            mode_table(report.modes),
+            coverage_table(report.coverage),
         ],
         "Learning": [
-            arm_table(report["arms"]),
-            proxy_table(report["arms"]),
-            judge_table(report["arms"]),
-            reply_table(report["arms"]),
+            arm_table(report.arms),
+            proxy_table(report.arms),
+            judge_table(report.arms),
+            reply_table(report.arms),
         ],
-        "Policy": [*law_tables(report["laws"]), _reflection(analysis)],
+        "Policy": [*law_tables(report.laws), _reflection(analysis)],
         "Cost": [cost_table(report)],
         "Records": [provenance_table(analysis)],
     }
@@ -87,71 +108,71 @@ def _reflection(analysis: Analysis) -> Table | None:
 
 def result_table(report: Report) -> Table:
     """A row for each arm, the best first: final score and difference from the baseline, each with its interval."""
-    arms, contrasts = report["arms"], {contrast["arm"]: contrast for contrast in report["contrasts"]}
+    arms, contrasts = report.arms, {contrast.arm: contrast for contrast in report.contrasts}
     first = arms[0]
-    equal = [contrast["equal_tokens"] for contrast in report["contrasts"] if contrast["n_pairs"]]
-    equal = equal if first.get("checkpoint") is None else []
-    budget = f" ({tokens(first['generated_tokens'])} generated)" if first["generated_tokens"] else ""
-    title = f"{metric_name(first)} of {first['task']}" + (f" at equal tokens{budget}" if equal and all(equal) else "")
+    equal = [contrast.equal_tokens for contrast in report.contrasts if contrast.n_pairs]
+    equal = equal if first.checkpoint is None else []
+    budget = f" ({tokens(first.generated_tokens)} generated)" if first.generated_tokens else ""
+    title = f"{first.metric_name} of {first.task}" + (f" at equal tokens{budget}" if equal and all(equal) else "")
 
-    def against_baseline(write: Callable[[Row], str], of_baseline: str = "") -> Callable[[Row], str]:
-        return lambda arm: write(contrasts[arm["arm"]]) if arm["arm"] in contrasts else of_baseline
+    def against_baseline(write: Callable[[ContrastRow], str], of_baseline: str = "") -> Callable[[ArmRow], str]:
+        return lambda arm: write(contrasts[arm.arm]) if arm.arm in contrasts else of_baseline
 
-    return _table(title, sorted(arms, key=lambda arm: (arm["rank"] is None, arm["rank"])), [
-        ("arm", lambda arm: arm["arm"]),
-        (f"{metric_name(first)} (%), {percent(first['level'])} interval", _score),
+    return _table(title, sorted(arms, key=lambda arm: (arm.rank is None, arm.rank)), [
+        ("arm", lambda arm: arm.arm),
+        (f"{first.metric_name} (%), {percent(first.level)} interval", _score),
         *_wrong_steps(arms),
-        (f"difference (pp), {_level_heading(report['contrasts'])}", against_baseline(difference_pp, "baseline")),
-        ("p (Holm)", against_baseline(lambda c: _p(c["p_holm"]))),
-        ("seeds", lambda arm: str(arm["n"])),
-        ("verdict", against_baseline(lambda c: c["verdict"].replace("_", " "))),
-    ], p_note(report["contrasts"]))  # fmt: skip
+        (f"difference (pp), {_level_heading(report.contrasts)}", against_baseline(difference_pp, "baseline")),
+        ("p (Holm)", against_baseline(lambda c: _p(c.p_holm))),
+        ("seeds", lambda arm: str(arm.n)),
+        ("verdict", against_baseline(lambda c: c.verdict.replace("_", " "))),
+    ], p_note(report.contrasts))  # fmt: skip
 
 
-def contrast_table(contrasts: Sequence[Row]) -> Table | None:
+def contrast_table(contrasts: Sequence[ContrastRow]) -> Table | None:
     """Contrasts in full; None without any."""
     if not contrasts:
         return None
-    return _table(f"Differences from {contrasts[0]['baseline']}", contrasts, [
-        ("arm", lambda c: c["arm"]),
-        ("difference (pp)", lambda c: signed_pp(c["difference_pp"])),
-        (_level_heading(contrasts), _interval),
-        ("median", lambda c: signed_pp(c["median_pp"])),
-        ("IQM", lambda c: signed_pp(c["iqm_pp"])),
-        ("p", lambda c: _p(c["p"])),
-        ("p (Holm)", lambda c: _p(c["p_holm"])),
+    return _table(f"Differences from {contrasts[0].baseline}", contrasts, [
+        ("arm", lambda c: c.arm),
+        ("difference (pp)", lambda c: signed_pp(c.difference_pp)),
+        (_level_heading(contrasts), lambda c: interval(c.low_pp, c.high_pp)),
+        ("median", lambda c: signed_pp(c.median_pp)),
+        ("IQM", lambda c: signed_pp(c.iqm_pp)),
+        ("p", lambda c: _p(c.p)),
+        ("p (Holm)", lambda c: _p(c.p_holm)),
         ("p (sign flip)", _sign_flip),
-        ("problems" if contrasts[0].get("unit") == "problem" else "pairs", lambda c: str(c["n_pairs"])),
-        ("ρ", lambda c: number(c["correlation"], 2)),
-        (f"{_level_heading(contrasts)} of ρ", _correlation_interval),
-        ("variance ratio", lambda c: number(c["variance_ratio"], 2)),
-        ("detectable (pp)", lambda c: points(c["detectable_pp"])),
-        ("tokens, arm / baseline", lambda c: ratio(c["token_ratio"])),
+        ("problems" if contrasts[0].is_over_problems else "pairs", lambda c: str(c.n_pairs)),
+        ("ρ", lambda c: number(c.correlation, 2)),
+        (f"{_level_heading(contrasts)} of ρ", lambda c: number_interval(c.correlation_low, c.correlation_high)),
+        ("variance ratio", lambda c: number(c.variance_ratio, 2)),
+        ("detectable (pp)", lambda c: points(c.detectable_pp)),
+        ("tokens, arm / baseline", lambda c: ratio(c.token_ratio)),
     ], p_note(contrasts))  # fmt: skip
 
 
-def across_tasks_table(arms: Sequence[Row]) -> Table | None:
+def across_tasks_table(arms: Sequence[AcrossTasksRow]) -> Table | None:
     """Arms over all tasks; None with fewer than three tasks."""
     if not arms:
         return None
-    level = f"{percent(arms[0]['level'])} interval"
+    level = f"{percent(arms[0].level)} interval"
     return _table("Across tasks", arms, [
-        ("arm", lambda arm: arm["arm"]),
-        ("IQM (%)", lambda arm: points(arm["iqm_pp"])),
-        (level, lambda arm: interval(arm["iqm_low_pp"], arm["iqm_high_pp"], signed=False)),
-        ("P(improvement)", lambda arm: "" if arm["improvement"] is None else f"{arm['improvement']:.2f}"),
+        ("arm", lambda arm: arm.arm),
+        ("IQM (%)", lambda arm: points(arm.iqm_pp)),
+        (level, lambda arm: interval(arm.iqm_low_pp, arm.iqm_high_pp, signed=False)),
+        ("P(improvement)", lambda arm: "" if arm.improvement is None else f"{arm.improvement:.2f}"),
         (level, _improvement_interval),
-        ("runs", lambda arm: str(len(arm["seeds"]))),
+        ("runs", lambda arm: str(len(arm.seeds))),
     ], ACROSS_TASKS_NOTE)  # fmt: skip
 
 
-def mode_table(scores: Sequence[Row]) -> Table | None:
+def mode_table(scores: Sequence[ModeScore]) -> Table | None:
     """Accuracy and tokens of each arm in each mode; None where a sweep evaluates in one mode only."""
     if not scores:
         return None
-    by_arm: dict[tuple[str, str], dict[str, Row]] = {}
+    by_arm: dict[tuple[str, str], dict[str, ModeScore]] = {}
     for score in scores:
-        by_arm.setdefault((score["arm"], score["task"]), {})[_mode_heading(score)] = score
+        by_arm.setdefault((score.arm, score.task), {})[_mode_heading(score)] = score
     headings = dict.fromkeys(_mode_heading(score) for score in scores)
     several = len({task for _, task in by_arm}) > 1
     rows = [
@@ -161,148 +182,143 @@ def mode_table(scores: Sequence[Row]) -> Table | None:
     return Table("Modes of thinking: score (%) / tokens per answer", ["arm", *headings], rows, MODE_NOTE)
 
 
-def _mode_heading(score: Row) -> str:
-    budget = score["budget_tokens"]
-    asked = score["mode"] if budget is None else f"{score['mode']}, at most {budget}"
-    return f"{asked} ({percent(score['level'])} interval)"
+def _mode_heading(score: ModeScore) -> str:
+    budget = score.budget_tokens
+    asked = score.mode if budget is None else f"{score.mode}, at most {budget}"
+    return f"{asked} ({percent(score.level)} interval)"
 
 
-def _mode_cell(score: Row | None) -> str:
-    return MISSING if score is None else f"{_score(score)} / {number(score['tokens'])}"
+def _mode_cell(score: ModeScore | None) -> str:
+    return MISSING if score is None else f"{_score(score)} / {number(score.tokens)}"
 
 
-def arm_table(arms: Sequence[Row]) -> Table:
+def arm_table(arms: Sequence[ArmRow]) -> Table:
     """Where a checkpoint is evaluated, without the columns of training, which are empty."""
-    trained = arms[0].get("checkpoint") is None
-    columns: Columns = [
-        ("arm", lambda arm: arm["arm"]),
-        ("before training (%)", lambda arm: points(arm["before_pp"])),
-        ("after (%)" if trained else "score (%)", lambda arm: points(arm["mean_pp"])),
-        ("ECE before", lambda arm: ratio(arm["before_ece"])),
-        ("ECE after" if trained else "ECE", lambda arm: ratio(arm["ece"])),
-        ("tokens per answer", lambda arm: number(arm["mean_tokens"])),
-        ("length slope (tokens per 100 steps)", lambda arm: number(arm["length_slope_tokens"])),
-        ("truncated", lambda arm: percent(arm["truncated_frac"])),
+    trained = arms[0].checkpoint is None
+    columns: Columns[ArmRow] = [
+        ("arm", lambda arm: arm.arm),
+        ("before training (%)", lambda arm: points(arm.before_pp)),
+        ("after (%)" if trained else "score (%)", lambda arm: points(arm.mean_pp)),
+        ("ECE before", lambda arm: ratio(arm.before_ece)),
+        ("ECE after" if trained else "ECE", lambda arm: ratio(arm.ece)),
+        ("tokens per answer", lambda arm: number(arm.mean_tokens)),
+        ("length slope (tokens per 100 steps)", lambda arm: number(arm.length_slope_tokens)),
+        ("truncated", lambda arm: percent(arm.truncated_frac)),
         *_wrong_steps(arms),
-        ("entropy", lambda arm: number(arm["entropy_nats"])),
-        ("gradient norm", lambda arm: number(arm["grad_norm"])),
-        ("clipped steps", lambda arm: percent(arm["grad_clipped_frac"])),
-        ("generated tokens", lambda arm: tokens(arm["generated_tokens"])),
-        ("over budget", lambda arm: percent(arm["overshoot_frac"])),
+        ("entropy", lambda arm: number(arm.entropy_nats)),
+        ("gradient norm", lambda arm: number(arm.grad_norm)),
+        ("clipped steps", lambda arm: percent(arm.grad_clipped_frac)),
+        ("generated tokens", lambda arm: tokens(arm.generated_tokens)),
+        ("over budget", lambda arm: percent(arm.overshoot_frac)),
     ]
     if not trained:
         columns = [(name, write) for name, write in columns if any(write(arm) != MISSING for arm in arms)]
     return _table("Arms", arms, columns)
 
 
-def _wrong_steps(arms: Sequence[Row]) -> Columns:
+def _wrong_steps(arms: Sequence[ArmRow]) -> Columns[ArmRow]:
     """Right answers with a wrong step, beside accuracy wherever the task can check steps."""
-    if all(arm["faulty_steps_frac"] is None for arm in arms):
+    if all(arm.faulty_steps_frac is None for arm in arms):
         return []
-    return [("right answer, wrong step", lambda arm: percent(arm["faulty_steps_frac"]))]
+    return [("right answer, wrong step", lambda arm: percent(arm.faulty_steps_frac))]
 
 
-def proxy_table(arms: Sequence[Row]) -> Table | None:
+def proxy_table(arms: Sequence[ArmRow]) -> Table | None:
     """The end of training against the peak of the truth; None if no arm recorded a proxy."""
-    ends = [{"arm": arm["arm"], **arm["proxy_and_truth"]} for arm in arms if arm["proxy_and_truth"] is not None]
-    if not ends:
-        return None
-    return _table("Proxy and truth at the end of training", ends, [
-        ("arm", lambda end: end["arm"]),
-        ("proxy (sd)", lambda end: number(end["proxy_sd"])),
-        ("truth (%)", lambda end: points(end["correct_pp"])),
-        ("KL (nats)", lambda end: number(end["kl_nats"])),
-        ("peak of the truth (%)", lambda end: points(end["peak_correct_pp"])),
-        ("KL at the peak (nats)", lambda end: number(end["peak_kl_nats"])),
-        ("truth since the peak (pp)", lambda end: signed_pp(end["correct_since_peak_pp"])),
-        ("proxy since the peak (sd)", lambda end: f"{end['proxy_since_peak_sd']:+z.2f}"),
-        ("seeds with truth down, proxy up", lambda end: f"{end['n_overoptimised']} of {end['n']}"),
+    return _by_arm("Proxy and truth at the end of training", {arm.arm: arm.proxy_and_truth for arm in arms}, [
+        ("proxy (sd)", lambda end: number(end.proxy_sd)),
+        ("truth (%)", lambda end: points(end.correct_pp)),
+        ("KL (nats)", lambda end: number(end.kl_nats)),
+        ("peak of the truth (%)", lambda end: points(end.peak_correct_pp)),
+        ("KL at the peak (nats)", lambda end: number(end.peak_kl_nats)),
+        ("truth since the peak (pp)", lambda end: signed_pp(end.correct_since_peak_pp)),
+        ("proxy since the peak (sd)", lambda end: f"{end.proxy_since_peak_sd:+z.2f}"),
+        ("seeds with truth down, proxy up", lambda end: f"{end.n_overoptimised} of {end.n}"),
     ])  # fmt: skip
 
 
-def judge_table(arms: Sequence[Row]) -> Table | None:
+def judge_table(arms: Sequence[ArmRow]) -> Table | None:
     """Verdicts of pairwise judges at the start and at the end of training; None if no arm had one."""
-    rows = [{"arm": arm["arm"], **arm["judge"]} for arm in arms if "judge" in arm]
-    if not rows:
-        return None
 
-    def both(key: str) -> Callable[[Row], str]:
-        return lambda row: f"{percent(row['start'][key])} → {percent(row['end'][key])}"
+    def both(share: Callable[[JudgeVerdicts], float | None]) -> Callable[[JudgeAndTruth], str]:
+        return lambda found: f"{percent(share(found.start))} → {percent(share(found.end))}"
 
-    return _table("Judge and truth, first tenth of training → last tenth", rows, [
-        ("arm", lambda row: row["arm"]),
-        ("verdict flips with the order", both("flip_frac")),
-        ("prefers the first shown", both("first_frac")),
-        ("ties", both("tie_frac")),
-        ("no scores", both("no_scores_frac")),
-        ("prefers right over wrong", both("right_frac")),
-        ("right completions", both("correct")),
+    return _by_arm("Judge and truth, first tenth of training → last tenth", {arm.arm: arm.judge for arm in arms}, [
+        ("verdict flips with the order", both(lambda verdicts: verdicts.flip_frac)),
+        ("prefers the first shown", both(lambda verdicts: verdicts.first_frac)),
+        ("ties", both(lambda verdicts: verdicts.tie_frac)),
+        ("no scores", both(lambda verdicts: verdicts.no_scores_frac)),
+        ("prefers right over wrong", both(lambda verdicts: verdicts.right_frac)),
+        ("right completions", both(lambda verdicts: verdicts.correct)),
     ], JUDGE_NOTE)  # fmt: skip
 
 
-def reply_table(arms: Sequence[Row]) -> Table | None:
+def reply_table(arms: Sequence[ArmRow]) -> Table | None:
     """Replies of judges that graded rollouts, and their cost; None if no arm had one."""
-    rows = [{"arm": arm["arm"], **arm["judge_replies"]} for arm in arms if "judge_replies" in arm]
-    if not rows:
-        return None
-    return _table("Judges as graders, in training", rows, [
-        ("arm", lambda row: row["arm"]),
-        ("questions per cell", lambda row: number(row["questions"])),
-        ("prompt tokens", lambda row: tokens(row["prompt_tokens"])),
-        ("reply tokens", lambda row: tokens(row["completion_tokens"])),
-        ("no verdict", lambda row: percent(row["undecided_frac"])),
-        ("right by the judge", lambda row: percent(row["correct"])),
-        ("right by the rule", lambda row: percent(row["rule_correct"])),
-        ("agreement", lambda row: percent(row["agreement_frac"])),
-        ("Cohen's κ", lambda row: number(row["kappa"], 2)),
+    return _by_arm("Judges as graders, in training", {arm.arm: arm.judge_replies for arm in arms}, [
+        ("questions per cell", lambda found: number(found.questions)),
+        ("prompt tokens", lambda found: tokens(found.prompt_tokens)),
+        ("reply tokens", lambda found: tokens(found.completion_tokens)),
+        ("no verdict", lambda found: percent(found.undecided_frac)),
+        ("right by the judge", lambda found: percent(found.correct)),
+        ("right by the rule", lambda found: percent(found.rule_correct)),
+        ("agreement", lambda found: percent(found.agreement_frac)),
+        ("Cohen's κ", lambda found: number(found.kappa, 2)),
     ], REPLY_NOTE)  # fmt: skip
 
 
 def problem_table(analysis: Analysis, report: Report) -> Table | None:
     """The problems on which arms differ most; None if exchanging arms within seeds gives ranges as wide."""
-    if not report["problem_ranges"] or not report["problem_ranges"][0]["beyond_chance"]:
+    if not report.problem_ranges or not report.problem_ranges[0].beyond_chance:
         return None
-    (ranges,) = report["problem_ranges"]
+    (ranges,) = report.problem_ranges
     scores = problem_scores(analysis)
     arms = {arm: scores.mean(arm) for arm in scores.by_arm}
     counts = [f"{arm} (n = {len(by_seed)})" for arm, by_seed in scores.by_arm.items()]
     rows = [
         [
-            problem["problem_id"],
-            f"{problem['range_pp']:.1f}",
-            f"{problem['permuted_pp']:.1f}",
-            *(percent(float(shares[scores.problems.index(problem["problem_id"])])) for shares in arms.values()),
+            problem.problem_id,
+            f"{problem.range_pp:.1f}",
+            f"{problem.permuted_pp:.1f}",
+            *(percent(float(shares[scores.problems.index(problem.problem_id)])) for shares in arms.values()),
         ]
-        for problem in ranges["widest"]
+        for problem in ranges.widest
     ]
     columns = ["problem", "range (pp)", "by chance (pp)", *counts]
-    widest = ranges["widest"][0]["range_pp"]
-    note = PROBLEM_NOTE.format(n=ranges["n_problems"], widest=widest, p=number(ranges["p"], 2))
-    return Table(f"Problems of {ranges['task']} that changed most", columns, rows, note)
+    widest = ranges.widest[0].range_pp
+    note = PROBLEM_NOTE.format(n=ranges.n_problems, widest=widest, p=number(ranges.p, 2))
+    return Table(f"Problems of {ranges.task} that changed most", columns, rows, note)
 
 
 def chance_sentence(report: Report) -> str:
     """Why there is no `problem_table`; "" if there is one, or nothing that it could show."""
-    if not report["problem_ranges"] or report["problem_ranges"][0]["beyond_chance"]:
+    if not report.problem_ranges or report.problem_ranges[0].beyond_chance:
         return ""
-    (ranges,) = report["problem_ranges"]
-    first = ranges["widest"][:3]
-    widest, permuted = (", ".join(f"{row[name]:.1f}" for row in first) for name in ("range_pp", "permuted_pp"))
+    (ranges,) = report.problem_ranges
+    first = ranges.widest[:3]
+    widest = ", ".join(f"{row.range_pp:.1f}" for row in first)
+    permuted = ", ".join(f"{row.permuted_pp:.1f}" for row in first)
     return (
-        f"No problem of {ranges['task']} clearly separates the arms: the widest ranges between them, {widest} pp, are"
-        f" what exchanging arms within seeds gives, {permuted} pp on average (P = {number(ranges['p'], 2)} for a widest"
-        f" range of this size among {ranges['n_problems']} problems)."
+        f"No problem of {ranges.task} clearly separates the arms: the widest ranges between them, {widest} pp, are"
+        f" what exchanging arms within seeds gives, {permuted} pp on average (P = {number(ranges.p, 2)} for a widest"
+        f" range of this size among {ranges.n_problems} problems)."
     )
 
 
-def _table(title: str, rows: Iterable[Row], columns: Columns, note: str = "") -> Table:
+def _table(title: str, rows: Iterable[Line], columns: Columns[Line], note: str = "") -> Table:
     written = [[write(row) for _, write in columns] for row in rows]
     return Table(title, [heading for heading, _ in columns], written, note)
 
 
-def _level_heading(rows: Sequence[Row]) -> str:
+def _by_arm(title: str, found: Mapping[str, Line | None], columns: Columns[Line], note: str = "") -> Table | None:
+    """A row for each arm of which something is known; None if nothing is."""
+    rows = [[arm, *(write(one) for _, write in columns)] for arm, one in found.items() if one is not None]
+    return Table(title, ["arm", *(heading for heading, _ in columns)], rows, note) if rows else None
+
+
+def _level_heading(rows: Sequence[VerdictRow]) -> str:
     """The heading of a column of intervals, at the one level that all rows have."""
-    levels = {percent(row["level"]) for row in rows if row["level"] is not None}
+    levels = {percent(row.level) for row in rows if row.level is not None}
     return f"{' or '.join(sorted(levels))} interval" if levels else "interval"
 
 
@@ -310,28 +326,18 @@ def _p(value: float | None) -> str:
     return p_value(value).removeprefix("= ")
 
 
-def _interval(row: Row) -> str:
-    return interval(row["low_pp"], row["high_pp"])
+def _score(arm: ArmRow | ModeScore) -> str:
+    return with_interval(points(arm.mean_pp), arm.low_pp, arm.high_pp, signed=False)
 
 
-def _score(arm: Row) -> str:
-    mean, low, high = points(arm["mean_pp"]), arm["low_pp"], arm["high_pp"]
-    return mean if low is None or high is None else f"{mean} {interval(low, high, signed=False)}"
-
-
-def _sign_flip(contrast: Row) -> str:
+def _sign_flip(contrast: ContrastRow) -> str:
     """The p value, beside the lowest one that so few pairs can have."""
-    p = contrast["p_sign_flip"]
-    return number(p) if p is None else f"{number(p)} (floor {2.0 ** (1 - contrast['n_pairs']):.2g})"
+    p = contrast.p_sign_flip
+    return number(p) if p is None else f"{number(p)} (floor {2.0 ** (1 - (contrast.n_pairs or 0)):.2g})"
 
 
-def _correlation_interval(contrast: Row) -> str:
-    low, high = contrast["correlation_low"], contrast["correlation_high"]
-    return number(None) if low is None else f"[{number(low, 2)}, {number(high, 2)}]"
-
-
-def _improvement_interval(arm: Row) -> str:
-    if arm["improvement"] is None:
+def _improvement_interval(arm: AcrossTasksRow) -> str:
+    if arm.improvement is None:
         return ""
-    low, high = arm["improvement_low"], arm["improvement_high"]
+    low, high = arm.improvement_low, arm.improvement_high
     return interval(low, high, signed=False, decimals=2)

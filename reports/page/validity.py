@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports.formats import count, number, percent, ratio
+from reports.formats import count, number, number_interval, percent, ratio
 from reports.measure import Analysis
 from reports.measure.contrasts import EQUAL_TOKENS_TOLERANCE
 from reports.measure.interactions import factorial_of
 from reports.measure.made_alike import Unlike, made_unlike
-from reports.page.document import Report
 from reports.page.next_step import looks_taken
+from reports.report import ContrastRow, Report
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
@@ -27,8 +27,6 @@ MOST_TRUNCATED_FRAC = 0.05
 
 MOST_DISAGREEMENT_FRAC = 0.02
 """Above it the choice of a grader can decide a difference of a point or two."""
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,36 +42,36 @@ class Check:
 def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     """What must hold for the verdicts to mean something."""
     sweep = analysis.sweep
-    states = Counter(cell["state"] for cell in report["cells"])
-    flagged = sum(bool(cell["flags"]) for cell in report["cells"])
+    states = Counter(cell.state for cell in report.cells)
+    flagged = sum(bool(cell.flags) for cell in report.cells)
     others = [f"{count} {state}" for state, count in sorted(states.items()) if state != "done"]
-    cells = ", ".join([f"{states['done']} of {len(report['cells'])} done", *others, f"{flagged} flagged"])
+    cells = ", ".join([f"{states['done']} of {len(report.cells)} done", *others, f"{flagged} flagged"])
     crossed = factorial_of(sweep)
     checks = [
         _gate(sweep),
-        Check("Cells", cells, states["done"] == len(report["cells"]) and flagged == 0, "all done, none flagged"),
+        Check("Cells", cells, states["done"] == len(report.cells) and flagged == 0, "all done, none flagged"),
     ]
-    truncated = [arm["truncated_frac"] for arm in report["arms"]]
+    truncated = [arm.truncated_frac for arm in report.arms]
     if any(value is not None for value in truncated):
         checks.append(_share("Truncated", truncated, MOST_TRUNCATED_FRAC))
     if crossed is not None and crossed.n_absent:
         absent = f"{count(crossed.n_absent, 'arm')} of the grid left out: no main effects, no interactions"
         checks.append(Check("Factorial", absent, ok=False))
-    if report["contrasts"]:
-        ratios = [ratio for row in report["contrasts"] for ratio in row["token_ratios"]]
-        equal = all(row["equal_tokens"] for row in report["contrasts"] if row["n_pairs"])
+    if report.contrasts:
+        ratios = [ratio for row in report.contrasts for ratio in row.token_ratios]
+        equal = all(row.equal_tokens for row in report.contrasts if row.n_pairs)
         within = f"within {percent(EQUAL_TOKENS_TOLERANCE)} in every pair"
         tokens = Check("Tokens, arm / baseline", _range(ratio, ratios), equal, within)
         if sweep.checkpoint is not None:
             tokens = Check("Tokens per answer, arm / baseline", _range(ratio, ratios), equal)
-        elif not any(arm["generated_tokens"] for arm in report["arms"]):
-            is_known = all(row.get("tokens_known", True) for row in report["contrasts"])
+        elif not any(arm.generated_tokens for arm in report.arms):
+            is_known = all(row.tokens_known for row in report.contrasts)
             unknown = "unknown: how many each arm generated in training was not recorded"
             tokens = Check("Tokens", "none generated in training by any arm" if is_known else unknown, is_known)
-        checks += [tokens, _pairing(report["contrasts"])]
-        look = report["contrasts"][0]["look"]
+        checks += [tokens, _pairing(report.contrasts)]
+        look = report.contrasts[0].look
         checks += [] if look is None else [Check("Looks", looks_taken(look))]
-    disagreement = [arm["grader_disagreement_frac"] for arm in report["arms"]]
+    disagreement = [arm.grader_disagreement_frac for arm in report.arms]
     if any(value is not None for value in disagreement):
         checks.append(_share("Graders disagree", disagreement, MOST_DISAGREEMENT_FRAC))
     return [*checks, *_made_differently(analysis), *map(_contamination, sweep.contamination)]
@@ -110,31 +108,33 @@ def _share(label: str, fracs: Sequence[float | None], most: float) -> Check:
     return Check(label, f"{value} of final samples", is_small, f"at most {percent(most)}")
 
 
-def _pairing(contrasts: Sequence[Row]) -> Check:
+def _pairing(contrasts: Sequence[ContrastRow]) -> Check:
     """Whether the pairs of any contrast are shown to move apart, which makes its interval wider than without pairs."""
-    harmed = [row for row in contrasts if row["correlation_high"] is not None and row["correlation_high"] < 0]
+    harmed = [
+        (row.arm, math.sqrt(row.variance_ratio))
+        for row in contrasts
+        if row.correlation_high is not None and row.correlation_high < 0 and row.variance_ratio is not None
+    ]
     limit = "no interval wholly below 0"
     if not harmed:
         return Check("Pairing ρ", _correlations(contrasts), limit=limit)
-    wider = ", ".join(f"{row['arm']} {math.sqrt(row['variance_ratio']):.1f} ×" for row in harmed)
+    wider = ", ".join(f"{arm} {times:.1f} ×" for arm, times in harmed)
     value = f"{_correlations(contrasts)}. Pairing did not help (ρ < 0): intervals wider than unpaired, {wider}"
     return Check("Pairing ρ", value, ok=False, limit=limit)
 
 
-def _correlations(contrasts: Sequence[Row]) -> str:
+def _correlations(contrasts: Sequence[ContrastRow]) -> str:
     """Every correlation with its interval, or how many of many are not 0: without its interval it misleads."""
-    known = [row for row in contrasts if row["correlation_low"] is not None]
+    known = [row for row in contrasts if row.correlation_low is not None]
     if len(known) > MOST_CORRELATIONS:
-        apart = sum(not row["correlation_low"] <= 0 <= row["correlation_high"] for row in known)
-        return f"clearly not 0 in {apart} of {len(known)} contrasts"
+        return f"clearly not 0 in {sum(row.is_correlated for row in known)} of {len(known)} contrasts"
     written = [
-        f"{number(row['correlation'], 2)} [{number(row['correlation_low'], 2)}, {number(row['correlation_high'], 2)}]"
-        for row in known
+        f"{number(row.correlation, 2)} {number_interval(row.correlation_low, row.correlation_high)}" for row in known
     ]
-    return f"{'; '.join(written)} ({percent(known[0]['level'])} intervals)" if written else number(None)
+    return f"{'; '.join(written)} ({percent(known[0].level)} intervals)" if written else number(None)
 
 
-def _contamination(row: Row) -> Check:
+def _contamination(row: Mapping[str, Any]) -> Check:
     """The problems of one evaluation task among all that arms were trained on."""
     value = (
         f"{row['exact']} of {row['problems']} held-out problems are training prompts, {row['n_gram']} share 8 words in"

@@ -287,20 +287,17 @@ def _in_turns(body: dict[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def _facts(body: dict[str, Any]) -> list[str]:
-    """What graders said, those together that said the same, and the reward. The first grader decides, where the records
-    say why it said so."""
+    """What graders said, those together that said the same, and the reward. The first grader decides."""
     graders = body.get("graders", [])
     groups: dict[str, list[str]] = {}
     for number, (name, said, *extracted) in enumerate(graders):
-        decides = " (decides)" if number == 0 and len(graders) > 1 and not isinstance(said, bool) else ""
+        decides = " (decides)" if number == 0 and len(graders) > 1 else ""
         groups.setdefault(", extracted: ".join([_in_words(said), *extracted]), []).append(f"{name}{decides}")
     facts = [f"{', '.join(names)}\N{NO-BREAK SPACE}{said}" for said, names in groups.items()]
-    if body.get("reason", "match") != "match":
-        facts.append(f"decided: {REASONS.get(body['reason'], body['reason'])}")
     return facts + ([f"reward {body['reward']}"] if "reward" in body else [])
 
 
-def _in_words(said: str | float | bool) -> str:
+def _in_words(said: str | float) -> str:
     if isinstance(said, float):
         return f"{said:g}"
-    return "✓" if is_match(said) else f"✗ {REASONS.get(said, said)}" if isinstance(said, str) else "✗"
+    return "✓" if is_match(said) else f"✗ {REASONS.get(said, said)}"

@@ -50,7 +50,7 @@ REASONS = {
 
 _EVAL_COLUMNS = [
     *("step", "final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"),
-    *("reason", "verdicts", "reasons", "turns"),
+    *("reasons", "turns"),
 ]
 _ROLLOUT_COLUMNS = [
     *("step", "problem_id", "sample", "text", "tokens", "reward", "correct", "truncated", "turns"),
@@ -61,7 +61,7 @@ _ROLLOUT_COLUMNS = [
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One sample. when: `final`, `evaluation 8` or `training 8`, with the step. problem: its number among
-    `CellSamples.problems`. is_right: None if nothing graded it. n_tokens: None in records that do not say.
+    `CellSamples.problems`. is_right: None if nothing graded it. n_tokens: None if an import does not say.
 
     long: whether `body` is so long that the page loads it by itself. body: what else the page shows, as JSON; the text
     in it is a model's, and untrusted. head: the same with the beginning of a long text; else equal to body.
@@ -81,7 +81,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Problem:
-    """prompt, answer: as JSON texts of their own, with formulas; None in records of versions that kept none."""
+    """prompt: the prompt and the answer as JSON texts of their own, with formulas; None if an import knows none."""
 
     task: str
     problem_id: str
@@ -110,11 +110,12 @@ class _JudgedTask(TypedDict):
 
 
 class _Judged(TypedDict):
-    """A document under a filter of lm-eval. Versions before kept no `reference`."""
+    """A document under a filter of lm-eval."""
 
     doc_id: int
     filter: str
     prompt: str | list[Any]
+    reference: str
     completions: list[str]
     n_tokens: list[int]
     truncated: list[bool]
@@ -155,20 +156,13 @@ class _Reader:
         for is_final, row in zip(finals[kept], table.take(kept).to_pylist(), strict=True):
             when = FINAL if is_final else f"evaluation {row['step']}"
             graders = _graders(cell, row)
-            # Without a reason of each, that of the one that decides: which one it is, such records do not say.
-            reason = None if row.get("reasons") else row.get("reason")
             yield self._sample(
                 row,
                 when,
                 self._number("test", row["task"], str(row["problem_id"])),
                 row.get("n_tokens"),
                 graders,
-                {
-                    "extracted": row.get("extracted"),
-                    "reason": reason,
-                    "graders": graders,
-                    "turns": _turns(row, cell.evals),
-                },
+                {"extracted": row.get("extracted"), "graders": graders, "turns": _turns(row, cell.evals)},
             )
 
     def trained(self, cell: CellRecord, shown: Share, most_files: int) -> Iterator[Sample]:
@@ -207,8 +201,9 @@ class _Reader:
             documents.setdefault(row["doc_id"], []).append(row)
         for doc_id, by_filter in documents.items():
             one, name = by_filter[0], str(doc_id)
-            answer = str(one.get("reference", "not recorded"))
-            problem = ProblemRow(task=task, split="test", problem_id=name, prompt=one["prompt"], answer=answer)
+            problem = ProblemRow(
+                task=task, split="test", problem_id=name, prompt=one["prompt"], answer=one["reference"]
+            )
             self._rows["test", task, name] = problem
             text = _together(one["completions"])
             graders = [
@@ -253,9 +248,8 @@ class _Reader:
     ) -> Sample:
         text = str(row["text"])
         shown = {name: value for name, value in facts.items() if value not in (None, [])}
-        for name in ("extracted", "reason"):
-            if name in shown:
-                shown[name] = readable(str(shown[name]))
+        if "extracted" in shown:
+            shown["extracted"] = readable(str(shown["extracted"]))
         body = script_json({**self._text(text), **shown})
         is_long = len(body) > LONG_CHARACTERS
         shown.pop("tokens", None)
@@ -301,19 +295,15 @@ def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
 
 
 def _graders(cell: CellRecord, row: dict[str, Any]) -> list[list[Any]]:
-    """[grader, what it said] of each: the reason of its verdict, the grader that decides first; in records without
-    reasons, in alphabetical order, whether the answer is right."""
-    name = "reasons" if row.get("reasons") else "verdicts"
-    recorded = row.get(name)
+    """[grader, the reason of its verdict] of each, the grader that decides first; [] for imported samples."""
+    recorded = row.get("reasons")
     if recorded is None:
         return []
     try:
         by_grader = json.loads(recorded).items()
     except (ValueError, AttributeError):
-        raise DamagedRecordError(f"{cell.evals}: a sample's {name} are {recorded!r}, no JSON object.") from None
-    if name == "reasons":
-        return [[readable(str(grader)), readable(str(reason))] for grader, reason in by_grader]
-    return [[readable(str(grader)), bool(vote)] for grader, vote in sorted(by_grader)]
+        raise DamagedRecordError(f"{cell.evals}: a sample's reasons are {recorded!r}, no JSON object.") from None
+    return [[readable(str(grader)), readable(str(reason))] for grader, reason in by_grader]
 
 
 def _name_of_metric(metric: str, filter_name: str) -> str:
@@ -338,9 +328,9 @@ def _together(completions: Sequence[str]) -> str:
     return "\n\n".join(f"[completion {number}]\n{text}" for number, text in enumerate(completions))
 
 
-def is_match(said: str | bool) -> bool:
+def is_match(said: str) -> bool:
     """Whether what a grader said means that the answer is right."""
-    return said is True or said == "match"
+    return said == "match"
 
 
 def _turns(row: dict[str, Any], path: Path) -> list[list[Any]]:

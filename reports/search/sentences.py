@@ -8,6 +8,7 @@ from harness.records.study import ConfirmationRecord, StudyRecord, TrialRecord, 
 from reports.formats import count, points
 from reports.page.headline import answer
 from reports.page.verdict import Statement, verdict_sentence
+from reports.report import ContrastRow
 from reports.search.values import Objective, complete_trials, objectives_of, options_text, short_knobs, value_text
 
 CONFIRM_SEEDS = 6
@@ -30,7 +31,7 @@ def search_sentence(study: StudyRecord) -> str:
     if confirmed is not None:
         fresh = f"with {count(len(confirmed.seeds), 'fresh seed')}"
         score = "no score" if confirmed.confirmed_pp is None else f"{points(confirmed.confirmed_pp)}%"
-        return f"{'; '.join([*parts, f'{fresh} {score}'])}. {answer([confirmed.contrast])}"
+        return f"{'; '.join([*parts, f'{fresh} {score}'])}. {answer([confirmed_contrast(confirmed)])}"
     if _is_picked_among_several(study):
         parts.append(f"not confirmed: {confirm_command(study)}")
     return "; ".join(parts) + "."
@@ -87,11 +88,17 @@ def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
         else "As a control, the default, which nobody picked, scored"
         f" {_scores(confirmed.default_search_pp, confirmed.default_confirmed_pp, 'the same fresh seeds')}."
     )
+    contrast = confirmed_contrast(confirmed)
     return Statement(
-        str(confirmed.contrast["verdict"]),
-        f"With fresh seeds: {verdict_sentence(confirmed.contrast)}",
+        contrast.verdict,
+        f"With fresh seeds: {verdict_sentence(contrast)}",
         [shrank, control],
     )
+
+
+def confirmed_contrast(confirmed: ConfirmationRecord) -> ContrastRow:
+    """The best setting against the default, as the report of the confirming sweep has it."""
+    return ContrastRow.model_validate(confirmed.contrast)
 
 
 def current_confirmation(study: StudyRecord) -> ConfirmationRecord | None:

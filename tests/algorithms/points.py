@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from algorithms import Objective, preset, presets, with_overrides
-from algorithms.space import knobs_of
+from harness.settings import knobs_of
 
 POLICY_GRADIENT_KNOBS = tuple(knobs_of(Objective))
 

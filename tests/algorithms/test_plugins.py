@@ -32,7 +32,7 @@ from algorithms.diagnostics import treatment
 from harness import plugins
 from harness.cli.app import app
 from harness.config.hashing import semantic_hash
-from harness.config.knobs import active, descriptions, governor
+from harness.config.knobs import active, governor, spec_knobs
 from harness.errors import RefusedError
 from harness.plan.gate import check_gate, find_noops
 from harness.training.optimizer import DivergedError
@@ -143,11 +143,11 @@ def test_a_rule_adds_its_knobs(use: Any) -> None:
     objective = spo(**{"rule.epsilon": 0.5})
     assert active_knobs(objective)["rule.epsilon"] == 0.5
     assert objective_knobs()["rule.epsilon"].description == "spo: r is drawn to 1 +- epsilon; default: the paper"
-    assert "objective.rule.epsilon" in descriptions()
+    assert "objective.rule.epsilon" in spec_knobs()
     assert governor("objective.rule.epsilon") == "objective.rule.type"
     assert with_overrides(objective, {"rule.type": "weighted"}) == preset("grpo", **{"rule.type": "weighted"})
     assert Objective.model_validate_json(objective.model_dump_json()) == objective
-    with pytest.raises(ValueError, match=r"rule.epsilon=-1: input should be greater than 0"):
+    with pytest.raises(ValueError, match=r"rule.epsilon is -1: input should be greater than 0"):
         spo(**{"rule.epsilon": -1})
     with pytest.raises(ValueError, match=r"rule.epsilon does not exist while rule.type=ppo_clip: .* rule.type to spo"):
         preset("grpo", **{"rule.epsilon": 0.5})

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from algorithms import AnyObjective, Objective, PreferenceObjective, Preset, describe, preset, presets
-from algorithms.space import knobs_of, unions_of
+from harness.settings import knobs_of, unions_of
 
 OBJECTIVES: dict[str, type[AnyObjective]] = {"policy_gradient": Objective, "preference": PreferenceObjective}
 

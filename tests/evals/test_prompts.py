@@ -142,17 +142,17 @@ def test_it_is_identified_by_its_content(tmp_path):
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("txet: '{problem}'\n", r"txet: unknown key; did you mean text\? The keys here are .*text, system, chat, stop"),
-        ("chat: true\n", "text: Field required"),
+        ("txet: '{problem}'\n", r"txet is not a key here; did you mean text\? The keys here are .*text, system, chat"),
+        ("chat: true\n", "text has no default: set it"),
         ("text: 'Answer:'\n", r"no \{problem\} in its text"),
         ("text: '{problem}'\nsystem: Be brief.\n", "has a system message, but is plain text.*set chat to true"),
-        ("text: '{problem}'\nstop: 'Question:'\n", r"stop: Input should be a valid tuple \(given: 'Question:'\)"),
+        ("text: '{problem}'\nstop: 'Question:'\n", r"stop is 'Question:': input should be a list"),
         ("text: '{problem}'\nstop: ['']\n", "give a list of texts that are not empty"),
         ("text: '{mode}{problem}'\n", "asks for both modes with ''"),
         ("text: '{problem}'\nthinking: {direct: '/no_think'}\n", r"has flags of modes and no \{mode\}"),
         ("text: '{problem}'\nthinking: {end: '#'}\n", "thinking would go on behind it"),
-        ("text: '{problem}'\nthinking: {dirct: x}\n", r"thinking.dirct: unknown key; did you mean direct\?"),
-        ("- text\n", "the document: "),
+        ("text: '{problem}'\nthinking: {dirct: x}\n", r"thinking.dirct is not a key here; did you mean direct\?"),
+        ("- text\n", "the document is .*: input should be a mapping"),
         ("text: [\n", "is not valid YAML"),
     ],
 )

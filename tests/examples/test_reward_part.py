@@ -10,7 +10,7 @@ import pytest
 
 from harness import plugins
 from harness.config.hashing import semantic_hash
-from harness.config.knobs import active, descriptions, governor
+from harness.config.knobs import active, governor, spec_knobs
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.rewards import PARTS
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_its_options_are_knobs_like_any_other(folder: Path) -> None:
     knob = "reward.repetition.ngram_words"
-    assert descriptions()[knob] == "words in a row that count as repeated when they come again"
+    assert spec_knobs()[knob].description == "words in a row that count as repeated when they come again"
     assert governor(knob) == "reward.parts.repetition"
     assert active(small_spec(SETTINGS))[knob] == 1
     assert knob not in active(small_spec())

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
 from harness.records import CellRecord, SweepRecord
+from reports.report import Node
 
 Row = dict[str, Any]
+Value = TypeVar("Value", bound=Node)
+
+
+def changed(value: Value, **changes: Any) -> Value:
+    """Return the same value of a report with other fields."""
+    return type(value).model_validate(value.as_json() | changes)
 
 
 def rewrite_rows(sweep: SweepRecord, file: str, change: Callable[[Row], Row], arm: str | None = None) -> None:

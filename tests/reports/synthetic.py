@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from evals.metrics import metric_facts, metrics_for
 from harness.records import SweepRecord, cell_directory_name, read_sweep
-from harness.records.cell import EMBEDDINGS_FILE
+from harness.records.cell import EMBEDDINGS_FILE, STARTS_FILE
 from harness.records.embeddings import EmbeddedToken, write_embeddings
+from harness.records.schema import SCHEMA
 from tests.reports.synthetic_rollouts import write_training
 
 TASK = "arithmetic"
@@ -22,6 +24,7 @@ BEST_OF_N = [
     {"n": 2, "kl_nats": 0.19, "proxy": 0.56, "correct": 0.41},
     {"n": 4, "kl_nats": 0.64, "proxy": 1.03, "correct": 0.45},
 ]
+ASKS = "the question"
 BUDGET_TOKENS = 200_000
 STEPS = 40
 EVERY = 10
@@ -57,6 +60,8 @@ def write_sweep(
             tasks = [TASK, *other_tasks]
             _write_cell(folder / "cells" / directory, list(arms).index(arm), seed, effect_pp, changed, texts, tasks)
     document = {
+        "schema": SCHEMA,
+        "kind": "sweep",
         "name": folder.name,
         "question": "Does dividing advantages by the reward's standard deviation help?",
         "profile": "tiny",
@@ -78,7 +83,11 @@ def write_sweep(
         "budget_tokens": BUDGET_TOKENS,
         "best_of_n": dict.fromkeys(arms, BEST_OF_N),
         "base_scores": [score_row(0, 0, 0.35, final=True)],
-        "provenance": {"bench": "0.1.0"},
+        "metrics": {name: metric_facts(name) for name in metrics_for(K)},
+        "asks": ASKS,
+        "contrasts": [],
+        "evaluation": None,
+        "held_out": {},
     }
     (folder / "sweep.json").write_text(json.dumps(document | sweep_fields))
     return read_sweep(folder)
@@ -104,10 +113,17 @@ def _write_cell(
     final = changed.pop("score", 0.55 + shared + effect_pp / 100 + rng.normal(0, 0.008))
     tokens = np.cumsum(rng.normal(BUDGET_TOKENS / STEPS, 120, STEPS)).astype(int)
     trained = 0 if changed.get("state") == "pending" else STEPS
-    status: dict[str, Any] = {"state": "done", "reason": None, "flags": [], "step": trained, "steps": STEPS}
+    status: dict[str, Any] = {
+        "schema": SCHEMA,
+        "state": "done",
+        "reason": None,
+        "flags": [],
+        "step": trained,
+        "steps": STEPS,
+    }
     status |= {"generated_tokens": int(tokens[-1]), "digest": f"{arm:02x}{seed:02x}"} | changed
     _write_json(path / "status.json", status)
-    _write_json(path / "provenance.json", {"torch": "2.13.0", "cpu": "test"})
+    _write_jsonl(path / STARTS_FILE, [{"epoch": 0, "from_step": 0, "torch": "2.13.0", "cpu": "test"}])
     _write_json(path / "spec.json", {"seed": seed})
     if status["state"] == "pending":
         return
@@ -255,12 +271,17 @@ def _write_evals(path: Path, arm: int, texts: Sequence[str]) -> None:
             "extracted": "3",
             "correct": problem == 0 or (arm % 2 == 1 and sample == SAMPLES - 1),
             "verdicts": json.dumps({"math": problem == 0, "string": sample == 0}),
+            "reasons": json.dumps({"math": _reason(problem == 0), "string": _reason(sample == 0)}),
             "faulty_steps": None,
         }
         for problem, text in enumerate(texts)
         for sample in range(SAMPLES)
     ]
     pyarrow.parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+def _reason(is_right: bool) -> str:
+    return "match" if is_right else "mismatch"
 
 
 def _write_json(path: Path, document: Any) -> None:

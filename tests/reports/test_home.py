@@ -19,6 +19,14 @@ def judged(arm: str, verdict: str, **more: Any) -> dict[str, Any]:
     return {"arm": arm, "verdict": verdict, **more}
 
 
+EFFECT = {"kind": "main", "knobs": ["t"], "values": [1.2], "reference": [1.0]}
+
+
+def screening(*contrasts: dict[str, Any]) -> dict[str, Any]:
+    found = {"best": ["best"], "seeds": 2, "confirmed_in": None, "baseline": "base", "command": "bench run s"}
+    return {**found, "contrasts": contrasts}
+
+
 def write_report_json(folder: Path, **sections: Any) -> None:
     (folder / "report").mkdir(exist_ok=True)
     (folder / "report" / "report.json").write_text(json.dumps(sections))
@@ -67,10 +75,12 @@ def test_a_sweep_shows_its_curves_in_small_and_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "names"),
     [
-        ({"interactions": [judged("t = 1.2", "better")], "contrasts": [judged("corner", "worse")]}, ["t = 1.2"]),
-        ({"screening": [{"contrasts": []}], "contrasts": [judged("ranked", "worse")]}, []),
-        ({"screening": [{"contrasts": [judged("best", "better")]}], "contrasts": [judged("x", "worse")]}, ["best"]),
-        ({"contrasts": [judged("a", "a verdict of a later version")]}, []),
+        (
+            {"interactions": [judged("t = 1.2", "better", **EFFECT)], "contrasts": [judged("corner", "worse")]},
+            ["t = 1.2"],
+        ),
+        ({"screening": [screening()], "contrasts": [judged("ranked", "worse")]}, []),
+        ({"screening": [screening(judged("best", "better"))], "contrasts": [judged("x", "worse")]}, ["best"]),
     ],
 )
 def test_badges_are_of_what_the_sweep_asks(tmp_path: Path, sections: dict[str, Any], names: list[str]) -> None:
@@ -78,7 +88,7 @@ def test_badges_are_of_what_the_sweep_asks(tmp_path: Path, sections: dict[str, A
     assert [badge.names for badge in read_home(tmp_path).sweeps[0].badges] == names
 
 
-@pytest.mark.parametrize("report", ["{", "[]", "{}", '{"contrasts": 3}', '{"contrasts": [3]}', '{"contrasts": [{}]}'])
+@pytest.mark.parametrize("report", ["{", "[]", '{"contrasts": 3}', '{"contrasts": [3]}', '{"contrasts": [{}]}'])
 def test_a_damaged_report_is_named_and_stops_nothing(tmp_path: Path, report: str) -> None:
     write_sweep(tmp_path / "fine", {"base": 0.0}, seeds=1)
     sweep = write_sweep(tmp_path / "torn", {"base": 0.0}, seeds=1)
@@ -120,7 +130,7 @@ def test_an_evaluation_on_a_line(tmp_path: Path) -> None:
 
 
 def test_a_search_on_a_line(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "search", {"base": 0.0}, seeds=1, search=True)
+    sweep = write_sweep(tmp_path / "search", {"base": 0.0}, seeds=1, kind="search")
     write_study(sweep.path, study_document(trials=12, changes={11: {"state": "running", "values": None}}))
     (entry,) = read_home(tmp_path).searches
     assert (entry.done, entry.total, entry.is_interim, entry.badges) == (11, 12, True, [])

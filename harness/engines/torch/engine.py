@@ -27,7 +27,6 @@ from harness.engines.base import (
     ends_with_stop,
     require_steady_positions,
 )
-from harness.engines.torch import CACHE_BYTES_CPU, MAX_ROWS
 from harness.engines.torch.decoding import Batches, Decoder, DecodingBatch
 from harness.engines.torch.passes import (
     EAGER,
@@ -39,6 +38,7 @@ from harness.engines.torch.passes import (
     one_token_at_a_time,
     prefill,
 )
+from harness.engines.torch.sizes import CACHE_BYTES_CPU, MAX_ROWS
 from harness.errors import RefusedError
 from harness.models.language_model import require_answerable
 

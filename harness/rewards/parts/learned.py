@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from evals.grading.pair_judge import PairJudge, read_pair_judge
 from harness.rewards import Attempt, RewardContext, RewardPart
+from harness.settings.marks import Hashed
 
 
 class LearnedReward(RewardPart):
@@ -62,7 +63,7 @@ class PairwiseJudge(RewardPart):
     label_noise_rate: float = Field(
         0.0, ge=0, lt=0.5, description="share of pairs with a flipped label; contradictory pairs are left out"
     )
-    template: str | None = Field(
+    template: Annotated[str | None, Hashed("template")] = Field(
         None, description="prompt template with {problem}, {first} and {second}; default: the task's"
     )
     max_completion_tokens: int = Field(
@@ -83,7 +84,7 @@ class PairwiseJudge(RewardPart):
     )
     seed: int = Field(0, ge=0, description="fixes the order of pairs, their labels and which of them are kept")
 
-    judge: str | None = Field(
+    judge: Annotated[str | None, Hashed("pair_judge", at_default=False)] = Field(
         None, description="YAML file of a judge that is asked at an address, or in process; default: one is trained"
     )
     TRAINING: ClassVar[tuple[str, ...]] = (
@@ -100,14 +101,12 @@ class PairwiseJudge(RewardPart):
             read_pair_judge(name)
         return name
 
-    @model_validator(mode="after")
-    def _training_options_have_their_training(self) -> PairwiseJudge:
+    def contradictions(self) -> Iterator[str]:
         for name in self.TRAINING if self.judge is not None else ():
             if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise ValueError(
+                yield (
                     f"{name}={value} has no effect with judge={self.judge}, which is not trained: leave one of them out"
                 )
-        return self
 
     @property
     def asked(self) -> PairJudge | None:

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from evals.grading.numeric import parse_number
 from harness.random_keys import random_key, uniform
 from harness.rewards import Attempt, RewardContext, RewardPart
+from harness.settings.marks import REFERS
 
 LOG_GROWTH_LIMIT = 20.0
 """Nats per token. A reward far beyond -e^20 would swamp all others in 32 bits."""
@@ -100,7 +101,7 @@ class VrCli(RewardPart):
     name = "vr_cli"
     gold_scored_by = "generator"
 
-    generator: str | None = Field(
+    generator: Annotated[str | None, REFERS] = Field(
         None,
         description="model.source of the frozen model that predicts the gold text, with any tokenizer that can write "
         "it; none = the weights that training starts from",

@@ -21,8 +21,8 @@ from harness.run.learning.pairs import DatasetPairsLearner, PolicyPairsLearner
 from harness.run.learning.rewards import PolicyGradientLearner
 from harness.sampling.sampler import EngineSampler
 from harness.training.checkpoint import Checkpoint, load_checkpoint, load_trained_weights, trained_weights
-from harness.training.optimizer import with_tensors
 from harness.training.split import gather_into, scatter_into, whole
+from harness.training.tensors import with_tensors
 
 
 class Trained:
@@ -95,8 +95,8 @@ def make_learner(
     Raises ValueError if the spec needs a dataset of pairs and the examples hold none.
     """
     match spec.pairs:
-        case PolicyPairs() as pairs:
-            return PolicyPairsLearner(spec, start, examples, engine, pairs, checkpoints)
+        case PolicyPairs():
+            return PolicyPairsLearner(spec, start, examples, engine, checkpoints)
         case DatasetPairs() as pairs:
             if examples.pairs is None:
                 raise ValueError("pairs.type=dataset, but the examples hold no pairs")

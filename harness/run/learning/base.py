@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
     from harness.run.encoded_pairs import EncodedPairs
     from harness.training.reward_model import RewardModel
+    from harness.training.update_report import StepReport
 
 Row = dict[str, Any]
 
@@ -39,30 +40,6 @@ class Examples:
     """What each stage that prepared them reports, by stage: kept with the cell's other provenance."""
 
 
-@dataclass(frozen=True)
-class StepOutcome:
-    """What one step did."""
-
-    metrics: Row
-    """Reproducible fields of steps.jsonl, besides the step and the tokens so far."""
-    generated_tokens: int
-    """In this step alone."""
-    reward: float | None
-    """Shown as progress: the mean reward or, without rewards, the share of pairs ranked as labelled."""
-    timing: Row
-    """Fields of timing.jsonl: seconds by phase, and how well the hardware was used."""
-    notes: list[str] = field(default_factory=list)
-    """Lines of log.txt."""
-    teacher_tokens: int = 0
-    """Completion tokens that a teacher scored in this step."""
-    trained_tokens: int = 0
-    """Completion tokens that gradients were taken of in this step, in each pass."""
-    problems: Sequence[Problem] = ()
-    """Those of the training task that the step drew, each once."""
-    rollouts: list[Row] = field(default_factory=list)
-    """Rows of rollouts/*.parquet."""
-
-
 def nothing() -> None:
     pass
 
@@ -71,7 +48,7 @@ class Learner(Protocol):
     """Trains the policy in place, a step at a time; `trainer_state` and `progress` are all that a checkpoint needs
     besides the policy's weights."""
 
-    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
+    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
         """Do step number `step` (from 1) when `done_frac` of the run is done. Raises DivergedError.
 
         before_update: called when everything is drawn and rewarded. Until then a checkpoint would be that of the step

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,49 +14,33 @@ from transformers import PreTrainedModel
 
 from harness.config.rollout import DatasetPairs, PolicyPairs
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.run.encoded_pairs import EncodedPairs
-from harness.run.learning.base import Examples, Row, StepOutcome, nothing
+from harness.run.learning.base import Row, nothing
 from harness.run.learning.rewards import RolloutLearner
 from harness.training.batch import Batch
 from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import frozen_copy, require_copy
 from harness.training.sequences import Sequences
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import StepReport
 
 
-class PolicyPairsLearner(RolloutLearner):
+class PolicyPairsLearner(RolloutLearner[PreferenceUpdate]):
     """Completions of a prompt become pairs by their reward; a preference objective learns from these."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        start: LanguageModel,
-        examples: Examples,
-        engine: Engine,
-        pairs: PolicyPairs,
-        checkpoints: Path | None = None,
-    ) -> None:
-        super().__init__(spec, start, examples, engine, checkpoints)
-        self._pairs = pairs
-        self._update: PreferenceUpdate = PreferenceUpdate(
-            start.model, spec, start.pad_token_id, self._initial, self._reference()
-        )
+    def _make_update(self) -> PreferenceUpdate:
+        start = self._start
+        return PreferenceUpdate(start.model, self._spec, start.pad_token_id, self._initial, self._reference())
 
-    def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:
-        paired = pair_up(batch, self._pairs, self._spec.seed, step)
-        pairs = PairBatch(
-            chosen=batch.sequences.rows(paired.chosen),
-            rejected=batch.sequences.rows(paired.rejected),
-            groups=batch.groups[paired.chosen],
-        )
-        update = self._update.run(pairs, step, drawn=batch.sequences)
+    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Row, list[Row]]:
+        assert isinstance(self._spec.pairs, PolicyPairs)
+        pairs, metrics = pair_up(batch, self._spec.pairs, self._spec.seed, step)
+        update = self._update.run(PairBatch.of_rows(batch.sequences, batch.groups, pairs), step, drawn=batch.sequences)
+        chosen, rejected = pairs.T.tolist()
         rows = range(len(batch))
-        chosen, rejected = paired.chosen.tolist(), paired.rejected.tolist()
         columns = [{"times_chosen": chosen.count(row), "times_rejected": rejected.count(row)} for row in rows]
-        return update, paired.metrics, columns
+        return update, metrics, columns
 
     def _needs_initial(self) -> bool:
         return super()._needs_initial() or self._spec.preference.reference == "initial"
@@ -72,39 +55,17 @@ class PolicyPairsLearner(RolloutLearner):
                 return require_copy(self._round and self._round.policy)
 
 
-@dataclass(frozen=True)
-class Paired:
-    """Rows of a batch that make pairs, and what made none."""
-
-    chosen: Tensor
-    """[P] int64."""
-    rejected: Tensor
-    """[P] int64."""
-    groups_without_pair: int
-    """Prompts whose completions earned all the same, or could not be scored."""
-    equal_sides: int
-    """Pairs left out because both completions are token for token the same (they can earn differently by noise)."""
-    over_cap: int
-    """Pairs left out because their prompt had more than `max_per_prompt`."""
-
-    @property
-    def metrics(self) -> dict[str, float | None]:
-        return {
-            "pairs/count": len(self.chosen),
-            "pairs/groups_without_pair": self.groups_without_pair,
-            "pairs/equal_sides": self.equal_sides,
-            "pairs/over_cap": self.over_cap,
-        }
-
-
-def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> Paired:
+def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> tuple[Tensor, Row]:
     """Rank the completions of each prompt by their reward (NaN: left out) and pair them as `pairs.pairing` says.
 
     `best_worst` breaks ties by the order in which completions were drawn. `all` goes through every two of unequal
     reward; of more than max_per_prompt a subset is drawn, keyed by seed, step and prompt, so that arms share it.
+
+    Returns pairs [P, 2] int64 of rows, the better completion first, and metrics: how many there are, prompts whose
+    completions earned all the same or could not be scored, pairs left out because both completions are token for token
+    the same (they can earn differently by noise), and pairs left out beyond max_per_prompt.
     """
-    chosen: list[int] = []
-    rejected: list[int] = []
+    found: list[tuple[int, int]] = []
     without = equal_sides = over_cap = 0
     rewards = batch.rewards.tolist()
     for group in torch.unique(batch.groups).tolist():
@@ -123,11 +84,14 @@ def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> Paired:
             over_cap += len(distinct) - pairs.max_per_prompt
             key = random_key(seed, "select", step=step, example=f"pairs/{group}")
             distinct = [distinct[index] for index in permutation(len(distinct), key)[: pairs.max_per_prompt]]
-        chosen += [a for a, _ in distinct]
-        rejected += [b for _, b in distinct]
-    return Paired(
-        torch.tensor(chosen, dtype=torch.long), torch.tensor(rejected, dtype=torch.long), without, equal_sides, over_cap
-    )
+        found += distinct
+    metrics = {
+        "pairs/count": len(found),
+        "pairs/groups_without_pair": without,
+        "pairs/equal_sides": equal_sides,
+        "pairs/over_cap": over_cap,
+    }
+    return torch.tensor(found, dtype=torch.int64).view(-1, 2), metrics
 
 
 def _same_tokens(sequences: Sequences, a: int, b: int) -> bool:
@@ -147,20 +111,14 @@ class DatasetPairsLearner:
         initial = frozen_copy(start.model) if needed else None
         self._update = PreferenceUpdate(start.model, spec, start.pad_token_id, initial, reference=initial)
 
-    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
+    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
         chosen = self._encoded.of_step(step, self._pairs.pairs_per_step, self._spec.seed)
         batch = self._encoded.batch(chosen)
         before_update()
         update = self._update.run(batch, step)
         epochs = step * self._pairs.pairs_per_step / len(self._encoded)
-        return StepOutcome(
-            metrics={"pairs/count": len(batch), "pairs/epochs": epochs, **update.metrics},
-            generated_tokens=0,
-            trained_tokens=update.trained_tokens,
-            reward=update.metrics["rewards/accuracy"],
-            timing=update.timing,
-            notes=update.notes,
-        )
+        metrics = {"pairs/count": len(batch), "pairs/epochs": epochs, **update.metrics}
+        return replace(update, metrics=metrics, reward=update.metrics["rewards/accuracy"])
 
     def trainer_state(self) -> dict[str, Any]:
         return self._update.state_dict()

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -20,32 +20,30 @@ from evals.evaluate import grade_all
 from evals.graders import get_grader, rule_beside
 from evals.grading import Grader
 from evals.grading.asked_model import requests_sent
-from evals.prompts import get_template
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from evals.tasks.environment import turns_as_json
 from harness.config.rollout import Slices
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine, SamplingParams, make_engine
+from harness.engines.base import Engine, make_engine
 from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.processes import Processes, by_all
-from harness.random_keys import random_key
 from harness.rewards import Attempt, RewardContext, TotalReward
-from harness.rewards.judging import Judge, compared
-from harness.run.learning.base import Examples, Row, StepOutcome, nothing
-from harness.run.learning.origins import Written, writers_beside
-from harness.run.learning.partial import BegunGroup, SlicedRollouts
+from harness.rewards.judging import compared
+from harness.run.learning.base import Examples, Row, nothing
+from harness.run.learning.slices import InSlices
+from harness.run.learning.writers import InOneTurn, InTurns, Writer
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
 from harness.training.batch import Batch, filter_rows, peers_of, zero_std_rows
 from harness.training.gold_answers import GoldScorer
-from harness.training.optimizer import DivergedError
 from harness.training.past_weights import PROGRESS as PAST_WEIGHTS
 from harness.training.past_weights import PastWeights
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy, require_copy
-from harness.training.reward_model import RewardModel
-from harness.training.update_report import UpdateReport, rollout_metrics
+from harness.training.update_report import StepReport, rollout_metrics
+
+Update = TypeVar("Update", PolicyUpdate, PreferenceUpdate)
 
 
 class Rollouts:
@@ -56,30 +54,39 @@ class Rollouts:
         spec: RunSpec,
         language_model: LanguageModel,
         engine: Engine,
-        reward_model: RewardModel | None = None,
-        generator: LanguageModel | None = None,
-        judge: Judge | None = None,
-        teacher: PreTrainedModel | None = None,
+        examples: Examples | None = None,
+        past: PastWeights | None = None,
     ) -> None:
-        """Raises RefusedError if a reward function of the user's own cannot be imported, ValueError for a part without
-        the reward model, frozen generator or judge that it needs, or for one that no part needs."""
-        given = (reward_model is not None, generator is not None, judge is not None)
-        asked = spec.reward
+        """engine: draws from the policy that samples. past: whose weights it draws from, if not the newest.
+
+        Raises RefusedError if a reward function of the user's own cannot be imported, ValueError for a part without the
+        reward model, frozen generator or judge that it needs, or for one that no part needs.
+        """
+        examples = examples or Examples()
+        asked, reward_model, generator = spec.reward, examples.reward_model, examples.generator
+        given = (reward_model is not None, generator is not None, examples.judge is not None)
         if given != (asked.needs_reward_model, "generator" in asked.gold_scorers, asked.needs_judge):
             raise ValueError("a reward model, generator or judge comes with a part that needs it, and the part with it")
-        self._spec, self._language_model = spec, language_model
-        self._reward_model, self._judge = reward_model, judge
-        self._template, self._task = get_template(spec.task.template), get_task(spec.task.train)
+        self._spec, self._language_model, self._past = spec, language_model, past
+        self._reward_model, self._judge = reward_model, examples.judge
+        self._task = get_task(spec.task.train)
         self.grader = get_grader(spec.rollout_grader)
         self._rule = rule_beside(self.grader, self._task.grader)
-        self._stop = spec.rollout.stop + self._template.stop
-        self._engine = engine
-        self._writers = writers_beside(engine, spec, language_model, teacher)
+        self.writer = self._writer(engine, examples)
         overlong, credit = _rewarding_knobs(spec)
         limit = spec.rollout.max_completion_tokens
         self._context = RewardContext(0, spec.seed, limit, spec.reward, overlong, credit, self._task)
         self._reward = TotalReward(self._context)
         self._gold = GoldScorer(spec, language_model, generator) if spec.reward.gold_scorers else None
+
+    def _writer(self, engine: Engine, examples: Examples) -> Writer:
+        spec, language_model, past = self._spec, self._language_model, self._past
+        if spec.environment is not None:
+            return InTurns(spec, language_model, engine, spec.environment)
+        if isinstance(spec.rollout.partial, Slices):
+            weights_of = past.source_of if past is not None else lambda step: step - 1
+            return InSlices(spec, language_model, engine, spec.rollout.partial, weights_of)
+        return InOneTurn(spec, language_model, engine, examples.teacher)
 
     def gather(self, step: int, done_frac: float, order: PromptOrder, max_completion_tokens: int) -> Batch:
         """Draw, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
@@ -87,17 +94,14 @@ class Rollouts:
         done_frac: share of the run that is done. Refilling ends after `refill_max_rounds`, or where no prompt is left
         that the step has not seen; the batch is then as full as it is.
 
-        Raises DivergedError if the policy's log-probs are not finite: such completions are noise, and if all of them
-        earned the same, no loss would ever tell.
+        Raises as `Writer.draw` and `reward`.
         """
         refill = _refill(self._spec)
         rounds: list[Batch] = []
         seen: list[str] = []
         wanted = self._spec.rollout.prompts_per_step
         while problems := order.draw(step, wanted, done_frac, round=len(rounds), exclude=seen):
-            drawn = self.draw(problems, step, max_completion_tokens, first_example=len(seen))
-            if not torch.isfinite(drawn.sampler_logps).all():
-                raise DivergedError("the policy's log-probs are not finite")
+            drawn = self.writer.draw(problems, step, max_completion_tokens, first_example=len(seen))
             rounds.append(self.reward(drawn, step))
             seen += [problem.id for problem in problems]
             if refill is None or len(rounds) > refill.refill_max_rounds:
@@ -105,39 +109,11 @@ class Rollouts:
             wanted -= _useful_groups(rounds[-1], refill)
             if wanted == 0:
                 break
-        return Batch.joined(rounds)
-
-    def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
-        """Draw completions of a step; the noise is keyed by (seed, step, prompt, sample).
-
-        first_example: the number of the first prompt, which is how many the step has drawn before.
-        """
-        started_s = time.perf_counter()
-        rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
-        prompts = [self.encode(problem) for problem in problems]
-        keys = [
-            [random_key(self._spec.seed, "rollout", step, example, sample) for sample in range(samples)]
-            for example in range(first_example, first_example + len(problems))
-        ]
-        params = SamplingParams(max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, self._stop)
-        if self._writers is None:
-            written = Written(self._engine.generate(prompts, torch.tensor(keys), params))
-        else:
-            written = self._writers.write(problems, prompts, torch.tensor(keys), params, step, first_example)
-        batch = Batch.of_completions(prompts, written.completions, first_example, max_completion_tokens)
-        return replace(
-            batch,
-            sequences=replace(batch.sequences, interjections=written.interjections),
-            turns=written.turns,
-            problems=[problem for problem in problems for _ in range(samples)],
-            origins=written.origins,
-            teacher_prompts=written.teacher_prompts,
-            rollout_s=time.perf_counter() - started_s,
-        )
-
-    def encode(self, problem: Problem) -> list[int]:
-        """The token ids of a problem's prompt."""
-        return self._language_model.encode(self._template.ask(problem))
+        batch = Batch.joined(rounds)
+        if self._past is None or batch.steps_old is not None:
+            return batch
+        age = step - 1 - self._past.source_of(step)
+        return replace(batch, steps_old=torch.full_like(batch.sequences.completions, age))
 
     def reward(self, batch: Batch, step: int) -> Batch:
         """Decode and grade every completion, and reward it.
@@ -234,14 +210,11 @@ def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
     ]
 
 
-class RolloutLearner(ABC):
+class RolloutLearner(ABC, Generic[Update]):
     """Draws prompts and completions and rewards them; what is learned from them is the subclass's.
 
     The language model must hold the starting weights.
     """
-
-    _update: PolicyUpdate | PreferenceUpdate
-    """The subclass makes it."""
 
     def __init__(
         self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
@@ -260,44 +233,44 @@ class RolloutLearner(ABC):
             engine = make_engine(spec.rollout, start, sampler)
         own = replace(start, model=require_copy(self._initial)) if spec.reward.asks_start else None
         self._teacher = require_copy(self._initial) if spec.start_teaches else examples.teacher
-        helpers = (examples.generator or own, examples.judge, self._teacher)
-        self._rollouts = Rollouts(spec, start, engine, examples.reward_model, *helpers)
-        self._sliced: SlicedRollouts | None = None
-        if isinstance(spec.rollout.partial, Slices):
-            encode, pool = self._rollouts.encode, examples.problems
-            self._sliced = SlicedRollouts(spec, spec.rollout.partial, encode, engine, start.pad_token_id, pool)
+        helped = replace(examples, generator=examples.generator or own, teacher=self._teacher)
+        self._rollouts, self._pool = Rollouts(spec, start, engine, helped, self._past), examples.problems
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
+        self._update: Update = self._make_update()
         Processes.here().share(self)
 
     @abstractmethod
-    def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:
+    def _make_update(self) -> Update:
+        """What trains the policy, which holds the starting weights."""
+
+    @abstractmethod
+    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Row, list[Row]]:
         """Train on a step's rewarded completions; returns the report, metrics of what was chosen to be learned from,
         and for each completion more columns of rollouts/*.parquet."""
 
-    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepOutcome:
+    def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
         self._begin_round(step)
         sent_before = requests_sent() if self._asks_models else 0
-        batch, under_way = self._gather(step, done_frac)
+        if self._past is not None:
+            self._past.begin(step)
+        batch = self._rollouts.gather(step, done_frac, self._order, self._limit.tokens)
         before_update()
         update, chosen, columns = self._learn(batch, step)
-        if self._sliced is not None:
-            self._sliced.under_way = under_way
+        self._rollouts.writer.learned()
         if self._past is not None:
             self._past.keep(step, self._start.model)
         measured = rollout_metrics(batch)
-        waiting = {} if self._sliced is None else {"staleness/prompts_under_way": len(under_way)}
         judging = {"judge_requests": requests_sent() - sent_before} if "judge/questions" in measured else {}
         reward, cost = measured["reward/mean"], batch.cost
         self._observe(batch, step, reward)
-        drawn = {"len/limit": batch.max_completion_tokens, **self._order.metrics()}
-        return StepOutcome(
-            metrics={**measured, **drawn, **waiting, **chosen, **update.metrics},
+        drawn = {"len/limit": batch.max_completion_tokens, **self._order.metrics(), **self._rollouts.writer.metrics()}
+        return replace(
+            update,
+            metrics={**measured, **drawn, **chosen, **update.metrics},
             generated_tokens=batch.generated_tokens,
-            teacher_tokens=update.teacher_tokens,
-            trained_tokens=update.trained_tokens,
             reward=reward,
-            timing={
+            phases={
                 "rollout_s": batch.rollout_s,
                 "sync_s": cost.sync_s,
                 "prefill_s": cost.prefill_s,
@@ -305,27 +278,10 @@ class RolloutLearner(ABC):
                 "occupancy_frac": cost.occupied / cost.slots if cost.slots else None,
                 "reward_s": batch.reward_s,
                 **judging,
-                **update.timing,
             },
-            notes=update.notes,
             problems=list({problem.id: problem for problem in batch.problems}.values()),
             rollouts=[row | more for row, more in zip(rollout_rows(batch, step), columns, strict=True)],
         )
-
-    def _gather(self, step: int, done_frac: float) -> tuple[Batch, list[BegunGroup]]:
-        """A step's rewarded completions, and what is under way after it."""
-        weights_step = step - 1
-        if self._past is not None:
-            self._past.begin(step)
-            weights_step = self._past.source_of(step)
-        if self._sliced is not None:
-            problems = self._order.draw(step, self._spec.rollout.prompts_per_step, done_frac)
-            drawn, under_way = self._sliced.draw(problems, step, weights_step)
-            return self._rollouts.reward(drawn, step), under_way
-        batch = self._rollouts.gather(step, done_frac, self._order, self._limit.tokens)
-        if self._past is not None:
-            batch = replace(batch, steps_old=torch.full_like(batch.sequences.completions, step - 1 - weights_step))
-        return batch, []
 
     @by_all
     def _begin_round(self, step: int) -> None:
@@ -334,8 +290,8 @@ class RolloutLearner(ABC):
 
     def trainer_state(self) -> dict[str, Any]:
         round_start = {} if self._round is None else self._round.state_dict()
-        under_way = {} if self._sliced is None else {"under_way": self._sliced.state_dict()}
-        return {"update": self._update.state_dict(), "round": round_start, **under_way}
+        writer = self._rollouts.writer.state_dict()
+        return {"update": self._update.state_dict(), "round": round_start, **writer}
 
     def progress(self) -> dict[str, Any]:
         past = {} if self._past is None else {PAST_WEIGHTS: self._past.state_dict()}
@@ -345,8 +301,7 @@ class RolloutLearner(ABC):
         self._update.load_state_dict(trainer_state["update"])
         if self._round is not None:
             self._round.load_state_dict(trainer_state["round"])
-        if self._sliced is not None:
-            self._sliced.load_state_dict(trainer_state["under_way"])
+        self._rollouts.writer.load_state_dict(trainer_state, self._pool)
         if self._past is not None:
             self._past.load_state_dict(progress[PAST_WEIGHTS])
         self._order.load_state_dict(progress["order"])
@@ -375,19 +330,16 @@ class RolloutLearner(ABC):
         self._limit.observe(step, math.nan if reward is None else reward)
 
 
-class PolicyGradientLearner(RolloutLearner):
+class PolicyGradientLearner(RolloutLearner[PolicyUpdate]):
     """Every completion that the knobs `overlong` and `zero_std` leave is learned from, by its advantage."""
 
-    def __init__(
-        self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
-    ) -> None:
-        super().__init__(spec, start, examples, engine, checkpoints)
-        self._objective = spec.policy_gradient
-        self._update: PolicyUpdate = PolicyUpdate(start.model, spec, start.pad_token_id, self._initial, self._teacher)
+    def _make_update(self) -> PolicyUpdate:
+        start = self._start
         self._characters = TokenCharacters(start.decode)
+        return PolicyUpdate(start.model, self._spec, start.pad_token_id, self._initial, self._teacher)
 
-    def _learn(self, batch: Batch, step: int) -> tuple[UpdateReport, Row, list[Row]]:
-        kept = filter_rows(self._objective, batch)
+    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Row, list[Row]]:
+        kept = filter_rows(self._spec.policy_gradient, batch)
         chosen = {
             "rows_dropped": len(batch) - len(kept),
             "groups_dropped": len(torch.unique(batch.groups)) - len(torch.unique(kept.groups)),

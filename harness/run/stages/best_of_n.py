@@ -35,7 +35,7 @@ def _make(path: Path, context: StageContext) -> None:
     conditions = Conditions.of_evaluation(spec.eval, task, spec.seed)
     drawn = draw_graded(problems, samples, conditions, start, engine, store)
     scores = reward_model.scores(drawn.sequences).view(-1, samples).tolist()
-    correct = drawn.correct.float().tolist()
+    correct = drawn.correct.view(-1, samples).float().tolist()
     rows = [
         {
             "n": n,

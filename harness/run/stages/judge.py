@@ -21,20 +21,19 @@ from harness.config.model import NoLora, SupervisedColdStart
 from harness.config.rollout import NoPairs, RolloutSpec
 from harness.config.run_spec import RunSpec, TrainSpec
 from harness.errors import RefusedError
-from harness.random_keys import random_key
 from harness.records.files import write_folder, write_json
 from harness.rewards.judging import Pair, Scores, position_metrics, preferences
 from harness.rewards.parts.learned import PairwiseJudge
 from harness.run.prompts import places_of_step
 from harness.run.stages import Stage, StageContext
-from harness.run.stages.reward_model import REPORT_FILE, LabelledPairs, draw_labelled_pairs, read_report
+from harness.run.stages.reward_model import REPORT_FILE, draw_labelled_pairs, read_report
 from harness.training.demonstrations import Demonstration
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from harness.models.language_model import LanguageModel
     from harness.sampling.judge import GenerativeJudge
+    from harness.training.batch import Batch
 
 BETTER, WORSE = 8, 2
 """The scores, from 0 to 10, in demonstrations."""
@@ -79,8 +78,8 @@ def _make(folder: Path, context: StageContext) -> None:
     store = context.samples(folder, keeps_tokens=True)
     steps = options.cold_start_steps + options.steps
     found = draw_labelled_pairs(context, PairwiseJudge, store, steps)
-    start, prompts = context.start, len(found.drawn.problems)
-    labels, held_out = (_in_words(found, rows, start) for rows in (found.labels, found.held_out))
+    start, prompts = context.start, options.prompts
+    labels, held_out = (_in_words(found.drawn, rows) for rows in (found.labels, found.held_out))
     pairs = without_contradictions(labels)
     if not pairs:
         store.drop()
@@ -98,7 +97,8 @@ def _make(folder: Path, context: StageContext) -> None:
         losses.append(loss)
         context.tell_progress(prompts + step, prompts + steps)
 
-    fine_tune(judge.language_model, _cold_start(options), _demonstrations(judge, questions, options), on_step)
+    shown = _demonstrations(judge, questions, options)
+    fine_tune(judge.language_model, _cold_start(options), on_step, shown)
     after_cold_start = _quality(judge, held_out)
     rewards: list[float] = []
     for reward in _policy_gradient(judge, questions, spec):
@@ -106,7 +106,7 @@ def _make(folder: Path, context: StageContext) -> None:
         context.tell_progress(prompts + options.cold_start_steps + len(rewards), prompts + steps)
     report = {
         "prompts": prompts,
-        "samples_per_prompt": found.drawn.samples,
+        "samples_per_prompt": options.samples_per_prompt,
         "correct_frac": float(found.drawn.correct.float().mean()),
         "pairs": len(pairs),
         "contradictory_pairs": sum(pair not in kept for pair in labels),
@@ -127,18 +127,10 @@ def _make(folder: Path, context: StageContext) -> None:
     store.drop()
 
 
-def _in_words(found: LabelledPairs, rows: Tensor, language_model: LanguageModel) -> list[Pair]:
+def _in_words(drawn: Batch, rows: Tensor) -> list[Pair]:
     """Pairs of texts, the better completion first, from pairs of rows [P, 2]."""
-    drawn = found.drawn
-    lengths = drawn.sequences.lengths.tolist()
-    texts = [
-        language_model.decode(tokens[:length])
-        for tokens, length in zip(drawn.sequences.completions.tolist(), lengths, strict=True)
-    ]
-    return [
-        Pair(drawn.problems[better // drawn.samples].problem, texts[better], texts[worse])
-        for better, worse in rows.tolist()
-    ]
+    tried = [(drawn.attempts[better], drawn.attempts[worse]) for better, worse in rows.tolist()]
+    return [Pair(better.problem.problem, better.text, worse.text) for better, worse in tried]
 
 
 def _cold_start(options: PairwiseJudge) -> SupervisedColdStart:
@@ -177,6 +169,7 @@ def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec
     """Train the judge in place by GRPO; yields the mean reward of each step."""
     import torch
 
+    from harness.run.learning.writers import rollout_keys
     from harness.training.batch import Batch, filter_rows
     from harness.training.optimizer import DivergedError
     from harness.training.policy_update import PolicyUpdate
@@ -188,11 +181,8 @@ def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec
         places = places_of_step(len(questions), options.seed, step, options.batch_size)
         asked = [questions[place] for place in places]
         prompts = [judge.prompt(question.pair) for question in asked]
-        keys = [
-            [random_key(options.seed, "rollout", step, example, sample) for sample in range(options.samples_per_pair)]
-            for example in range(len(asked))
-        ]
-        drawn = judge.engine.generate(prompts, torch.tensor(keys), judge.params(own.rollout.temperature))
+        keys = rollout_keys(options.seed, step, range(len(asked)), options.samples_per_pair)
+        drawn = judge.engine.generate(prompts, keys, judge.params(own.rollout.temperature))
         batch = Batch.of_completions(prompts, drawn, 0, judge.max_completion_tokens)
         scores = judge.read(batch.sequences.completions, batch.sequences.lengths, batch.truncated)
         groups = batch.groups.tolist()

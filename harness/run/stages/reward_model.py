@@ -5,9 +5,10 @@ weights share it."""
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,28 +29,11 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
     from harness.sampling.conditions import Conditions
     from harness.sampling.store import SampleStore
-    from harness.training.sequences import Sequences
+    from harness.training.batch import Batch
 
 REPORT_FILE = "report.json"
 HELD_OUT_FRAC = 0.1
 MAX_PAIRS_PER_PROMPT = 4
-
-
-@dataclass(frozen=True)
-class GradedSamples:
-    """N completions of P problems, the `samples` of each next to each other, with the grader's verdicts."""
-
-    problems: Sequence[Problem]
-    samples: int
-    sequences: Sequences
-    verdicts: Sequence[Verdict]
-
-    @property
-    def correct(self) -> Tensor:
-        """Bool [P, samples]."""
-        import torch
-
-        return torch.tensor([verdict.correct for verdict in self.verdicts]).view(-1, self.samples)
 
 
 def draw_graded(
@@ -60,30 +44,38 @@ def draw_graded(
     engine: Engine,
     store: SampleStore,
     on_progress: Callable[[int], None] = lambda drawn: None,
-) -> GradedSamples:
-    """Draw and grade `samples` completions of each problem, but those that the store has; it must keep tokens.
-    on_progress is told after each chunk how many problems are drawn."""
+) -> Batch:
+    """Draw and grade `samples` completions of each problem, but those that the store has; it must keep tokens, and
+    keeps no log-probs. on_progress is told after each chunk how many problems are drawn."""
     import torch
 
+    from harness.engines.base import Completions
+    from harness.rewards import Attempt
     from harness.sampling.evaluation import evaluate
     from harness.sampling.sampler import EngineSampler
-    from harness.training.sequences import Sequences
+    from harness.training.batch import Batch
 
     sampler = EngineSampler(language_model, engine, conditions.seed, conditions.stream)
     rows: list[Any] = evaluate(
         lambda: sampler, conditions, store, problems, samples, on_progress=lambda done, total, remark: on_progress(done)
     )
-    encoded = [language_model.encode(conditions.prompts.ask(problem)) for problem in problems]
-    padded = torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(row["tokens"]) for row in rows], batch_first=True, padding_value=language_model.pad_token_id
+    tokens = [row["tokens"] for row in rows]
+    unknown = [[math.nan] * len(row) for row in tokens]
+    drawn = Completions.of(tokens, unknown, [row["truncated"] for row in rows], language_model.pad_token_id)
+    prompts = [language_model.encode(conditions.prompts.ask(problem)) for problem in problems]
+    of_rows = [problem for problem in problems for _ in range(samples)]
+    attempts = []
+    for problem, row in zip(of_rows, rows, strict=True):
+        verdict = Verdict(row["correct"], row["extracted"], row["reason"])
+        attempts.append(
+            Attempt(problem, row["sample"], row["text"], row["n_tokens"], row["truncated"], verdict, math.nan)
+        )
+    return replace(
+        Batch.of_completions(prompts, drawn, 0, conditions.params.max_completion_tokens),
+        problems=of_rows,
+        attempts=attempts,
+        correct=torch.tensor([row["correct"] for row in rows]),
     )
-    sequences = Sequences(
-        [prompt for prompt in encoded for _ in range(samples)],
-        padded,
-        torch.tensor([len(row["tokens"]) for row in rows]),
-    )
-    verdicts = [Verdict(row["correct"], row["extracted"], row["reason"]) for row in rows]
-    return GradedSamples(problems, samples, sequences, verdicts)
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,7 @@ class LabelledPairs:
     of the other prompts, by the grader. training_rows: how many of the first rows are of prompts for training.
     """
 
-    drawn: GradedSamples
+    drawn: Batch
     right: Tensor
     labels: Tensor
     held_out: Tensor
@@ -142,7 +134,7 @@ def draw_labelled_pairs(
         right,
         labels=with_label_noise(right, options.label_noise_rate, options.seed),
         held_out=verdict_pairs(drawn, range(for_training, len(problems)), options.seed),
-        training_rows=for_training * drawn.samples,
+        training_rows=for_training * options.samples_per_prompt,
     )
 
 
@@ -170,7 +162,7 @@ def _make(folder: Path, context: StageContext) -> None:
     options = spec.reward.of(LearnedReward)
     store = context.samples(folder, keeps_tokens=True)
     pairs = draw_labelled_pairs(context, LearnedReward, store, options.steps)
-    drawn, prompts = pairs.drawn, len(pairs.drawn.problems)
+    drawn, prompts = pairs.drawn, options.prompts
     losses: list[float] = []
 
     def on_step(step: int, steps: int, loss: float) -> None:
@@ -182,7 +174,7 @@ def _make(folder: Path, context: StageContext) -> None:
     scores = reward_model.scores(drawn.sequences)
     report = {
         "prompts": prompts,
-        "samples_per_prompt": drawn.samples,
+        "samples_per_prompt": options.samples_per_prompt,
         "correct_frac": float(drawn.correct.float().mean()),
         "pairs": len(pairs.right),
         "label_noise_rate": options.label_noise_rate,
@@ -209,7 +201,7 @@ def _remark(folder: Path) -> str:
     )
 
 
-def verdict_pairs(drawn: GradedSamples, problems: Iterable[int], seed: int) -> Tensor:
+def verdict_pairs(drawn: Batch, problems: Iterable[int], seed: int) -> Tensor:
     """Pairs [P, 2] int64 of rows, a right completion and a wrong one of the same problem, at most 4 a problem.
 
     problems: their numbers. What the grader came to no end with is neither right nor wrong.
@@ -217,12 +209,14 @@ def verdict_pairs(drawn: GradedSamples, problems: Iterable[int], seed: int) -> T
     import torch
 
     pairs: list[tuple[int, int]] = []
+    groups = drawn.by_group(range(len(drawn)))
+    verdicts = [attempt.verdict for attempt in drawn.attempts]
     for number in problems:
-        rows = range(number * drawn.samples, (number + 1) * drawn.samples)
-        right = [row for row in rows if drawn.verdicts[row].correct]
-        wrong = [row for row in rows if drawn.verdicts[row].reason in ("mismatch", "unparsed")]
+        rows = groups[number]
+        right = [row for row in rows if verdicts[row].correct]
+        wrong = [row for row in rows if verdicts[row].reason in ("mismatch", "unparsed")]
         crossed = list(itertools.product(right, wrong))
-        key = random_key(seed, "select", example=f"pairs/{drawn.problems[number].id}")
+        key = random_key(seed, "select", example=f"pairs/{drawn.problems[rows[0]].id}")
         pairs += [crossed[index] for index in permutation(len(crossed), key)[:MAX_PAIRS_PER_PROMPT]]
     return torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
 

@@ -19,11 +19,11 @@ def _must_be_made(source: str, recipe: ColdStart) -> bool:
 
 
 def _make(path: Path, context: StageContext, source: str, recipe: ColdStart) -> None:
-    from harness.training.cold_start import run_cold_start
+    from harness.training.cold_start import fine_tune
 
     language_model = context.starting_point.get(context.spec, source, float32=True)
     if isinstance(recipe, SupervisedColdStart):
-        run_cold_start(language_model, recipe, lambda step, steps, loss: context.tell_progress(step, steps, loss=loss))
+        fine_tune(language_model, recipe, lambda step, steps, loss: context.tell_progress(step, steps, loss=loss))
     write_folder(path, language_model.save)
 
 

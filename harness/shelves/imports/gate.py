@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import GateError, RefusedError, shown
 from harness.plan.gate import ABSENT, EVALUATION, covered
-from harness.shelves.imports.base import flat
+from harness.settings import dotted
 from harness.shelves.imports.cells import Cells, cell_name
 from harness.shelves.imports.sources import Pattern
 
@@ -41,7 +41,7 @@ def read_configs(cells: Cells, text: str) -> None:
         names = pattern.names(str(path))
         for (arm, seed), run in cells.items():
             if names is not None and names.arm in (None, arm) and names.seed in (None, seed):
-                run.config |= flat(load_yaml(path))
+                run.config |= dotted(load_yaml(path))
     without = [cell_name(cell) for cell, run in cells.items() if not run.config]
     if without:
         raise RefusedError(f"--configs {text}: matches no file of {without[0]}. Each cell needs one.")

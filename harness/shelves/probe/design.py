@@ -16,7 +16,6 @@ from algorithms import AnyObjective, Objective
 from evals.yaml_file import load_yaml
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
-from harness.config.section import Listed, Section
 from harness.errors import RefusedError
 from harness.plan.profile import find_profile, profile_layer
 from harness.plan.sweep_file import (
@@ -26,6 +25,7 @@ from harness.plan.sweep_file import (
     shipped_probes,
     validated,
 )
+from harness.settings import Listed, Settings
 
 # The gradient of the expected reward without bias: REINFORCE, whose baseline does not contain the reward itself.
 _EXPECTED_REWARD = {"algorithm": "reinforce", "objective.baseline": "leave_one_out"}
@@ -198,14 +198,14 @@ MIN_ESTIMATES = 4
 Size = Annotated[int, Field(ge=1)]
 
 
-class ReferenceSample(Section):
+class ReferenceSample(Settings):
     """Completions behind the large-sample gradient of the expected reward."""
 
     prompts: int = Field(1024, ge=REFERENCE_PARTS, multiple_of=REFERENCE_PARTS, description="drawn for it alone")
     samples: int = Field(8, ge=2, description="completions per prompt")
 
 
-class ProbeFile(Section):
+class ProbeFile(Settings):
     """Which gradients are measured, and how well.
 
     Two lines of points (group size, batch size) that cross where the settings have their rollout: every group size at

@@ -183,7 +183,7 @@ def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem
     engine = make_engine(spec.rollout, policy)
     keys = [random_key(spec.seed, "data", step, prompt) for prompt in range(prompts)]
     drawn = [problems[key % len(problems)] for key in keys]
-    batch = Rollouts(spec, policy, engine).draw(drawn, step, spec.rollout.max_completion_tokens)
+    batch = Rollouts(spec, policy, engine).writer.draw(drawn, step, spec.rollout.max_completion_tokens)
     if not torch.isfinite(batch.sampler_logps).all():
         raise RefusedError(f"model.source {spec.model.source}: its log-probs are not finite. Probe another model.")
     scores = Scores.empty(batch.sequences)

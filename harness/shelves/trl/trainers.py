@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from algorithms import Objective
 from algorithms.dialects import Config, Translation, names_of, translate
@@ -26,6 +26,7 @@ from harness.config.trainer import OutsideTrainer
 from harness.errors import RefusedError, nearest, shown
 from harness.plugins import UserModule
 from harness.rewards import RewardContext, TotalReward
+from harness.settings.marks import REFERS
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -83,18 +84,16 @@ class TrlTrainer(OutsideTrainer):
     launch: Literal["python", "accelerate"] = Field(
         "python", description="how it is started: as one process, or by `accelerate launch` as several"
     )
-    accelerate_config: str | None = Field(
+    accelerate_config: Annotated[str | None, REFERS] = Field(
         None, description="accelerate's own config file, relative to the sweep file; with launch=accelerate"
     )
 
-    @model_validator(mode="after")
-    def _accelerate_has_its_config(self) -> TrlTrainer:
+    def contradictions(self) -> Iterator[str]:
         if (self.launch == "accelerate") != (self.accelerate_config is not None):
-            raise ValueError(
+            yield (
                 f"launch={self.launch} with accelerate_config={self.accelerate_config}: accelerate launch reads its "
                 "processes from a config file (`accelerate config` writes one). Give both, or neither"
             )
-        return self
 
     def knobs_read(self) -> tuple[str, ...]:
         return _READ

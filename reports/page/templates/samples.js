@@ -183,14 +183,13 @@ const verdictOf = row => {
   if (index.tokens[row] !== null) said.push(`${index.tokens[row]} tokens`);
   return [make("span", {className: verdict, textContent: sign + verdict}), said.join(", ")];
 };
-// What each grader said: a reason, or in older records whether the answer is right; of lm-eval also a number, and what its
-// filter extracted. The first decides, where it has a reason.
+// What each grader said: a reason; of lm-eval also a number, and what its filter extracted. The first decides.
 const saidBy = graders => {
   const groups = new Map();
   graders.forEach(([name, what, extracted], i) => {
-    const right = what === true || what === "match", wrong = typeof what === "string" ? `✗ ${index.reasons[what] || what}` : "✗";
-    const said = `${right ? "✓" : typeof what === "number" ? what : wrong}${extracted === undefined ? "" : `, extracted: ${extracted}`}`;
-    const decides = i === 0 && graders.length > 1 && typeof what !== "boolean" ? " (decides)" : "";
+    const judged = what === "match" ? "✓" : typeof what === "number" ? what : `✗ ${index.reasons[what] || what}`;
+    const said = `${judged}${extracted === undefined ? "" : `, extracted: ${extracted}`}`;
+    const decides = i === 0 && graders.length > 1 ? " (decides)" : "";
     groups.set(said, [...(groups.get(said) || []), name + decides]);
   });
   return [...groups].map(([said, names]) => `${names.join(", ")}\u00a0${said}`);
@@ -198,7 +197,6 @@ const saidBy = graders => {
 const facts = body => {
   const line = make("p", {className: "detail"}), parts = saidBy(body.graders || []);
   if (body.extracted !== undefined) line.append("extracted: ", make("code", {textContent: body.extracted}), parts.length ? " · " : "");
-  if (body.reason && body.reason !== "match") parts.push(`decided: ${index.reasons[body.reason] || body.reason}`);
   if (body.reward !== undefined) parts.push(`reward ${body.reward}${body.rewards ? ` = ${body.rewards.map(([name, value]) => `${name} ${value}`).join(", ")} (before weights)` : ""}`);
   line.append(parts.join(" · "));
   return line;

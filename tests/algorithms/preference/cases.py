@@ -13,7 +13,7 @@ import algorithms
 from algorithms import PreferenceObjective, presets, with_overrides
 from algorithms.preference import PreferenceLoss, preference_loss
 from algorithms.preference.objective import Link
-from algorithms.space import knobs_of
+from harness.settings import knobs_of
 
 PREFERENCE_KNOBS = tuple(knobs_of(PreferenceObjective))
 

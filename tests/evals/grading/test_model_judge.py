@@ -77,7 +77,7 @@ def test_the_last_match_behind_the_thoughts_is_the_verdict(
         ({"wrong": ["Yes"]}, "among both `right` and `wrong`"),
         ({"right_from": 7.0}, "give only one of the two"),
         ({"right": None, "wrong": None, "right_from": 70.0}, "at most `largest`, 10"),
-        ({"adress": ADDRESS}, "unknown key; did you mean address"),
+        ({"adress": ADDRESS}, "is not a key here; did you mean address"),
     ],
 )
 def test_a_faulty_file_is_refused_and_shows_no_secret(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

@@ -188,7 +188,7 @@ def test_every_mistake_of_a_sweep_file_at_once(refuse: Any, tmp_path: Path) -> N
     err = refuse(2, f"{sweep}: base: unknown key train.stpes", "plan", sweep).err
     for text in (
         f"{sweep}: base: eval.samples is 0",
-        f"{sweep}: arms.a: objective.scale='sdt'",
+        f"{sweep}: arms.a: objective.scale is 'sdt'",
         f"{sweep}: arms.b: rollout.temperature is 'hot'",
     ):
         assert text in err

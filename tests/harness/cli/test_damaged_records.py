@@ -69,7 +69,7 @@ def lose_a_counted_row(cell: CellRecord) -> None:
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (write("status.json", "{}"), "status.json: is damaged"),
+        (write("status.json", '{"schema": 4}'), "status.json: is damaged"),
         (write("status.json", "[]"), "status.json: is damaged"),
         (write("scores.jsonl", '{"step": 1}\n'), "scores.jsonl, row 1: lacks final, task"),
         (write("steps.jsonl", STEPS * '{"step": 1}\n'), "steps.jsonl: row 1 lacks 'generated_tokens'"),
@@ -118,11 +118,13 @@ def tear_before_it_is_done(cell: CellRecord) -> None:
 
 
 BAD = {
-    "status without its state": write("status.json", "{}"),
+    "status without its state": write("status.json", '{"schema": 4}'),
     "status of bytes": write_bytes("status.json", b"\xff\xfe"),
     "a status too deep": write("status.json", 100_000 * "["),
     "a status with a number of too many digits": write("status.json", f'{{"step": {5000 * "9"}}}'),
-    "a status that counts nothing": write("status.json", '{"state": "done", "records": {"steps.jsonl": 5}}'),
+    "a status that counts nothing": write(
+        "status.json", '{"schema": 4, "state": "done", "records": {"steps.jsonl": 5}}'
+    ),
     "a folder for the status": put_a_folder_for("status.json"),
     "steps torn in the middle": tear_before_it_is_done,
     "a counted row lost": lose_a_counted_row,

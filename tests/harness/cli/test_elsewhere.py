@@ -1,4 +1,4 @@
-"""Records that were made elsewhere: on another machine, in another home, or by the version before this one."""
+"""Records that were made elsewhere: on another machine or in another home."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from typing import Any
 
 import pytest
 
-from harness.config.hashing import semantic_hash
-from harness.config.run_spec import recorded_spec
-from harness.records import CellRecord, cell_directory_name, read_sweep
-from harness.records.files import read_json
+from harness.records import CellRecord, read_sweep
 from tests.harness.cli.conftest import Bench
 from tests.harness.run import bench as bench_run
 
 pytestmark = pytest.mark.slow
 
-SCHEMA_1 = Path(__file__).parents[1] / "records" / "schema_1"
 HELPER = "SCALE = 0.5\n"
 CHANGED = "SCALE = 0.25\n"
 REWARD = "from my_scale import SCALE\n\ndef short(group, context):\n    return [SCALE] * len(group)\n"
@@ -84,38 +80,3 @@ def test_cells_of_another_home_are_found(tmp_path: Path) -> None:
     }
     entries = read_sweep(tmp_path / "one" / "small").cells
     assert {(cell.arm, cell.state) for cell in entries} == {("group_std", "done"), ("no_std", "done")}
-
-
-@pytest.fixture
-def earlier(tmp_path: Path) -> Path:
-    """A home of the version with records of schema 1: two arms, two seeds, one cell of which never ran."""
-    shutil.copytree(SCHEMA_1, tmp_path / "files")
-    shutil.move(tmp_path / "files" / "earlier", tmp_path / "runs" / "earlier")
-    return tmp_path / "runs"
-
-
-def test_records_of_schema_1_are_reported_and_compared(earlier: Path, bench: Bench) -> None:
-    assert read_json(earlier / "earlier" / "sweep.json")["schema"] == 1
-    document = bench("report", "earlier", "--home", earlier, "--json").document
-    by_arm = {arm["arm"]: arm for arm in document["arms"]}
-    assert by_arm["group_std"]["mean_pp"] == pytest.approx(46.875) and by_arm["no_std"]["n"] == 1
-    compared = bench("compare", "earlier/no_std", "earlier/group_std", "--home", earlier, "--json")
-    assert compared.code == 0, compared.err
-    assert read_json(earlier / "earlier" / "sweep.json")["schema"] == 1, "reading does not rewrite"
-
-
-def test_a_sweep_of_schema_1_goes_on(earlier: Path) -> None:
-    """Graders have risen since, which asks for every cell anew; here the folders are named as if they had not."""
-    for cell in bench_run.cells(earlier, "earlier").values():
-        today = cell_directory_name(cell.arm, cell.seed, semantic_hash(recorded_spec(cell)))
-        cell.path.rename(cell.path.with_name(today))
-    before = {cell.path.name: bench_run.contents(cell) for cell in bench_run.cells(earlier, "earlier").values()}
-    assert len(before) == 3
-    code, stderr = bench_run.run_here(earlier.parent / "files" / "earlier.yaml", earlier)
-    assert code == 0, stderr
-    after = bench_run.cells(earlier, "earlier")
-    assert [name.rpartition("-")[0] for name in after if name not in before] == ["no_std-s1"]
-    assert {name: bench_run.contents(after[name]) for name in before} == before
-    assert all(cell.state == "done" for cell in after.values())
-    record = read_sweep(earlier / "earlier")
-    assert record.asked is not None and len(record.cells) == 4

@@ -50,7 +50,7 @@ def record(home: Path, name: str = "figure", source: str | None = None, **others
     module = find_user_module(name, [kept], "test")
     asked: dict[str, Any] = {"file": "sweep.yaml", "profile": "tiny", "folder": str(kept)}
     plugin = {"name": name, "digest": module.digest, "files": [str(file) for file, _ in module.laid_out()]}
-    of_today: dict[str, Any] = {"schema": 3, "kind": "sweep", "asked": asked, "plugins": [plugin]}
+    of_today: dict[str, Any] = {"asked": asked, "plugins": [plugin]}
     write_sweep(home / "mine", {"base": 0.0}, seeds=1, **of_today)
     return module
 

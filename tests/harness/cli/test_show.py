@@ -95,8 +95,8 @@ def test_a_shown_sweep_is_a_sweep_file(bench: Bench, tmp_path: Path, name: str) 
     ("words", "says"),
     [
         (("gpro",), "unknown name 'gpro'; did you mean gmpo, grpo or gspo? `bench ls WHAT` lists all."),
-        (("grpo", "--set", "objective.rule.clip_hihg=1"), "--set: objective: unknown objective knob 'rule.clip_hihg'"),
-        (("grpo", "--set", "objective.rule.clip_high=-1"), "rule.clip_high=-1: input should be greater than 0"),
+        (("grpo", "--set", "objective.rule.clip_hihg=1"), "--set: unknown objective knob 'rule.clip_hihg'"),
+        (("grpo", "--set", "objective.rule.clip_high=-1"), "rule.clip_high is -1: input should be greater than 0"),
         (("grpo", "--set", "train.steps=3"), "--set train.steps: only knobs of the objective can be set here, e.g."),
         (("dpo", "--set", "train.steps=3"), "can be set here, e.g. --set objective.link=logistic."),
         (("dpo", "--set", "objective.rule.clip_high=1"), "rule.clip_high belongs to policy-gradient objectives"),

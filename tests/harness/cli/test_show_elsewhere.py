@@ -122,7 +122,7 @@ def test_settings_that_are_an_algorithm_as_it_is(bench: Bench, tmp_path: Path) -
         (["FILE", "--from", "trl"], "beta: [", "is not valid YAML"),
         (["FILE", "--from", "trl:PPOConfig"], "beta: 0.1", "unknown config of TRL 1.16.0 'PPOConfig'"),
         (["FILE", "--from", "trl"], "epsilon_hihg: 0.3", "GRPOConfig has no setting 'epsilon_hihg'; did you mean eps"),
-        (["FILE", "--from", "trl"], "entropy_coef: -1.0", "are no objective: entropy.bonus=-1.0"),
+        (["FILE", "--from", "trl"], "entropy_coef: -1.0", "are no objective: entropy.bonus is -1.0"),
         (["FILE", "--from", "verl"], "algorithm: {adv_estimator: grpoo}", "takes one of grpo, grpo_vectorized"),
     ],
 )

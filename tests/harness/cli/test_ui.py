@@ -24,6 +24,7 @@ from harness.cli.report import announce_page, write
 from harness.cli.ui import ADDRESS, Renewal, Server
 from harness.records import SweepRecord
 from reports.page.templating import shipped_scripts
+from reports.report import Report
 from tests.harness.cli.conftest import Bench
 from tests.reports.page.browser import run_chromium
 from tests.reports.synthetic import write_sweep
@@ -262,10 +263,10 @@ def test_a_page_that_was_begun_earlier_never_replaces_a_later_one(
     sweep = write_sweep(tmp_path / "question", {"base": 0.0}, seeds=1)
     seen: list[str] = []
 
-    def write_report(read: SweepRecord, folder: Path, *_: object) -> dict[str, list[object]]:
+    def write_report(read: SweepRecord, folder: Path, *_: object) -> Report:
         assert (folder / "samples.html").is_file(), "the page links to it"
         seen.append(read.question)
-        return {"interactions": [], "contrasts": []}
+        return Report()
 
     monkeypatch.setattr("reports.page.write_report", write_report)
     with (sweep.path / ".report.lock").open("a") as earlier:  # somebody writes the page

@@ -22,7 +22,7 @@ from harness.config.hashing import (
     starting_point_hash,
     training_hash,
 )
-from harness.config.knobs import active, descriptions
+from harness.config.knobs import active, spec_knobs
 from harness.config.model_source import TINY
 from harness.errors import RefusedError
 from harness.run.stages.judge import judge_hash
@@ -218,7 +218,7 @@ def test_a_knob_of_another_point_changes_the_hash_there(knob: str) -> None:
 def test_every_active_knob_is_in_the_table() -> None:
     knobs = {knob for settings in (SFT, FILTER, LORA, AT_STEP, CONVERGED) for knob in active(spec(settings))} - {"seed"}
     assert knobs <= set(OTHER) | set(ELSEWHERE) | FIXED
-    assert {knob for knob in OTHER if not knob.startswith("reward.parts.")} <= set(descriptions())
+    assert {knob for knob in OTHER if not knob.startswith("reward.parts.")} <= set(spec_knobs())
 
 
 def test_another_share_of_the_gpu_gives_the_same_numbers() -> None:

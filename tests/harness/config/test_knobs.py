@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.config.knobs import KnobFacts, active, descriptions, governor, knob_facts
+from harness.config.knobs import active, governor, knob_facts, spec_knobs
+from harness.settings.words import KnobFacts
 from tests.harness.config.cases import spec
 
 
@@ -54,7 +55,7 @@ def test_all_knobs_cover_the_active_ones_once() -> None:
         {"rollout.staged": {"type": "converged", "first_tokens": 8}},
     )
     for settings in variants:
-        unknown = [k for k in active(spec(settings)) if k not in descriptions() and not k.startswith("reward.parts.")]
+        unknown = [k for k in active(spec(settings)) if k not in spec_knobs() and not k.startswith("reward.parts.")]
         assert not unknown
 
 

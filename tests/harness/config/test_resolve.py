@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from algorithms import PreferenceObjective, preset
-from harness.config.knobs import active, descriptions, governor
+from harness.config.knobs import active, governor, spec_knobs
 from harness.config.resolve import Layer, resolve
 from harness.errors import RefusedError
 from tests.harness.config.cases import MINIMAL, spec
@@ -82,7 +82,7 @@ def test_every_default_is_written_out() -> None:
     assert spec({"eval.samples": 6}).eval.k == (1, 2, 4)
     knobs = active(resolved)
     of_pairs = {f"objective.{knob}" for knob in PreferenceObjective.model_fields}
-    missing = [knob for knob in descriptions() if knob not in {*knobs, *of_pairs, "reward.parts", "checkpoint"}]
+    missing = [knob for knob in spec_knobs() if knob not in {*knobs, *of_pairs, "reward.parts", "checkpoint"}]
     assert all(governor(knob) for knob in missing)
 
 
@@ -126,9 +126,9 @@ def test_all_errors_of_all_layers_are_told_at_once() -> None:
     )
     expected = [
         ("b", "unknown key rollout.temprature"),
-        ("b", "objective.scale='group'"),
+        ("b", "objective.scale is 'group'"),
         ("c", "unknown key objective.rule.clip_hgh"),
-        ("c", "objective.rule.clip_low='wide'"),
+        ("c", "objective.rule.clip_low is 'wide'"),
         ("b", "task.train: unknown task 'arithmetik'; did you mean arithmetic"),
         ("a", "train.steps is 'many'"),
         ("c", "train.learning_rate is -1.0"),
@@ -211,7 +211,7 @@ def test_all_errors_of_all_layers_are_told_at_once() -> None:
             {"rollout.staged": {"type": "converged", "first_tokens": 40}},
             "rollout: staged.first_tokens=40 with max_completion_tokens=40",
         ),
-        ({"objective.rule.weight_max": 3.0}, "rule.weight_max does not exist while rule.type=ppo_clip"),
+        ({"objective.rule.weight_max": 3.0}, "rule.weight_max does not exist while objective.rule.type=ppo_clip"),
     ],
 )
 def test_one_mistake_gives_one_line_that_names_its_layer(settings: dict[str, Any], says: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from algorithms.objective import Credit
 from harness import plugins
 from harness.config.hashing import base_evaluation_hash, semantic_hash
-from harness.config.knobs import active, descriptions, governor
+from harness.config.knobs import active, governor, spec_knobs
 from harness.config.reward import parts_with_options, reward_problems, reward_section
 from harness.errors import RefusedError
 from harness.plan.gate import check_gate
@@ -60,7 +60,7 @@ def part_of(knob: str) -> str:
 
 
 def test_the_table_holds_every_option() -> None:
-    options = {knob for knob in descriptions() if knob.startswith("reward.") and knob.count(".") == 2}
+    options = {knob for knob in spec_knobs() if knob.startswith("reward.") and knob.count(".") == 2}
     assert options == set(OPTIONS)
 
 

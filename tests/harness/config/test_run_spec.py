@@ -33,7 +33,7 @@ from tests.harness.run.small import small_spec
             {"train.optimizer.type": "muon", "train.processes": 2, "train.sharding": "fully"},
             r"train: optimizer\.type=muon with processes=2 and sharding=fully: .* Set sharding to rows",
         ),
-        ({"train.optimizer": "muon"}, r"train\.optimizer is a section: set its keys, e\.g\. train\.optimizer\.type"),
+        ({"train.optimizer": "muon"}, r"train\.optimizer is a section: set train\.optimizer\.type to one of adamw"),
         ({"train.optimizer.type": "lion"}, r"train\.optimizer\.type is .lion.: choose among .adamw., .sgd., .muon."),
         ({"train.optimizer.momentum": 0.9}, r"train\.optimizer\.momentum is not a key here"),
         ({"train.optimizer.beta2": 1.0}, r"train\.optimizer\.beta2 is 1\.0: input should be less than 1"),

@@ -11,14 +11,15 @@ import transformers
 from torch import Tensor
 
 from harness.config.run_spec import TrainSpec
-from harness.engines.torch import CACHE_BYTES_CPU, TORCH
-from harness.engines.vllm import CPU_CACHE_BYTES
+from harness.engines.torch import TORCH
+from harness.engines.torch.sizes import CACHE_BYTES_CPU
+from harness.engines.vllm.limits import CPU_CACHE_BYTES
 from harness.models.language_model import load_model
 from harness.plan import memory
 from harness.plan.memory import MemoryEstimate, estimate_memory, in_words
 from harness.plan.model_shape import ModelShape, find_shape
 from harness.plan.training_memory import FLOAT32_BYTES, activation_bytes
-from harness.sampling.store import CHUNK_SAMPLES
+from harness.sampling.evaluation import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedOptimizer
 from harness.training.sequences import Part, Sequences
 from harness.training.torch_optimizers import layer_matrices

@@ -56,7 +56,7 @@ MAX = "objective.rule.weight_max"
         ({"train.steps": {"float": [2.5, 4.5]}}, "train.steps"),
         ({LR: {"categorical": ["low", "high"]}}, "train.learning_rate is 'low'"),
         ({LR: {"float": [-1, 1e-2]}}, "train.learning_rate is -1"),
-        ({"objective.aggregation": {"categorical": ["token_mean", "mean"]}}, "objective.aggregation='mean'"),
+        ({"objective.aggregation": {"categorical": ["token_mean", "mean"]}}, "objective.aggregation is 'mean'"),
         ({"train.optimizer_reset": {"int": [0, 1]}}, "train.optimizer_reset"),
     ],
 )
@@ -208,7 +208,7 @@ def test_what_a_choice_needs_may_depend_on_the_base_too(tmp_path: Path, updates:
     if drawn:
         make_search_plan(str(path))
     else:
-        with pytest.raises(RefusedError, match="weight_max has no default here: set it"):
+        with pytest.raises(RefusedError, match="weight_max has no default: set it"):
             make_search_plan(str(path))
 
 

@@ -78,9 +78,9 @@ def test_status_keeps_what_is_not_given_except_the_reason(cell: CellRecord) -> N
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        ("{}", "is damaged (lacks state,"),
-        ('{"state": "finished"}', "is damaged (lacks state,"),
-        ('{"state": "done", "step": null, "flags": "nan"}', "is damaged (lacks flags, step,"),
+        ('{"schema": 4}', "is damaged (lacks state,"),
+        ('{"schema": 4, "state": "finished"}', "is damaged (lacks state,"),
+        ('{"schema": 4, "state": "done", "step": null, "flags": "nan"}', "is damaged (lacks flags, step,"),
         ("[]", "is damaged (it holds no JSON object)"),
     ],
 )
@@ -92,15 +92,23 @@ def test_a_damaged_status_is_named(cell: CellRecord, status: str, says: str) -> 
         cell.require_readable()
 
 
+@pytest.mark.parametrize(("schema", "by"), [(3, "a development version"), (99, "a newer version")])
+def test_a_cell_of_another_version_is_damaged(cell: CellRecord, schema: int, by: str) -> None:
+    write_json(cell.path / "status.json", {"schema": schema, "state": "done"})
+    assert (cell.state, cell.is_done) == ("damaged", False)
+    assert cell.reason is not None and f"status.json: was made by {by} of bench" in cell.reason
+    cell.write_status("interrupted")
+    assert cell.state == "damaged", "writing to it makes it no other"
+
+
 def test_rollouts_that_a_later_start_made_anew_are_left_out(cell: CellRecord) -> None:
     """Also those of one that was stopped, taken for dead, and wrote them when it woke up."""
     append_jsonl(cell.path / "starts.jsonl", [{"epoch": 1, "from_step": 0}, {"epoch": 2, "from_step": 4}])
     cell.rollouts.mkdir()
     for first, last, epoch in ((1, 4, 1), (5, 8, 1), (5, 6, 2), (7, 8, 2)):
         (cell.rollouts / file_of(first, last, epoch)).touch()
-    (cell.rollouts / "000009-000010.parquet").touch()  # of an earlier version
     names = [path.name for path in cell.rollout_files()]
-    assert names == [file_of(1, 4, 1), file_of(5, 6, 2), file_of(7, 8, 2), "000009-000010.parquet"]
+    assert names == [file_of(1, 4, 1), file_of(5, 6, 2), file_of(7, 8, 2)]
 
 
 def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord) -> None:
@@ -114,13 +122,12 @@ def test_what_a_cell_must_have_is_named_where_it_is_missing(cell: CellRecord) ->
 
 
 def test_the_provenance_is_that_of_the_last_start(cell: CellRecord) -> None:
-    """Records of before starts were written have one of their own."""
-    (cell.path / "provenance.json").write_text('{"torch": "1"}')
+    first = {"epoch": 1, "from_step": 0, "owner": {"pid": 1}, "time": "now", "torch": "1"}
+    append_jsonl(cell.path / "starts.jsonl", [first])
     assert cell.provenance == {"torch": "1"}
-    again = {"epoch": 1, "from_step": 3, "owner": {"pid": 1}, "time": "now", "torch": "2"}
-    append_jsonl(cell.path / "starts.jsonl", [again])
+    append_jsonl(cell.path / "starts.jsonl", [first | {"epoch": 2, "from_step": 3, "torch": "2"}])
     assert cell.provenance == {"torch": "2"}
-    assert [(start["epoch"], start["from_step"]) for start in cell.read_starts()] == [(0, 0), (1, 3)]
+    assert [(start["epoch"], start["from_step"]) for start in cell.read_starts()] == [(1, 0), (2, 3)]
 
 
 def test_rows_of_a_writer_that_was_taken_for_dead_do_not_count(cell: CellRecord) -> None:
@@ -143,18 +150,11 @@ def test_times_are_those_of_the_starts_and_what_each_step_took(cell: CellRecord)
     rows = [{"epoch": epoch, "step": step, key: seconds} for epoch, step, key, seconds in took]
     append_jsonl(cell.path / "timing.jsonl", rows)
     before, after = {(1, False): 105.0, (2, False): 111.0, (2, True): 111.5}, {(3, False): 3608.0, (3, True): 3609.0}
-    assert cell.read_ends(began_s=0.0) == before | after
+    assert cell.read_ends() == before | after
     assert cell.read_begins() == [100.0, 3600.0]
     append_jsonl(cell.path / "starts.jsonl", [{"epoch": 3, "from_step": 3, "time": "noon"}])
     with pytest.raises(DamagedRecordError, match=r"starts\.jsonl: is damaged .*noon"):
-        cell.read_ends(0.0)
-
-
-def test_times_of_schema_1_are_counted_from_the_beginning_that_is_given(cell: CellRecord) -> None:
-    (cell.path / "provenance.json").write_text('{"torch": "1"}')
-    append_jsonl(cell.path / "timing.jsonl", [{"step": 1, "total_s": 5.0}])
-    assert cell.read_ends(began_s=10.0) == {(1, False): 15.0}
-    assert cell.read_begins() == []
+        cell.read_ends()
 
 
 def write_three_steps(cell: CellRecord) -> None:
@@ -201,7 +201,7 @@ def test_records_are_read_by_name(cell: CellRecord) -> None:
     score = {"step": 3, "final": True, "task": "a", "generated_tokens": 0, "metrics": {"pass@1": 0.5, "ece": None}}
     append_jsonl(cell.path / "scores.jsonl", [score])
     write_json(cell.path / "spec.json", {"seed": 4})
-    write_json(cell.path / "provenance.json", {"python": "5"})
+    append_jsonl(cell.path / "starts.jsonl", [{"epoch": 0, "from_step": 0, "python": "5"}])
     rows = cell.read_steps() + cell.read_timing() + cell.read_scores()
     assert [row["step"] for row in rows] == [1, 2, 3]
     assert (cell.spec, cell.provenance) == ({"seed": 4}, {"python": "5"})

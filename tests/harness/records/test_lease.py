@@ -336,14 +336,6 @@ def test_without_links_a_lease_is_made_too(tmp_path: Path, monkeypatch: pytest.M
         pass
 
 
-def test_a_lease_of_an_earlier_version_is_watched(tmp_path: Path) -> None:
-    (tmp_path / "lease.json").write_text(json.dumps({"host": "elsewhere", "pid": 1, "heartbeat_s": time.time()}))
-    here, clock = machine()
-    assert here.is_held(tmp_path)
-    with here.hold(tmp_path):
-        assert clock.slept_s == pytest.approx(STALE_AFTER_S, abs=2)
-
-
 def test_the_heart_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "HEARTBEAT_S", 0.01)
     with hold_lease(tmp_path):

@@ -28,7 +28,7 @@ def registered(folder: Path, *, started_with: str | None = "it", **fields: Any) 
     registration = Registration.of(sweep, SPECS)
     registration.write(folder)
     for cell in sweep.cells:
-        (cell.path / "provenance.json").unlink()
+        (cell.path / "starts.jsonl").unlink()
         (cell.path / "spec.json").write_text(json.dumps(SPECS[cell.arm] | {"seed": cell.seed}))
         found = registration.digest if started_with == "it" else started_with
         append_jsonl(cell.path / "starts.jsonl", [{"epoch": 1, "from_step": 0, STARTED_WITH: found}])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from harness.records import read_sweep
 from harness.records.files import DamagedRecordError
+from harness.records.schema import SCHEMA, OtherVersionError
 from tests.reports.synthetic import write_sweep
 
 
@@ -24,18 +26,6 @@ def test_the_question_is_read_back(tmp_path: Path) -> None:
         ("one", 0, "done"), ("one", 1, "done"), ("other", 0, "done"), ("other", 1, "done")
     ]  # fmt: skip
     assert sweep.other_cells == []
-
-
-def test_what_older_questions_do_not_say_is_not_asked_for(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1)
-    assert (sweep.grid, sweep.new_problems) == ({}, False)
-    newer = write_sweep(tmp_path / "newer", {"one": 0.0}, seeds=1, grid={"one": {"a": 1}}, new_problems=True)
-    assert (newer.grid, newer.new_problems) == ({"one": {"a": 1}}, True)
-    assert write_sweep(tmp_path / "listed", {"one": 0.0}, seeds=1, grid=None).grid == {}
-
-
-def test_base_scores_that_were_not_measured_are_none_at_all(tmp_path: Path) -> None:
-    assert write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1, base_scores=None).base_scores == []
 
 
 def test_cells_of_other_questions_are_listed_apart_and_stray_files_are_not_cells(tmp_path: Path) -> None:
@@ -76,20 +66,18 @@ def test_a_sweep_that_was_never_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"schema": 4}, "written by a newer version of bench (records of schema 4, this one reads up to 3)"),
-        ({"schema": "x"}, "is damaged: its schema is not a number"),
         ({"arms": "one"}, "is damaged: arms: Input should be a valid array"),
         ({"baseline": "two"}, "two is its baseline or the arm of a cell, but not among its arms one"),
         ({"cells": [{"arm": "up", "seed": 0, "hash": "0", "dir": "d"}]}, "up is its baseline or the arm of a cell"),
         ({"cells": [1]}, "is damaged: cells.0: Input should be an object"),
         ({"alpha": 5}, "is damaged: alpha: Input should be less than 1"),
-        ({"base_scores": [{"task": "a"}]}, "lacks metrics; an older version of bench wrote it."),
-        ({"data": [{"task": "a"}]}, "lacks data.0.digest, data.0.origin, data.0.split; an older version"),
+        ({"base_scores": [{"task": "a"}]}, "is damaged: metrics: Field required"),
+        ({"data": [{"task": "a"}]}, "is damaged: data.0.split: Field required; data.0.origin: Field required; data.0"),
         (
             {"base_scores": [{"task": "a", "metrics": {}, "reliability": [{"confidence": None}]}]},
             "sweep.json, a, reliability, row 1: lacks count, correct_frac",
         ),
-        ({"alpha": None, "k": None}, "lacks alpha, k; an older version of bench wrote it. `bench run` writes it anew"),
+        ({"alpha": None, "k": None}, "is damaged: alpha: Field required; k: Field required. `bench run` writes it"),
     ],
 )
 def test_records_that_this_version_cannot_read_are_refused_in_words(
@@ -103,13 +91,20 @@ def test_records_that_this_version_cannot_read_are_refused_in_words(
     assert says in str(caught.value) and str(file) in str(caught.value)
 
 
-def test_records_from_before_the_schema_was_written_down_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (SCHEMA + 1, f"sweep.json: was made by a newer version of bench (records of schema {SCHEMA + 1}"),
+        (SCHEMA - 1, "sweep.json: was made by a development version of bench before 0.2."),
+        ("x", "sweep.json: was made by a development version of bench before 0.2."),
+        (None, "sweep.json: was made by a development version of bench before 0.2."),
+    ],
+)
+def test_records_of_other_versions_are_refused(tmp_path: Path, schema: Any, says: str) -> None:
     file = write_sweep(tmp_path / "mine", {"one": 0.0}, seeds=1).path / "sweep.json"
-    left_out = {"schema", "data", "base_scores"}
-    file.write_text(
-        json.dumps({key: value for key, value in json.loads(file.read_text()).items() if key not in left_out})
-    )
-    assert read_sweep(file.parent).arms == ["one"]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": schema}))
+    with pytest.raises(OtherVersionError, match=re.escape(says)):
+        read_sweep(file.parent)
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.05, 5, float("nan")])

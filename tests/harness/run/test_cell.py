@@ -26,7 +26,7 @@ from harness.sampling.sampler import EngineSampler
 from harness.training import checkpoint
 from harness.training.batch import Batch
 from harness.training.policy_update import PolicyUpdate
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import StepReport
 from tests.harness.run.bench import rollout_rows
 from tests.harness.run.small import run_cell, small_spec
 
@@ -297,7 +297,7 @@ def test_an_update_that_takes_too_long_is_left_and_leaves_no_checkpoint(
 ) -> None:
     stopping, run = Stopping(), PolicyUpdate.run
 
-    def update(self: PolicyUpdate, batch: Batch, step: int) -> UpdateReport:
+    def update(self: PolicyUpdate, batch: Batch, step: int) -> StepReport:
         if step == 3:
             stopping.ask()
             stopping.insist()

@@ -69,10 +69,10 @@ def test_nothing_is_trained_and_verdicts_are_over_problems(
     sweep = read_sweep(tmp_path / "home" / "mine")
     analysis = analyse(sweep)
     report = report_document(analysis)
-    rows = {row["arm"]: row for row in report["contrasts"]}
-    assert {row["unit"] for row in rows.values()} == {"problem"}
-    assert {row["n_pairs"] for row in rows.values()} == {6} and rows["greedy"]["seeds"] == [0, 1]
-    assert rows["same"]["verdict"] == "identical"
+    rows = {row.arm: row for row in report.contrasts}
+    assert {row.unit for row in rows.values()} == {"problem"}
+    assert {row.n_pairs for row in rows.values()} == {6} and rows["greedy"].seeds == [0, 1]
+    assert rows["same"].verdict == "identical"
     sentences = {one.sentence.partition(" ")[0]: one.sentence for one in statements(report)}
     same, greedy = sentences["same"], sentences["greedy"]
     assert same.startswith("same is identical to sampled: all answers and their verdicts on 6 problems × 2 seeds")

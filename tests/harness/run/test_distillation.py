@@ -24,6 +24,7 @@ from harness.models.start import StartingPoint
 from harness.plan.memory import estimate_memory
 from harness.plan.plan import make_plan
 from harness.records import CellRecord
+from harness.run.learning.base import Examples
 from harness.run.learning.rewards import Rollouts
 from harness.run.stages import StageContext, find_stage, result_path, stages_of_cell
 from harness.run.sweep import SweepRun
@@ -45,7 +46,9 @@ def tiny() -> LanguageModel:
 def drawn(settings: dict[str, Any], tiny: LanguageModel, problems: list[Problem] = PROBLEMS, step: int = 1) -> Batch:
     spec = small_spec(settings)
     other = load_model("scratch:tiny").model.requires_grad_(False) if spec.rollout.sampler == "teacher" else None
-    return Rollouts(spec, tiny, make_engine(spec.rollout, tiny), teacher=other).draw(problems, step, 32)
+    return Rollouts(spec, tiny, make_engine(spec.rollout, tiny), Examples(teacher=other)).writer.draw(
+        problems, step, 32
+    )
 
 
 def written(batch: Batch, row: int) -> list[int]:
@@ -103,7 +106,7 @@ def test_a_teacher_sees_the_solution_and_the_student_does_not(tiny: LanguageMode
         (GIVEN | {"rollout.samples_per_prompt": 4}, "Set samples_per_prompt to 1"),
         ({"task.template": "solution_shown"}, r"task\.template=solution_shown: .* only a teacher may see"),
         ({"eval.template": "solution_shown"}, r"eval\.template=solution_shown: .* only a teacher may see"),
-        ({"rollout.policy_frac": 0.5}, "policy_frac=0.5 has no effect with sampler=policy"),
+        ({"rollout.policy_frac": 0.5}, "policy_frac=0.5 has no effect while sampler=policy"),
         ({"algorithm": "gkd", "teacher.source": "tiny"}, r"teacher\.source takes .* must be builtin:tiny"),
         (
             {"algorithm": "gkd", "teacher.cold_start": RECIPE | {"data": "solutions:arithmetc"}},

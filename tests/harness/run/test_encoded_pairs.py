@@ -57,10 +57,8 @@ class TestBatches:
 
     def test_bring_the_reference_log_probs_of_their_tokens(self) -> None:
         batch = encoded(4).batch([2, 0])
-        assert batch.ref_chosen_logps is not None
-        assert batch.ref_rejected_logps is not None
-        assert batch.ref_chosen_logps.tolist() == [[-4, -5, -6], [-1, 0, 0]]
-        assert batch.ref_rejected_logps.tolist() == [[-96, -95], [-100, -99]]
+        assert batch.ref_logps is not None
+        assert batch.ref_logps.tolist() == [[-4, -5, -6], [-1, 0, 0], [-96, -95, 0], [-100, -99, 0]]
 
 
 class TestOrder:

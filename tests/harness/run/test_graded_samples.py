@@ -14,10 +14,11 @@ from harness.engines.base import Completions
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.random_keys import random_key
-from harness.run.stages.reward_model import GradedSamples, draw_graded
+from harness.run.stages.reward_model import draw_graded
 from harness.sampling import evaluation
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
+from harness.training.batch import Batch
 from tests.harness.run.small import small_spec
 
 PROBLEMS = get_task("arithmetic").split("train").load()[:5]
@@ -41,7 +42,7 @@ class Dying(TorchEngine):
         return super().generate(*arguments, **settings)  # type: ignore[arg-type]
 
 
-def drawn_by(model: LanguageModel, file: Path, told: list[int], calls: int = 10) -> GradedSamples:
+def drawn_by(model: LanguageModel, file: Path, told: list[int], calls: int = 10) -> Batch:
     engine = Dying(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
     engine.calls_left = calls
     store = SampleStore(file, keeps_tokens=True)
@@ -51,7 +52,7 @@ def drawn_by(model: LanguageModel, file: Path, told: list[int], calls: int = 10)
 
 def test_rows_hold_what_was_drawn_and_its_verdict(model: LanguageModel, tmp_path: Path) -> None:
     drawn = drawn_by(model, tmp_path / "samples.jsonl", [])
-    assert drawn.correct.shape == (5, SAMPLES)
+    assert len(drawn) == 5 * SAMPLES
     engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)
     for row, prompt in enumerate(drawn.sequences.prompts):
         problem, sample = PROBLEMS[row // SAMPLES], row % SAMPLES
@@ -60,8 +61,10 @@ def test_rows_hold_what_was_drawn_and_its_verdict(model: LanguageModel, tmp_path
         key = torch.tensor([[random_key(0, "rollout", 0, problem.id, sample)]])
         alone = engine.generate([model.encode(problem.problem)], key, SamplingParams(32))
         assert tokens == alone.tokens[0, : alone.lengths[0]].tolist()
-        assert drawn.verdicts[row] == grade(model.decode(tokens), problem.answer, "numeric", "hash")
-        assert bool(drawn.correct[row // SAMPLES, sample]) == drawn.verdicts[row].correct
+        attempt = drawn.attempts[row]
+        assert (attempt.problem, attempt.sample, attempt.text) == (problem, sample, model.decode(tokens))
+        assert attempt.verdict == grade(attempt.text, problem.answer, "numeric", "hash")
+        assert bool(drawn.correct[row]) == attempt.verdict.correct
 
 
 def test_chunks_are_drawn_apart_and_a_kill_loses_one(
@@ -79,7 +82,8 @@ def test_chunks_are_drawn_apart_and_a_kill_loses_one(
         handle.write('{"task": "torn')
     joined = drawn_by(model, file, told, calls=1)
     assert told == [2, 4, 2, 4, 5]
-    assert joined.verdicts == whole.verdicts
+    assert torch.equal(joined.correct, whole.correct)
+    assert [one.verdict for one in joined.attempts] == [one.verdict for one in whole.attempts]
     assert joined.sequences.prompts == whole.sequences.prompts
     assert torch.equal(joined.sequences.completions, whole.sequences.completions)
     assert torch.equal(joined.sequences.lengths, whole.sequences.lengths)

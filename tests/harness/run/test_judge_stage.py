@@ -113,7 +113,7 @@ def test_demonstrations_show_both_orders_with_the_scores_of_their_label(
 ) -> None:
     shown: list[tuple[str, str]] = []
 
-    def keep(model: LanguageModel, recipe: Any, examples: Any, on_step: Any) -> None:
+    def keep(model: LanguageModel, recipe: Any, on_step: Any, examples: Any) -> None:
         shown.extend(
             (model.decode(one.prompt), model.decode(one.completion)) for one in (next(examples) for _ in range(200))
         )

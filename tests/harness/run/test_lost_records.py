@@ -18,7 +18,7 @@ from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
-from harness.records.files import DamagedRecordError, append_jsonl, read_object, sweep_temporary, write_json
+from harness.records.files import DamagedRecordError, append_jsonl, read_object, sweep_temporary
 from harness.run import cell as cell_module
 from harness.run.cell import CellLog, CellRun
 from harness.run.learning.base import Examples
@@ -301,9 +301,9 @@ def test_one_bad_cell_stops_no_other_of_its_sweep(tmp_path: Path) -> None:
     run = SweepRun(plan, home, "bench run", 1, lambda slots: executor)
     make_cells(plan, run.missing(), home)
     first, second, third, *others = run.missing()
-    write_json(plan.record(third, home).path / "status.json", {"state": "done"})
+    plan.record(third, home).write_status("done")
     (plan.record(third, home).path / "evaluation.json").write_text('{"hash": ')
-    (plan.record(first, home).path / "status.json").write_text("{}")
+    (plan.record(first, home).path / "status.json").write_text('{"schema": 4}')
     shutil.rmtree(plan.record(second, home).path)
     plan.record(second, home).path.write_text("a file in the place of the folder")
     make_cells(plan, run.missing(), home)

@@ -220,7 +220,7 @@ class TestStage:
         monkeypatch.setattr("harness.training.sequences.Scorer", None)
         pairs = prepare(tmp_path / "pairs", spec_of(data, "simpo"), model)
         assert pairs.ref_chosen_logps is None
-        assert pairs.batch([0]).ref_chosen_logps is pairs.batch([0]).ref_rejected_logps is None
+        assert pairs.batch([0]).ref_logps is None
 
     def test_tells_how_far_it_is(
         self, tmp_path: Path, data: str, model: LanguageModel, monkeypatch: pytest.MonkeyPatch

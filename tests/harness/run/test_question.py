@@ -14,7 +14,9 @@ from harness.config.model_source import TINY
 from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED
 from harness.records import read_sweep
-from harness.run.question import write_question
+from harness.records.files import write_json
+from harness.records.schema import OtherVersionError
+from harness.run.question import require_same_kind, write_question
 
 SWEEP = """
 name: moved
@@ -105,3 +107,11 @@ def test_a_checkpoint_is_looked_for_beside_the_sweep_file_too(tmp_path: Path, mo
             assert plan.first_spec.model.source == f"path:{here / 'models' / 'mine'}"
     shutil.move(here / "models", elsewhere)  # the current folder comes first
     assert make_plan(str(here / "asked.yaml"), seeds=1).first_spec.model.source == "path:models/mine"
+
+
+def test_records_of_another_version_are_not_written_over(tmp_path: Path) -> None:
+    write_json(tmp_path / "sweep.json", {"schema": 3})
+    with pytest.raises(
+        OtherVersionError, match=r"by a development version of bench before 0\.2\. Move its folder away"
+    ):
+        require_same_kind(tmp_path, is_search=False)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,16 +15,19 @@ from evals.grading import Verdict
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.run_spec import RunSpec
+from harness.engines.base import Completions
 from harness.engines.torch.engine import TorchEngine
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
+from harness.rewards import Attempt
 from harness.rewards.parts.learned import LearnedReward
 from harness.run.prompts import labelled_prompts
 from harness.run.stages import reward_model as reward_model_stage
-from harness.run.stages.reward_model import GradedSamples, draw_graded, verdict_pairs, with_label_noise
+from harness.run.stages.reward_model import draw_graded, verdict_pairs, with_label_noise
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
+from harness.training.batch import Batch
 from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
@@ -62,7 +66,7 @@ def make(folder: Path, model: LanguageModel, spec: RunSpec) -> list[tuple[int, i
     return make_stage("reward_model", folder, spec, model, engine_of(model))
 
 
-def drawn_for(spec: RunSpec, model: LanguageModel) -> GradedSamples:
+def drawn_for(spec: RunSpec, model: LanguageModel) -> Batch:
     samples, conditions = spec.reward.of(LearnedReward).samples_per_prompt, Conditions.of_training(spec)
     with TemporaryDirectory() as folder:
         store = SampleStore(Path(folder) / "samples.jsonl", keeps_tokens=True)
@@ -107,7 +111,7 @@ def test_writes_a_model_with_a_report_of_its_quality(
     assert report == {
         "prompts": 20,
         "samples_per_prompt": 4,
-        "correct_frac": pytest.approx(sum(verdict.correct for verdict in drawn.verdicts) / 80),
+        "correct_frac": pytest.approx(drawn.correct.sum().item() / 80),
         "pairs": len(pairs),
         "label_noise_rate": 0.4,
         "flipped_pairs": flipped,
@@ -158,35 +162,44 @@ def test_more_prompts_than_there_are_are_refused(monkeypatch: pytest.MonkeyPatch
     assert labelled_prompts(stage_spec({"reward.reward_model.prompts": 12}, seed=3), LearnedReward) == chosen[:12]
 
 
+def tried(samples: int, verdicts: list[Verdict]) -> Batch:
+    """Completions of one token with these verdicts, so many of each problem."""
+    problems = [Problem(str(row // samples), "", "1") for row in range(len(verdicts))]
+    drawn = Completions.of([[0]] * len(verdicts), [[0.0]] * len(verdicts), [False] * len(verdicts), 0)
+    attempts = [
+        Attempt(problem, row % samples, "", 1, False, verdict, 0.0)
+        for row, (problem, verdict) in enumerate(zip(problems, verdicts, strict=True))
+    ]
+    batch = Batch.of_completions([[0]] * (len(verdicts) // samples), drawn, 0, 1)
+    return replace(batch, problems=problems, attempts=attempts)
+
+
 @st.composite
-def graded(draw: st.DrawFn) -> GradedSamples:
+def graded(draw: st.DrawFn) -> Batch:
     samples, problems = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     verdicts = draw(st.lists(st.sampled_from(VERDICTS), min_size=samples * problems, max_size=samples * problems))
-    nothing = Sequences([], torch.zeros(0, 0), torch.zeros(0))
-    return GradedSamples([Problem(str(number), "", "1") for number in range(problems)], samples, nothing, verdicts)
+    return tried(samples, verdicts)
 
 
 @given(graded(), st.integers(0, 3))
-def test_pairs_are_of_a_right_and_a_wrong_completion_of_one_problem(drawn: GradedSamples, seed: int) -> None:
-    pairs = [tuple(pair) for pair in verdict_pairs(drawn, range(len(drawn.problems)), seed).tolist()]
+def test_pairs_are_of_a_right_and_a_wrong_completion_of_one_problem(drawn: Batch, seed: int) -> None:
+    groups, verdicts = drawn.by_group(range(len(drawn))), [one.verdict for one in drawn.attempts]
+    pairs = [tuple(pair) for pair in verdict_pairs(drawn, range(len(groups)), seed).tolist()]
     assert len(set(pairs)) == len(pairs)
     for better, worse in pairs:
-        assert better // drawn.samples == worse // drawn.samples
-        assert drawn.verdicts[better].correct
-        assert drawn.verdicts[worse].reason in ("mismatch", "unparsed")
-    for number in range(len(drawn.problems)):
-        mine = drawn.verdicts[number * drawn.samples : (number + 1) * drawn.samples]
-        right = sum(verdict.correct for verdict in mine)
-        wrong = sum(verdict.reason in ("mismatch", "unparsed") for verdict in mine)
-        assert sum(better // drawn.samples == number for better, _ in pairs) == min(4, right * wrong)
+        assert drawn.groups[better] == drawn.groups[worse]
+        assert verdicts[better].correct
+        assert verdicts[worse].reason in ("mismatch", "unparsed")
+    for number, rows in enumerate(groups):
+        right = sum(verdicts[row].correct for row in rows)
+        wrong = sum(verdicts[row].reason in ("mismatch", "unparsed") for row in rows)
+        assert sum(better in rows for better, _ in pairs) == min(4, right * wrong)
         of_one = verdict_pairs(drawn, [number], seed).tolist()
-        assert of_one == [list(pair) for pair in pairs if pair[0] // drawn.samples == number]
+        assert of_one == [list(pair) for pair in pairs if pair[0] in rows]
 
 
 def test_which_pairs_of_a_problem_are_taken_is_drawn() -> None:
-    verdicts = [VERDICTS[0]] * 4 + [VERDICTS[1]] * 4
-    nothing = Sequences([], torch.zeros(0, 0), torch.zeros(0))
-    drawn = GradedSamples([Problem("1", "", "1")], 8, nothing, verdicts)
+    drawn = tried(8, [VERDICTS[0]] * 4 + [VERDICTS[1]] * 4)
     taken = {tuple(map(tuple, verdict_pairs(drawn, [0], seed).tolist())) for seed in range(20)}
     assert len(taken) > 15
 

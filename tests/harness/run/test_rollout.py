@@ -17,6 +17,7 @@ from harness.engines.base import Completions, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
 from harness.rewards.judging import Pair, Scores
+from harness.run.learning.base import Examples
 from harness.run.learning.rewards import Rollouts, rollout_rows
 from harness.training.batch import Batch, peers_of
 from harness.training.sequences import Sequences
@@ -63,13 +64,15 @@ class KeptKeys:
 
 
 def drawn(problems: list[Problem] = PROBLEMS) -> Batch:
-    return Rollouts(small_spec(TWO_SAMPLES), LANGUAGE_MODEL, KeptKeys()).draw(problems, 1, LIMIT_TOKENS)
+    return Rollouts(small_spec(TWO_SAMPLES), LANGUAGE_MODEL, KeptKeys()).writer.draw(problems, 1, LIMIT_TOKENS)
 
 
 def rewarded(
     settings: dict[str, Any] | None = None, batch: Batch | None = None, step: int = 1, judge: Any = None
 ) -> Batch:
-    return Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), judge).reward(batch or drawn(), step)
+    return Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), Examples(reward_model=judge)).reward(
+        batch or drawn(), step
+    )
 
 
 def parts(batch: Batch) -> dict[str, list[float]]:
@@ -245,7 +248,7 @@ def narrowed(batch: Batch) -> Batch:
 def test_prompts_that_are_drawn_later_in_a_step_have_their_own_noise() -> None:
     def keys(problems: list[Problem], first_example: int = 0) -> torch.Tensor:
         engine = KeptKeys()
-        batch = Rollouts(small_spec(), LANGUAGE_MODEL, engine).draw(problems, 3, 48, first_example)
+        batch = Rollouts(small_spec(), LANGUAGE_MODEL, engine).writer.draw(problems, 3, 48, first_example)
         assert engine.params.max_completion_tokens == batch.max_completion_tokens == 48
         return engine.keys
 
@@ -296,7 +299,7 @@ class PrefersShort:
 def test_a_judge_compares_with_the_peer_that_brpo_would_draw_and_the_truth_is_logged(algorithm: str) -> None:
     settings = {"algorithm": algorithm, "reward.parts": {"correct": 0.0, "pairwise": 2.0}}
     for step in (1, 2, 3):
-        rollouts = Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), judge=PrefersShort())
+        rollouts = Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), Examples(judge=PrefersShort()))
         batch = rollouts.reward(drawn(), step)
         peers = peers_of(batch.groups, seed=0, step=step).tolist()
         shorter = [

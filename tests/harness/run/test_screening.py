@@ -114,7 +114,7 @@ def test_the_best_is_confirmed_on_fresh_seeds(bench: Bench, sweep: Path, monkeyp
     assert refused.code == 2 and "`bench run rates-confirmed --until verdict`" in refused.err
 
     # Before all cells of the screening have ended nothing is picked.
-    document = write(home / "rates")
+    document = write(home / "rates").as_json()
     document["cells"][0]["state"] = "interrupted"
     assert best_arms(document) == []
 

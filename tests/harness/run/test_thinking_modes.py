@@ -45,7 +45,7 @@ def test_a_step_asks_in_both_modes(tiny: LanguageModel) -> None:
     spec = small_spec(BOTH | {"rollout.prompts_per_step": 12})
     order = prompt_order(spec.task, training_prompts(spec, {}), spec.seed)
     rollouts = Rollouts(spec, tiny, make_engine(spec.rollout, tiny))
-    batch = rollouts.reward(rollouts.draw(order.draw(1, 12, 0.0), 1, 32), 1)
+    batch = rollouts.reward(rollouts.writer.draw(order.draw(1, 12, 0.0), 1, 32), 1)
     asked = [tiny.decode(prompt) for prompt in batch.sequences.prompts]
     flags = {"think": ",", "direct": "#"}
     assert asked == [flags[problem.mode] + problem.problem for problem in batch.problems]
@@ -53,7 +53,7 @@ def test_a_step_asks_in_both_modes(tiny: LanguageModel) -> None:
     assert all(len(set(group)) == 1 for group in batch.by_group(asked)), "a group shares its prompt"
     alone = small_spec(MODES | {"rollout.prompts_per_step": 12})
     plain = prompt_order(alone.task, training_prompts(alone, {}), alone.seed).draw(1, 12, 0.0)
-    same = Rollouts(alone, tiny, make_engine(alone.rollout, tiny)).draw(plain, 1, 32).sequences.completions
+    same = Rollouts(alone, tiny, make_engine(alone.rollout, tiny)).writer.draw(plain, 1, 32).sequences.completions
     for row, problem in enumerate(batch.problems):
         if problem.mode == "think":
             n = int(batch.sequences.lengths[row])

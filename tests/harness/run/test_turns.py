@@ -53,7 +53,7 @@ def tiny() -> LanguageModel:
 def rewarded(tiny: LanguageModel, **settings: Any) -> Batch:
     spec = small_spec(GUESS | {"rollout.prompts_per_step": 6, **settings})
     rollouts = Rollouts(spec, tiny, make_engine(spec.rollout, tiny))
-    return rollouts.reward(rollouts.draw(PROBLEMS, 1, 24), 1)
+    return rollouts.reward(rollouts.writer.draw(PROBLEMS, 1, 24), 1)
 
 
 def test_a_batch_counts_and_keeps_the_policys_own_tokens(tiny: LanguageModel) -> None:
@@ -90,7 +90,7 @@ def test_every_turn_of_every_completion_has_noise_of_its_own(tiny: LanguageModel
             return engine.generate(prompts, noise, *rest)
 
     rollouts = Rollouts(spec, tiny, Listening())
-    batches = [rollouts.draw(PROBLEMS, step, 24) for step in (1, 2)]
+    batches = [rollouts.writer.draw(PROBLEMS, step, 24) for step in (1, 2)]
     assert len(set(keys)) == len(keys) == sum(len(turns) for batch in batches for turns in batch.turns)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from harness.records import CellRecord, cell_directory_name
 from harness.records.cell import STARTS_FILE
 from harness.records.files import append_jsonl, read_json, write_json
+from harness.records.schema import SCHEMA
 
 SPEC = {
     "model": {"source": "builtin:tiny"},
@@ -38,6 +39,8 @@ class DiskSweep:
         cells = [self.cell(arm, seed) for arm in arms for seed in range(n_seeds)]
         (self.path / "cells").mkdir(parents=True, exist_ok=True)
         document = {
+            **{"schema": SCHEMA, "kind": "sweep", "ablate": [], "metrics": {}},
+            **{"asks": "", "contrasts": [], "evaluation": None, "held_out": {}},
             "name": self.name,
             "question": "Does it help?",
             "profile": "tiny",

@@ -119,7 +119,7 @@ def test_a_table_has_the_first_sample_of_the_first_problems() -> None:
     table = completions_table(pyarrow.Table.from_pylist(samples), [problem])
     assert [row[1] for row in table["data"]] == [str(number) for number in range(TABLE_ROWS)]
     assert table["data"][0][2] == "system: Add.\n\nuser: 1+2"
-    assert table["data"][1][2] == ""  # records of an earlier version have no prompts
+    assert table["data"][1][2] == ""  # an import may have no prompts
 
 
 def test_a_description_ends_before_the_first_figure_and_where_mlflow_would_cut_it() -> None:

@@ -26,7 +26,7 @@ def searched(sweep: DiskSweep) -> DiskSweep:
     """Trial 0 is complete, 1 pruned, 2 failed before it had a cell, 3 is the same as 0 and 4 as 1, 5 has failed."""
     sweep.ask(arms=("trial_0", "trial_1", "trial_5"))
     question = read_json(sweep.path / "sweep.json")
-    knobs = {"search": True, "ablate": ["train.learning_rate"]}
+    knobs = {"kind": "search", "ablate": ["train.learning_rate"]}
     write_json(sweep.path / "sweep.json", question | knobs)
     states: dict[str, CellState] = {"trial_0": "done", "trial_1": "interrupted", "trial_5": "failed"}
     for arm, state in states.items():

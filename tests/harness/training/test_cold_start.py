@@ -15,7 +15,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
 from harness.training import cold_start, demonstrations
-from harness.training.cold_start import load_recipe, run_cold_start
+from harness.training.cold_start import fine_tune, load_recipe
 from tests.harness.training import rollouts
 
 DEMONSTRATIONS = [("3+5=", "#8"), ("3+5+9=", "8,17#17"), ("1+1+1+1=", "2,3,wait,2,3,4#4")]
@@ -38,7 +38,7 @@ def run(made: SupervisedColdStart) -> tuple[LanguageModel, list[tuple[int, int, 
     """The random model after the cold start, and what was told of each step."""
     start = language_model()
     told: list[tuple[int, int, float]] = []
-    run_cold_start(start, made, lambda step, steps, loss: told.append((step, steps, loss)))
+    fine_tune(start, made, lambda step, steps, loss: told.append((step, steps, loss)))
     return start, told
 
 
@@ -92,7 +92,7 @@ def test_the_loss_of_a_uniform_model_is_the_log_of_its_vocabulary(tmp_path: Path
     with torch.no_grad():
         start.model.get_output_embeddings().weight.zero_()
     losses: list[float] = []
-    run_cold_start(start, recipe(write(tmp_path / "a.jsonl")), lambda step, steps, loss: losses.append(loss))
+    fine_tune(start, recipe(write(tmp_path / "a.jsonl")), lambda step, steps, loss: losses.append(loss))
     assert losses == pytest.approx([float(torch.tensor(start.model.config.vocab_size).log())])
 
 
@@ -142,7 +142,7 @@ def test_a_model_whose_weights_would_round_its_steps_away_is_refused(tmp_path: P
     start = language_model()
     start.model.to(torch.bfloat16)
     with pytest.raises(ValueError, match="in float32"):
-        run_cold_start(start, recipe(write(tmp_path / "a.jsonl")), lambda step, steps, loss: None)
+        fine_tune(start, recipe(write(tmp_path / "a.jsonl")), lambda step, steps, loss: None)
 
 
 def test_the_recipe_of_the_tiny_checkpoint_loads() -> None:

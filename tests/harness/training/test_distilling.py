@@ -15,7 +15,7 @@ from harness.config.run_spec import RunSpec
 from harness.training.batch import Batch
 from harness.training.policy_update import PolicyUpdate
 from harness.training.token_scores import OutputHead, token_divergence
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import StepReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 
@@ -35,7 +35,7 @@ def teacher() -> PreTrainedModel:
     return made.requires_grad_(False)
 
 
-def taught(settings: dict[str, Any], by: PreTrainedModel, **fields: Any) -> tuple[PreTrainedModel, UpdateReport]:
+def taught(settings: dict[str, Any], by: PreTrainedModel, **fields: Any) -> tuple[PreTrainedModel, StepReport]:
     policy = rollouts.model()
     batch = replace(rollouts.rollout(policy), **fields)
     report = PolicyUpdate(policy, spec(settings), rollouts.PAD, teacher=by).run(batch, step=1)

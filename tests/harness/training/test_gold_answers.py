@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from evals.tasks.base import Problem
 from harness.models.language_model import LanguageModel, load_model
+from harness.run.learning.base import Examples
 from harness.run.learning.rewards import Rollouts
 from harness.training.batch import Batch, filter_rows
 from harness.training.gold_answers import GoldAnswers, GoldScorer
@@ -56,7 +57,7 @@ def drawn() -> Batch:
 def rewarded(settings: dict[str, Any]) -> Batch:
     spec = small_spec(settings)
     generator = tiny() if "generator" in spec.reward.gold_scorers else None
-    return Rollouts(spec, tiny(), cast(Any, None), generator=generator).reward(drawn(), 1)
+    return Rollouts(spec, tiny(), cast(Any, None), Examples(generator=generator)).reward(drawn(), 1)
 
 
 @torch.no_grad()

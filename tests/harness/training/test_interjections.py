@@ -14,7 +14,7 @@ from harness.training.batch import Batch
 from harness.training.policy_update import PolicyUpdate
 from harness.training.reference import exact_kl
 from harness.training.sequences import Sequences, score_completions
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import StepReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
@@ -108,7 +108,7 @@ def batch(policy: PreTrainedModel) -> Batch:
     return replace(made, sequences=sequences, sampler_logps=logps)
 
 
-def trained(settings: dict[str, Any]) -> tuple[PreTrainedModel, UpdateReport]:
+def trained(settings: dict[str, Any]) -> tuple[PreTrainedModel, StepReport]:
     policy = rollouts.model()
     spec = small_spec({"train.max_grad_norm": 1e9, **settings})
     return policy, PolicyUpdate(policy, spec, rollouts.PAD).run(batch(policy), step=1)

@@ -19,8 +19,8 @@ from harness.training.optimizer import (
     DivergedError,
     mini_batches,
     schedule,
-    warm_up_and_decay,
 )
+from harness.training.supervised import warm_up_and_decay
 from harness.training.torch_optimizers import layer_matrices
 from tests.harness.run.small import small_spec
 

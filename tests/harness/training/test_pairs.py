@@ -39,17 +39,6 @@ def test_both_sides_as_one_batch() -> None:
         assert not both.completions[half, width:].any()
 
 
-def test_log_probs_of_the_reference_go_with_their_tokens() -> None:
-    made = pair_batch()
-    assert made.ref_logps is None
-    chosen, rejected = (-torch.rand(of_side.completions.shape) for of_side in (made.chosen, made.rejected))
-    logps = PairBatch(made.chosen, made.rejected, made.groups, chosen, rejected).ref_logps
-    assert logps is not None
-    assert logps.shape == made.sequences.completions.shape
-    assert torch.equal(logps[:PAIRS, : chosen.shape[1]], chosen)
-    assert torch.equal(logps[PAIRS:, : rejected.shape[1]], rejected)
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=12),
     st.integers(1, 200),

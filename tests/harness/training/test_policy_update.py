@@ -15,7 +15,7 @@ from harness.config.run_spec import RunSpec
 from harness.training.batch import Batch, peers_of
 from harness.training.optimizer import DivergedError, mini_batches
 from harness.training.policy_update import PolicyUpdate
-from harness.training.update_report import UpdateReport, mismatch_metrics
+from harness.training.update_report import StepReport, mismatch_metrics
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES
@@ -29,7 +29,7 @@ def spec(settings: dict[str, Any] | None = None) -> RunSpec:
 
 def update(
     settings: dict[str, Any] | None = None, rewards: list[float] | None = None
-) -> tuple[PreTrainedModel, UpdateReport]:
+) -> tuple[PreTrainedModel, StepReport]:
     """One rollout batch on the random policy."""
     policy = rollouts.model()
     report = PolicyUpdate(policy, spec(settings), rollouts.PAD).run(rollouts.rollout(policy, rewards), step=1)

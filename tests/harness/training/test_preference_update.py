@@ -18,7 +18,7 @@ from harness.training.optimizer import DivergedError, mini_batches
 from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import exact_kl, frozen_copy
 from harness.training.sequences import score_completions
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import StepReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import PAIRS, moved_model, pair_batch, part, token_logps
@@ -32,7 +32,7 @@ def spec(settings: dict[str, Any] | None = None) -> RunSpec:
 
 def updated(
     settings: dict[str, Any] | None = None, pairs: PairBatch | None = None
-) -> tuple[PreTrainedModel, UpdateReport]:
+) -> tuple[PreTrainedModel, StepReport]:
     """One batch on a policy that has left the starting weights, which are the reference."""
     policy, start = moved_model(), frozen_copy(rollouts.model())
     update = PreferenceUpdate(policy, spec(settings), rollouts.PAD, start, start)
@@ -167,13 +167,10 @@ class TestReference:
     def brought(self, temperature: float = 1.0) -> PairBatch:
         """With the log-probs of the starting weights, and something else in their padding."""
         pairs = pair_batch()
-        sides = []
-        for side in (pairs.chosen, pairs.rejected):
-            logps = torch.full(side.completions.shape, math.nan)
-            for row, tokens in enumerate(token_logps(rollouts.model(), side, temperature)):
-                logps[row, : len(tokens)] = tokens.detach()
-            sides.append(logps)
-        return dataclasses.replace(pairs, ref_chosen_logps=sides[0], ref_rejected_logps=sides[1])
+        logps = torch.full(pairs.sequences.completions.shape, math.nan)
+        for row, tokens in enumerate(token_logps(rollouts.model(), pairs.sequences, temperature)):
+            logps[row, : len(tokens)] = tokens.detach()
+        return dataclasses.replace(pairs, ref_logps=logps)
 
     def test_log_probs_that_the_batch_brings_are_those_that_would_be_computed(self) -> None:
         policy = moved_model()
@@ -297,10 +294,9 @@ class TestDivergence:
     def test_an_infinite_loss_leaves_the_weights(self) -> None:
         """Its gradient can be finite: a rejected completion that the reference holds to be impossible."""
         pairs = pair_batch()
-        logps = [torch.zeros(side.completions.shape) for side in (pairs.chosen, pairs.rejected)]
-        impossible = dataclasses.replace(
-            pairs, ref_chosen_logps=logps[0], ref_rejected_logps=logps[1].masked_fill(pairs.rejected.mask, -math.inf)
-        )
+        logps = torch.zeros(pairs.sequences.completions.shape)
+        rejected = pairs.sequences.mask & (torch.arange(len(logps)) >= len(pairs))[:, None]
+        impossible = dataclasses.replace(pairs, ref_logps=logps.masked_fill(rejected, -math.inf))
         policy = rollouts.model()
         with pytest.raises(DivergedError, match="loss is inf"):
             PreferenceUpdate(policy, spec(), rollouts.PAD).run(impossible, step=1)

@@ -7,7 +7,6 @@ import torch
 from transformers import PreTrainedModel
 
 from algorithms import Objective, preset
-from harness.training.optimizer import TokenBudget
 from harness.training.reference import (
     KlReference,
     Measured,
@@ -16,7 +15,8 @@ from harness.training.reference import (
     measure,
     start_metrics,
 )
-from harness.training.sequences import rows_to_measure
+from harness.training.sequences import Scorer, rows_to_measure
+from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 
 
@@ -102,7 +102,8 @@ def test_measured_kl_is_that_of_the_distributions() -> None:
             weight.mul_(1.1)
     sequences = rollouts.sequences()
     rows = torch.tensor([2, 9])
-    measured = measure(policy, reference, sequences, rows, 0.7, rollouts.PAD, 64, TokenBudget(1000))
+    spec = small_spec({"rollout.temperature": 0.7, "train.logits_chunk_tokens": 64})
+    measured = measure(Scorer(policy, None, spec, rollouts.PAD), reference, sequences, rows)
     assert measured.mask.any(1).nonzero()[:, 0].tolist() == [2, 9]
     expected_kl, expected_logps = [], []
     for row in rows.tolist():

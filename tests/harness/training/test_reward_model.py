@@ -14,10 +14,11 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_tokenizer
 from harness.random_keys import permutation, random_key
 from harness.rewards.parts.learned import LearnedReward
-from harness.run.stages.reward_model import GradedSamples, draw_graded, verdict_pairs, with_label_noise
+from harness.run.stages.reward_model import draw_graded, verdict_pairs, with_label_noise
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
 from harness.training import reward_model
+from harness.training.batch import Batch
 from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
@@ -201,7 +202,7 @@ def tiny() -> LanguageModel:
 
 
 @pytest.fixture(scope="module")
-def drawn(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> GradedSamples:
+def drawn(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Batch:
     """Of 260 problems, 8 completions each."""
     engine = TorchEngine(tiny.model, tiny.pad_token_id, tiny.eos_token_ids, tiny.decode)
     problems = get_task("arithmetic").split("train").load()[:260]
@@ -210,9 +211,7 @@ def drawn(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Grad
 
 
 @pytest.mark.slow
-def test_learns_to_tell_right_from_wrong_and_less_so_from_noisy_labels(
-    tiny: LanguageModel, drawn: GradedSamples
-) -> None:
+def test_learns_to_tell_right_from_wrong_and_less_so_from_noisy_labels(tiny: LanguageModel, drawn: Batch) -> None:
     """Trained on completions of 100 problems, measured on those of the other ones."""
     pairs, held_out = (verdict_pairs(drawn, range(*bounds), seed=0) for bounds in ((0, 100), (100, 260)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ from transformers import PreTrainedModel
 from harness.errors import RefusedError
 from harness.training.optimizer import TokenBudget
 from harness.training.policy_update import PolicyUpdate
-from harness.training.preference_update import PairBatch, PreferenceUpdate
+from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy, measure
 from harness.training.sequences import Scorer, Scores, score_completions
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import StepReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import moved_model, pair_batch
@@ -55,7 +56,7 @@ class Failing:
 
 def policy_update(
     settings: dict[str, Any], prepare: Callable[[PreTrainedModel], Any] = lambda model: None
-) -> tuple[PreTrainedModel, UpdateReport, PolicyUpdate]:
+) -> tuple[PreTrainedModel, StepReport, PolicyUpdate]:
     policy = rollouts.model()
     rollout = rollouts.rollout(policy)
     prepare(policy)
@@ -64,9 +65,7 @@ def policy_update(
     return policy, update.run(rollout, step=1), update
 
 
-def assert_same(
-    one: tuple[PreTrainedModel, UpdateReport, Any], other: tuple[PreTrainedModel, UpdateReport, Any]
-) -> None:
+def assert_same(one: tuple[PreTrainedModel, StepReport, Any], other: tuple[PreTrainedModel, StepReport, Any]) -> None:
     assert torch.equal(rollouts.weights(one[0]), rollouts.weights(other[0]))
     assert torch.equal(rollouts.gradient(one[0]), rollouts.gradient(other[0]))
     assert one[1].metrics == other[1].metrics
@@ -138,7 +137,7 @@ def test_the_smaller_budget_stays_also_after_a_resume() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"objective.link": "kto"}, {"train.updates_per_rollout": 2}])
 def test_a_preference_update_is_that_of_the_smaller_budget(settings: dict[str, Any]) -> None:
-    def updated(budget_tokens: int, memory_tokens: int) -> tuple[PreTrainedModel, UpdateReport, PreferenceUpdate]:
+    def updated(budget_tokens: int, memory_tokens: int) -> tuple[PreTrainedModel, StepReport, PreferenceUpdate]:
         policy, start = moved_model(), frozen_copy(rollouts.model())
         spec = small_spec({"algorithm": "dpo", "train.micro_batch_tokens": budget_tokens} | settings)
         limited(start, memory_tokens)
@@ -163,10 +162,10 @@ def test_a_gradient_of_pairs_that_was_begun_is_forgotten() -> None:
         policy, start = moved_model(), frozen_copy(rollouts.model())
         spec = small_spec({"algorithm": "dpo", "train.micro_batch_tokens": budget_tokens})
         pairs = pair_batch()
-        logps = [torch.zeros(side.completions.shape) for side in (pairs.chosen, pairs.rejected)]
         Failing(policy, fails_at)
         update = PreferenceUpdate(policy, spec, rollouts.PAD, None, start)
-        report = update.run(PairBatch(pairs.chosen, pairs.rejected, pairs.groups, *logps), step=1)
+        logps = torch.zeros(pairs.sequences.completions.shape)
+        report = update.run(replace(pairs, ref_logps=logps), step=1)
         assert report.micro_batch_tokens == 25
         gradients.append(rollouts.gradient(policy))
     assert torch.equal(*gradients)
@@ -178,9 +177,10 @@ def test_scores_and_measurements_are_those_of_the_smaller_budget() -> None:
     results = []
     for budget, model in zip(budgets, (limited(copy.deepcopy(policy), 60), policy), strict=True):
         scores = Scores.empty(made)
-        scorer = Scorer(model, None, small_spec(), rollouts.PAD, budget)
+        scorer = Scorer(model, None, small_spec(), rollouts.PAD)
+        scorer.budget = budget
         scorer.fill(scores, made, torch.arange(16))
-        measured = measure(model, start, made, torch.arange(0, 16, 2), 1.0, rollouts.PAD, 64, budget)
+        measured = measure(scorer, start, made, torch.arange(0, 16, 2))
         results.append([scores.logps, scores.entropy, scorer.logps_of(start, made), *measured])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
     assert budgets[0].tokens == 50

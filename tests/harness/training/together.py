@@ -17,11 +17,12 @@ from harness.config.run_spec import RunSpec
 from harness.models.lora import add_adapters, reset_adapters
 from harness.models.precision import set_head_dtype
 from harness.processes import Processes, by_all
-from harness.training.optimizer import DivergedError, with_tensors
+from harness.training.optimizer import DivergedError
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy
 from harness.training.split import gather_into, scatter_into, whole
+from harness.training.tensors import with_tensors
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import pair_batch

@@ -50,7 +50,7 @@ def fit_of(
 
 
 def law_rows(sweep: SweepRecord, **wanted: Any) -> list[Row]:
-    rows = report_document(analyse(sweep))["laws"]
+    rows = report_document(analyse(sweep)).laws
     return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
 
 
@@ -90,7 +90,7 @@ def test_a_task_s_score_is_fitted_in_percent_at_the_steps_it_was_evaluated_at(sw
 
 
 def test_each_task_has_a_law_of_its_own(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=3, tasks=[TASK, "second"], base_scores=None)
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=3, tasks=[TASK, "second"], base_scores=[])
     add_tasks(sweep, {"second": -0.2})
     first, second = (
         law_rows(sweep, law="entropy", seed=None, entropy="full", task=task)[0] for task in (TASK, "second")
@@ -121,7 +121,7 @@ def test_what_cannot_be_fitted_is_refused_on_the_page(sweep):
     (row,) = law_rows(sweep, law="entropy", arm="up", seed=None, target="training reward", entropy="full")
     assert row["refused"].startswith("entropy spans 0.00")
     assert row["a"] is None and row["ceiling_low"] is None and row["forecast"] is None
-    (table,) = law_tables(report_document(analyse(sweep))["laws"])
+    (table,) = law_tables(report_document(analyse(sweep)).laws)
     (remarks,) = (line[-1] for line in table.rows if line[:2] == ["up", "training reward"])
     assert remarks.startswith("Refused: entropy spans")
 
@@ -139,7 +139,7 @@ def test_a_reward_that_rises_with_entropy_has_no_ceiling(sweep):
     rewrite_rows(sweep, "steps.jsonl", lambda row: follow_the_law(row, a=-A))
     (row,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
     assert row["a"] < 0 and row["ceiling"] is None and row["ceiling_low"] is None
-    (table,) = law_tables(report_document(analyse(sweep))["laws"])
+    (table,) = law_tables(report_document(analyse(sweep)).laws)
     assert "has no ceiling" in table.rows[0][-1]
 
 
@@ -148,7 +148,7 @@ def test_an_interval_of_a_that_holds_0_is_said(sweep):
     rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"reward/mean": 0.3 + rng.normal(0, 0.05)})
     (row,) = law_rows(sweep, law="entropy", arm="base", seed=None, target="training reward", entropy="full")
     assert row["a_low"] < 0 < row["a_high"] and not row["forecast"]["beats"]
-    (table,) = law_tables(report_document(analyse(sweep))["laws"])
+    (table,) = law_tables(report_document(analyse(sweep)).laws)
     assert "the reward may not follow the entropy" in table.rows[0][-1]
 
 
@@ -172,7 +172,7 @@ def test_sampled_entropy_stands_in_where_the_full_one_was_not_recorded(sweep):
 
     rewrite_rows(sweep, "steps.jsonl", sampled_only)
     assert {row["entropy"] for row in law_rows(sweep, law="entropy")} == {"sampled"}
-    (table,) = law_tables(report_document(analyse(sweep))["laws"])
+    (table,) = law_tables(report_document(analyse(sweep)).laws)
     assert "of the sampled tokens" in table.note and "over the whole vocabulary" not in table.note
 
 
@@ -221,7 +221,7 @@ def test_interventions_and_temperature_are_said(sweep):
     write_spec(sweep, "up", {"objective": preset("dapo").model_dump(), "rollout": {"temperature": 1.2}})
     rows = law_rows(sweep, law="entropy", seed=None, target="training reward", entropy="full")
     assert [(row["interventions"], row["temperature"]) for row in rows] == [([], 1.0), (["clip_high=0.28"], 1.2)]
-    (table,) = law_tables(report_document(analyse(sweep))["laws"])
+    (table,) = law_tables(report_document(analyse(sweep)).laws)
     base, up = (next(line[-1] for line in table.rows if line[0] == arm) for arm in ("base", "up"))
     assert "Acts on entropy (clip_high=0.28): the law is not expected to hold." in up
     assert "Entropy at temperature 1.2, which is not the law's H." in up
@@ -252,7 +252,7 @@ def curve(tokens: float) -> float:
 
 
 def rows(sweep: SweepRecord) -> list[Row]:
-    return [row for row in report_document(analyse(sweep))["laws"] if row["law"] == "compute"]
+    return [row for row in report_document(analyse(sweep)).laws if row["law"] == "compute"]
 
 
 def with_many_evaluations(folder: Path, arms: Mapping[str, float]) -> SweepRecord:
@@ -287,7 +287,7 @@ def test_what_the_form_of_the_law_costs_is_said(sweep):
     assert row["exponent_ceiling_low"] < 1 < row["exponent_ceiling_high"]
     assert row["ceiling_high"] < 1 and row["contradicts_the_form"] and row["form_moves_ceiling"]
     assert row["forecast"]["rmse_line"] < row["forecast"]["rmse_law"] and not row["forecast"]["beats"]
-    (table,) = law_tables(report_document(analyse(sweep))["laws"])
+    (table,) = law_tables(report_document(analyse(sweep)).laws)
     remarks = table.rows[0][-1]
     assert "excludes 1" in remarks and "the error of the form is larger than the interval" in remarks
     assert "does not beat its rivals" in remarks

@@ -185,7 +185,7 @@ def test_where_no_word_occurs_one_line_says_so_if_somebody_asked(tmp_path: Any) 
     assert (table.columns, table.rows) == ([], [])
     sentence = "None of However, Recheck, Wait, Aha, Hmm, Alternatively occurs in the 2 completions."
     assert table.note == sentence
-    assert write_report(sweep, tmp_path / "report")["reflection"] == []
+    assert write_report(sweep, tmp_path / "report").reflection == []
     assert "occurs in the 2 completions" not in (tmp_path / "report" / "report.md").read_text()
     write_report(sweep, tmp_path / "asked", ["Wait", "Aha"])
     html, markdown = ((tmp_path / "asked" / name).read_text() for name in ("index.html", "report.md"))
@@ -241,11 +241,11 @@ def test_of_arms_without_token_records_only_the_text_is_told(tmp_path: Any) -> N
 def test_the_words_are_a_setting(tmp_path: Any) -> None:
     sweep = one_cell(tmp_path / "records")
     document = write_report(sweep, tmp_path / "report", ["Aha"])
-    assert [row["word"] for row in document["reflection"]] == ["any of them", "Aha"]
+    assert [row["word"] for row in document.reflection] == ["any of them", "Aha"]
     assert "Looked for: Aha." in (tmp_path / "report" / "report.md").read_text()
-    assert json.dumps(document["reflection"])
+    assert json.dumps(document.reflection)
     (row,) = reflection_of(sweep, ("Aha",)).arms[:1]
-    assert document["reflection"][0] == asdict(row)
+    assert document.reflection[0] == asdict(row)
 
 
 def test_the_data_of_a_figure_has_both_sides(tmp_path: Any) -> None:

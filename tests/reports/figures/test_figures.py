@@ -134,7 +134,7 @@ def test_a_dollar_sign_in_a_name_is_no_formula(tmp_path):
 
 
 def test_a_figure_without_records_is_left_out(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[])
     for cell in sweep.cells:
         write_steps(cell, [])
         (cell.path / EMBEDDINGS_FILE).unlink()
@@ -144,7 +144,7 @@ def test_a_figure_without_records_is_left_out(tmp_path):
 
 
 def test_what_older_records_lack_is_left_out(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None)
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[])
     shutil.rmtree(sweep.cells[0].rollouts)
     (sweep.cells[0].path / EMBEDDINGS_FILE).unlink()
     rewrite_rows(sweep, "scores.jsonl", without_newer_metrics)
@@ -219,7 +219,7 @@ def test_arms_with_other_proxies_are_drawn_apart_each_beside_its_own_yardstick(t
 
 
 def test_a_policy_that_has_not_moved_is_drawn(tmp_path):
-    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, best_of_n=None)
+    sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, best_of_n={})
     rewrite_rows(sweep, "steps.jsonl", lambda row: row | {"kl/sequence_start": 0.0})
     assert "overoptimisation" in [figure.name for figure in render_figures(analyse(sweep))]
 

@@ -24,7 +24,7 @@ from tests.reports.synthetic import write_sweep
 def test_the_caption_names_the_largest_entropy_there_can_be(tmp_path, models, sentence):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1)
     for cell, model in zip(sweep.cells, models, strict=True):
-        (cell.path / "provenance.json").write_text(json.dumps({"model": model}))
+        (cell.path / "starts.jsonl").write_text(json.dumps({"epoch": 0, "from_step": 0, "model": model}) + "\n")
     drawing = draw_entropy(analyse(sweep))
     assert drawing is not None and sentence in drawing.caption
 

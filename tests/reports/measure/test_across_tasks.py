@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ def sweep(tmp_path):
 
 
 def test_a_better_arm_improves_on_every_task(sweep):
-    base, up = report_document(analyse(sweep))["across_tasks"]
+    arms: list[Any] = report_document(analyse(sweep)).across_tasks
+    base, up = arms
     scores = [
         100 * row["metrics"]["pass@1"]
         for cell in sweep.cells
@@ -35,17 +37,17 @@ def test_a_better_arm_improves_on_every_task(sweep):
         if row["final"] and cell.arm == "up"
     ]
     assert len(scores) == 18
-    assert up["iqm_pp"] == pytest.approx(interquartile_mean(scores))
-    assert up["iqm_low_pp"] < up["iqm_pp"] < up["iqm_high_pp"]
-    assert up["improvement"] == 1 and 0.5 < up["improvement_low"] < up["improvement_high"] < 1
-    assert base["improvement"] is None
-    assert up["seeds"] == [0, 1, 2, 3, 4, 5]
+    assert up.iqm_pp == pytest.approx(interquartile_mean(scores))
+    assert up.iqm_low_pp < up.iqm_pp < up.iqm_high_pp
+    assert up.improvement == 1 and 0.5 < up.improvement_low < up.improvement_high < 1
+    assert base.improvement is None
+    assert up.seeds == [0, 1, 2, 3, 4, 5]
 
 
 def test_two_tasks_are_too_few(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=2, tasks=TASKS[:2])
     add_tasks(sweep, {"second": 0.1})
-    assert report_document(analyse(sweep))["across_tasks"] == []
+    assert report_document(analyse(sweep)).across_tasks == []
     assert across_tasks_table([]) is None
 
 
@@ -55,22 +57,22 @@ def test_a_run_without_a_score_on_every_task_is_left_out(sweep):
         return row | {"metrics": row["metrics"] | {"pass@1": math.nan if bad else row["metrics"]["pass@1"]}}
 
     rewrite_rows(sweep, "scores.jsonl", lose, arm="base")
-    (up,) = report_document(analyse(sweep))["across_tasks"]
-    assert (up["arm"], up["improvement"]) == ("up", None)
+    (up,) = report_document(analyse(sweep)).across_tasks
+    assert (up.arm, up.improvement) == ("up", None)
 
 
 def test_two_runs_an_arm_have_numbers_and_no_interval(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 8.0}, seeds=2, tasks=TASKS)
     add_tasks(sweep, SHIFTS)
-    found = report_document(analyse(sweep))["across_tasks"]
-    assert found[1]["iqm_low_pp"] is None and found[1]["improvement_low"] is None
+    found = report_document(analyse(sweep)).across_tasks
+    assert found[1].iqm_low_pp is None and found[1].improvement_low is None
     table = across_tasks_table(found)
     assert table is not None
     assert table.rows[1][2:] == ["–", "1.00", "–", "2"]
 
 
 def test_the_table(sweep):
-    table = across_tasks_table(report_document(analyse(sweep))["across_tasks"])
+    table = across_tasks_table(report_document(analyse(sweep)).across_tasks)
     assert table is not None
     assert table.columns == ["arm", "IQM (%)", "95% interval", "P(improvement)", "95% interval", "runs"]
     assert [row[0] for row in table.rows] == ["base", "up"]

@@ -19,6 +19,7 @@ from reports.measure.coverage import Crossover, coverage, coverage_rows, crossov
 from reports.measure.curves import Curve, Line
 from reports.page.coverage import coverage_sentence, coverage_table
 from reports.statistics import FloatArray
+from tests.reports.rewriting import changed
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 
 SAMPLES = 16
@@ -112,7 +113,7 @@ def test_gains_are_of_the_trained_over_the_base_model(tmp_path):
 
 
 def test_without_a_base_evaluation_there_is_nothing(tmp_path):
-    assert gain_curves(analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=None))) == []
+    assert gain_curves(analyse(write_sweep(tmp_path, {"base": 0.0}, seeds=1, base_scores=[]))) == []
 
 
 def with_rates(
@@ -190,19 +191,19 @@ def test_the_noise_of_the_model_before_training_is_in_its_band(tmp_path):
 def test_records_without_counts_of_the_model_before_training_have_no_word(tmp_path):
     analysis = with_rates(tmp_path, {"base": BEFORE, "arm": SHARPER})
     rows = coverage_rows(analysis)
-    assert [(row["against"], row["word"]) for row in rows] == [
+    assert [(row.against, row.word) for row in rows] == [
         ("base", "sharpened"),
         (None, "cannot tell"),
         (None, "cannot tell"),
     ]
-    assert "was not recorded" in rows[1]["note"] and np.isnan(rows[1]["low_pp"]).all()
+    assert "was not recorded" in rows[1].note and {*rows[1].low_pp} == {None}
 
 
 @pytest.mark.slow
 def test_two_seeds_have_no_word_and_cells_without_samples_no_row(tmp_path):
     analysis = with_rates(tmp_path / "two", {"base": BEFORE, "arm": SHARPER}, seeds=2)
     assert next((one.word, one.note) for one in coverage(analysis)) == ("cannot tell", "fewer than 3 seeds")
-    sweep = write_sweep(tmp_path / "none", {"base": 0.0, "arm": 1.0}, seeds=3, base_scores=None)
+    sweep = write_sweep(tmp_path / "none", {"base": 0.0, "arm": 1.0}, seeds=3, base_scores=[])
     for cell in sweep.cells:
         (cell.path / "evals.parquet").unlink()
     assert coverage(analyse(sweep)) == []
@@ -225,7 +226,7 @@ def test_the_page_says_what_arms_do_and_where_nothing_could_be_lost(tmp_path):
     sentence = coverage_sentence(rows)
     assert sentence.startswith("Coverage, pass@k for all k up to 16: Against base, sharpened: arm (crossover at k = ")
     assert "training, cannot tell (no clear difference at k = 1): base; sharpened: arm (crossover" in sentence
-    alike = [row | {"arm": arm, "word": "cannot tell"} for row in rows[:1] for arm in ("arm", "other", "third")]
+    alike = [changed(row, arm=arm, word="cannot tell") for row in rows[:1] for arm in ("arm", "other", "third")]
     assert coverage_sentence(alike).endswith("Against base, cannot tell (up at k = 1; unclear at k = 16): all 3 arms.")
     table = coverage_table(rows)
     assert table is not None and len(table.rows) == 3 and "nothing can be lost" not in table.note

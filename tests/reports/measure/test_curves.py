@@ -132,7 +132,7 @@ def test_a_seed_that_ended_very_early_counts_at_the_end(begun, early, grid):
 @pytest.mark.parametrize("fractions", [(0.8, 1.2, 1.0, 0.9, 1.1, 0.7), (1.0, 0.1, 1.0, 1.05, 1.0, 0.9)])
 def test_curves_end_in_what_the_table_and_the_verdict_say(tmp_path, fractions, known_before):
     """Cells that stop at a number of steps generate different tokens; one that diverged, few."""
-    before: dict[str, Any] = {} if known_before else {"base_scores": None}
+    before: dict[str, Any] = {} if known_before else {"base_scores": []}
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 3.0, "down": -2.0}, seeds=3, **before)
     cut_tokens(sweep, fractions)
     analysis = analyse(sweep)
@@ -161,7 +161,7 @@ def test_each_arm_begins_with_the_model_that_it_starts_from(tmp_path):
         ("base", UNKNOWN_NOISE),
         ("up", UNKNOWN_NOISE),
     ]
-    assert [arm["before_pp"] for arm in report_document(analysis)["arms"]] == [35.0, 20.0]
+    assert [arm.before_pp for arm in report_document(analysis).arms] == [35.0, 20.0]
 
 
 def cut_tokens(sweep: SweepRecord, fractions: tuple[float, ...]) -> None:

@@ -7,6 +7,7 @@ from reports.measure import analyse, flips
 from reports.measure.flips import biggest_movers, find_flips, ranges_of, ranges_rows
 from reports.measure.problems import ProblemScores
 from reports.page.tables import chance_sentence, problem_table
+from reports.report import Report
 from tests.reports.synthetic import write_sweep
 
 
@@ -81,11 +82,11 @@ def test_few_seeds_show_nothing_and_equal_arms_have_no_ranges():
 def test_the_page_has_a_table_only_beyond_chance(tmp_path):
     six = analyse(write_sweep(tmp_path / "six", {"base": 0.0, "odd": 1.0}, seeds=6))
     (ranges,) = ranges_rows(six)
-    assert ranges["p"] < 0.05 and ranges["beyond_chance"] is True
-    table = problem_table(six, {"problem_ranges": [ranges]})
+    assert ranges.p < 0.05 and ranges.beyond_chance is True
+    table = problem_table(six, Report(problem_ranges=[ranges]))
     assert table is not None and table.rows == [["p1", "50.0", "16.0", "0%", "50%"]]
-    assert chance_sentence({"problem_ranges": [ranges]}) == ""
+    assert chance_sentence(Report(problem_ranges=[ranges])) == ""
     three = analyse(write_sweep(tmp_path / "three", {"base": 0.0, "odd": 1.0}, seeds=3))
-    report = {"problem_ranges": ranges_rows(three)}
+    report = Report(problem_ranges=ranges_rows(three))
     assert problem_table(three, report) is None
     assert "the widest ranges between them, 50.0 pp, are what exchanging arms" in chance_sentence(report)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness.records import SweepRecord, read_sweep
+from harness.records.cell import write_status
 from reports.measure import analyse
 from reports.page.document import report_document
 from reports.page.validity import Check, validity_checks
@@ -28,7 +29,6 @@ ALIKE: dict[str, Any] = {
 def starts(sweep: SweepRecord, changes: dict[tuple[str, int], list[dict[str, Any]]]) -> None:
     """The starts of every cell: one as all others, unless `changes` lists what each of them had differently."""
     for cell in sweep.cells:
-        (cell.path / "provenance.json").unlink()
         rows = [
             {"epoch": epoch, "from_step": 1000, **ALIKE, **change}
             for epoch, change in enumerate(changes.get((cell.arm, cell.seed), [{}]), start=1)
@@ -91,7 +91,7 @@ def evaluated_later(sweep: SweepRecord, commits: Mapping[str, str]) -> SweepReco
         folder.mkdir(parents=True)
         for name in ("scores.jsonl", "evals.parquet", "spec.json"):
             (cell.path / name).rename(folder / name)
-        (folder / "status.json").write_text('{"state": "done"}')
+        write_status(folder, "done")
         row = {"epoch": 1, "from_step": 9, **ALIKE, "commit": commits[cell.arm]}
         (folder / "starts.jsonl").write_text(json.dumps(row) + "\n")
     (sweep.path / "sweep.json").write_text(json.dumps(document))

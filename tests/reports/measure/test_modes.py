@@ -8,7 +8,7 @@ import pytest
 
 from reports.figures import FIGURES
 from reports.measure import analyse
-from reports.measure.modes import mode_rows, mode_scores
+from reports.measure.modes import mode_scores
 from reports.page.tables import mode_table
 from tests.reports.synthetic import write_sweep
 
@@ -31,7 +31,7 @@ def test_each_arm_has_its_modes_from_no_thinking_to_most(tmp_path: Path) -> None
     assert found[3].mean_pp == pytest.approx(plain.mean_pp)
     assert (found[3].low_pp, found[3].high_pp, found[3].tokens) == (plain.low_pp, plain.high_pp, plain.mean_tokens)
     assert first.n == 3 and found[4].mean_pp == pytest.approx(first.mean_pp + 5.0, abs=0.5)
-    table = mode_table(mode_rows(found))
+    table = mode_table(found)
     modes = ["direct", "think, at most 8", "think, at most 12", "think"]
     assert table is not None and table.columns == ["arm", *(f"{mode} (95% interval)" for mode in modes)]
     assert [row[0] for row in table.rows] == ["base", "up"]

@@ -21,12 +21,12 @@ from reports.figures.variance import draw_variance
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
 from reports.measure.measurements import Measurement, Metric
-from reports.measure.next_step import NextStep, Way
 from reports.measure.variance import declared_budgets
 from reports.page.document import report_document
 from reports.page.next_step import next_step_sentence, what_to_do
 from reports.page.verdict import statements
-from reports.statistics import TARGET_POWER, equivalence_power, sd_upper_bound, t_test_power
+from reports.report import BestDifference, ContrastRow, NextStep, Way
+from reports.statistics import TARGET_POWER, Verdict, equivalence_power, sd_upper_bound, t_test_power
 from tests.reports.rewriting import rewrite_rows
 from tests.reports.synthetic import TASK, write_sweep
 
@@ -110,8 +110,8 @@ def test_where_sampling_is_the_noise_evaluating_more_is_cheaper_than_seeds(tmp_p
     assert seeds.needed is not None
     assert seeds.seconds == pytest.approx((seeds.needed - SEEDS) * 2 * (40 * 0.36 + 4))
     assert samples.seconds == pytest.approx(16 * (samples.needed - SAMPLES) * PROBLEMS * 4 / 3200)
-    row = {"difference_pp": 0.2, "margin_pp": 5.5, "next_step": step.as_row()}
-    sentence = next_step_sentence(row)
+    row = ContrastRow(verdict="inconclusive", difference_pp=0.2, margin_pp=5.5)
+    sentence = next_step_sentence(row, step)
     goal = "show equivalence within ±5.5 pp with 80% power if there is no difference"
     assert sentence.startswith(f"Cheapest next step to {goal}: ")
     assert f"{samples.needed} samples per problem instead of 4 (16 cells to evaluate" in sentence
@@ -124,8 +124,8 @@ def test_where_seeds_are_the_noise_more_samples_buy_nothing(tmp_path: Path) -> N
     ways = by_kind(step)
     assert step is not None and step.cheapest == "seeds"
     assert ways["samples"].needed is None and ways["samples"].shrinks_frac < 0.1
-    row = {"difference_pp": analysis.contrasts[0].differences_pp[0], "margin_pp": 1.0, "next_step": step.as_row()}
-    assert "More samples per problem would not help: they shrink only" in next_step_sentence(row)
+    row = ContrastRow(verdict="inconclusive", difference_pp=analysis.contrasts[0].differences_pp[0], margin_pp=1.0)
+    assert "More samples per problem would not help: they shrink only" in next_step_sentence(row, step)
 
 
 def test_the_effects_of_a_factorial_have_samples_and_problems_as_ways_too(tmp_path: Path) -> None:
@@ -174,7 +174,9 @@ def test_over_one_checkpoint_problems_settle_a_contrast_and_samples_shrink_their
     assert any(
         f"{problems.needed} problems instead of {PROBLEMS} (16 cells to evaluate" in d for d in statement.details
     )
-    assert report["contrasts"][0]["variance"]["new_problems"]["parts"].keys() == {"sampling", "problems"}
+    variance = report.contrasts[0].variance
+    assert variance is not None and variance.new_problems is not None
+    assert variance.new_problems.parts.keys() == {"sampling", "problems"}
     assert any("evaluation samples" in d and "training" not in d for d in statement.details if d.startswith("Noise"))
     drawing = draw_variance(analysis)
     assert drawing is not None and "More problems shrink both parts" in drawing.caption
@@ -288,16 +290,16 @@ def test_only_a_design_with_a_later_look_has_looks_left(tmp_path: Path, seeds_of
     looks = sorted({6, SEEDS, seeds_of_last_look})
     design = Design(question="this", looks=looks, seeds=[*range(looks[-1])], evaluation=evaluation, looks_before=0)
     record = record_of(tmp_path, seed_sd=0.03).model_copy(update={"designs": [design]})
-    row = {"verdict": "inconclusive", "next_step": None, "note": "the spread is unknown"}
+    row = ContrastRow(verdict="inconclusive", note="the spread is unknown")
     is_left = seeds_of_last_look > SEEDS
     expected = "Planned looks are left" if is_left else "What would settle it is unknown: the spread is unknown."
     assert what_to_do(row, record).startswith(expected)
 
 
 @pytest.mark.parametrize("verdict", ["inconclusive", "better"])
-def test_a_screening_has_no_verdict_to_settle(tmp_path: Path, verdict: str) -> None:
+def test_a_screening_has_no_verdict_to_settle(tmp_path: Path, verdict: Verdict) -> None:
     record = record_of(tmp_path, seed_sd=0.03, screening={"best": 1, "seeds": 6})
-    assert "fresh seeds" in what_to_do({"verdict": verdict, "next_step": None, "note": ""}, record)
+    assert "fresh seeds" in what_to_do(ContrastRow(verdict=verdict), record)
 
 
 def test_equivalence_power_is_that_of_simulated_intervals() -> None:
@@ -326,7 +328,8 @@ def test_what_searches_of_tuned_arms_left_open_is_settled_by_no_seeds(
     assert of_plain.needed is not None and (of_tuned.needed is not None) == able
     if of_tuned.needed is not None:
         assert (of_tuned.needed > of_plain.needed) == (left_sd_pp > 0)
-    row = {"next_step": step.as_row(), "bests": {"difference_pp": -2.0}, "difference_pp": -2.0, "margin_pp": 1.0}
-    sentence = next_step_sentence(row)
+    bests = BestDifference(trials=8, difference_pp=-2.0)
+    row = ContrastRow(verdict="inconclusive", bests=bests, difference_pp=-2.0, margin_pp=1.0)
+    sentence = next_step_sentence(row, step)
     assert "More trials in each search (tune.trials) shrink what these left open." in sentence
     assert sentence.startswith("Next step: none") != able

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -64,7 +63,7 @@ def test_the_end_against_the_peak(tmp_path):
     both_rise = [(0.0, 0.0, 0.2), (4.0, 1.0, 0.6), (9.0, 1.2, 0.6)]
     end = proxy_and_truth(cells_of(tmp_path, [rising, both_fall, both_rise]))
     assert end is not None
-    assert asdict(end) == pytest.approx(
+    assert end.as_json() == pytest.approx(
         {
             "kl_nats": 9.0,
             "proxy_sd": 1.3,
@@ -99,7 +98,7 @@ def test_the_table_has_a_row_for_each_arm_with_a_proxy(tmp_path):
         (cell.path / "steps.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     analysis = analyse(sweep)
     report = report_document(analysis)
-    assert report["arms"][0]["proxy_and_truth"] is None
+    assert report.arms[0].proxy_and_truth is None
     (table,) = (
         table for table in report_tables(analysis, report)["Learning"] if table.title.startswith("Proxy and truth")
     )
@@ -137,8 +136,8 @@ def test_a_judge_is_shown_at_the_start_and_at_the_end(tmp_path):
     analysis = analyse(sweep)
     found = judge_and_truth(analysis.measurements["judge"])
     assert found is not None
-    start, end = asdict(found.start), asdict(found.end)
-    assert start == pytest.approx(
+    start, end = found.start, found.end
+    assert start.as_json() == pytest.approx(
         {
             "flip_frac": 0.015,
             "first_frac": 0.6,
@@ -148,12 +147,12 @@ def test_a_judge_is_shown_at_the_start_and_at_the_end(tmp_path):
             "correct": 0.1,
         }
     )
-    assert (end["flip_frac"], end["right_frac"], end["correct"]) == pytest.approx((0.115, 0.4, 0.2))
+    assert (end.flip_frac, end.right_frac, end.correct) == pytest.approx((0.115, 0.4, 0.2))
     assert judge_and_truth(analysis.measurements["base"]) is None
 
     report = report_document(analysis)
-    assert report["arms"][1]["judge"] == {"start": start, "end": end}
-    assert "judge" not in report["arms"][0]
+    assert report.arms[1].judge == found
+    assert "judge" not in report.arms[0].as_json()
     (table,) = (table for table in report_tables(analysis, report)["Learning"] if table.title.startswith("Judge and"))
     (row,) = table.rows
     assert (row[0], row[1], row[-1]) == ("judge", "1.5% → 11.5%", "10% → 20%")
@@ -169,9 +168,9 @@ def test_what_a_judge_said_as_a_grader_is_summed_up_beside_its_cost(tmp_path):
         write_steps(cell, [row | {"judge/kappa": None if row["step"] == 2 else 0.2 * row["step"]} for row in steps])
     analysis = analyse(sweep)
     report = report_document(analysis)
-    rule, judged = report["arms"]
-    assert "judge_replies" not in rule
-    assert judged["judge_replies"] == pytest.approx(
+    rule, judged = report.arms
+    assert "judge_replies" not in rule.as_json()
+    assert judged.judge_replies is not None and judged.judge_replies.as_json() == pytest.approx(
         {
             **{"questions": 30, "prompt_tokens": 300, "completion_tokens": 75},
             **{"undecided_frac": 0.1, "correct": 0.5, "rule_correct": 0.4, "agreement_frac": 0.9, "kappa": 0.4},

@@ -18,6 +18,7 @@ from reports.measure.problems import ProblemScores, mean_of_known, problem_score
 from reports.page.document import report_document
 from reports.page.tables import problem_table
 from reports.page.verdict import verdict_details
+from reports.report import Report
 from reports.statistics import over_seeds_and_problems
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 
@@ -71,7 +72,7 @@ def test_the_table_has_the_widest_range_first_and_leaves_out_what_did_not_change
         "odd": dict.fromkeys(range(8), np.array([0.5, 0.3, 0.4])),
     }
     analysis.known["reports.measure.problems.problem_scores"] = ProblemScores(["same", "little", "much"], by_arm)
-    table = problem_table(analysis, {"problem_ranges": ranges_rows(analysis)})
+    table = problem_table(analysis, Report(problem_ranges=ranges_rows(analysis)))
     assert table is not None
     assert table.columns == ["problem", "range (pp)", "by chance (pp)", "base (n = 8)", "odd (n = 8)"]
     assert [[row[0], row[1], *row[3:]] for row in table.rows] == [
@@ -115,28 +116,33 @@ def write_samples(sweep: SweepRecord, problems: int = PROBLEMS) -> dict[tuple[st
     return counts
 
 
-def contrast(folder: Path, **fields: Any) -> tuple[dict[str, Any], dict[tuple[str, int], list[int]]]:
+def contrast(folder: Path, **fields: Any) -> tuple[Any, dict[tuple[str, int], list[int]]]:
     given: dict[str, Any] = {"seeds": 4, "new_problems": True} | fields
     sweep = write_sweep(folder, {"base": 0.0, "up": 2.0}, **given)
     counts = write_samples(sweep)
-    return report_document(analyse(sweep))["contrasts"][0], counts
+    return contrast_of(sweep), counts
+
+
+def contrast_of(sweep: SweepRecord) -> Any:
+    (row,) = report_document(analyse(sweep)).contrasts
+    return row
 
 
 def test_the_interval_is_that_of_seeds_and_problems(tmp_path):
     row, counts = contrast(tmp_path)
     table = [np.subtract(counts["up", seed], counts["base", seed]) * 100 / SAMPLES for seed in range(4)]
     expected = over_seeds_and_problems(np.array(table))
-    found = row["new_problems"]
-    assert found["difference_pp"] == pytest.approx(expected.difference)
-    assert (found["low_pp"], found["high_pp"]) == pytest.approx((expected.low, expected.high))
-    assert (found["level"], found["n_seeds"], found["n_problems"], found["refused"]) == (0.95, 4, PROBLEMS, None)
+    found = row.new_problems
+    assert found.difference_pp == pytest.approx(expected.difference)
+    assert (found.low_pp, found.high_pp) == pytest.approx((expected.low, expected.high))
+    assert (found.level, found.n_seeds, found.n_problems, found.refused) == (0.95, 4, PROBLEMS, None)
     (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
     assert "95% interval [" in sentence and "4 seeds and 20 problems" in sentence
 
 
 def test_it_is_given_only_where_the_sweep_asks_for_it(tmp_path):
     row, _ = contrast(tmp_path, new_problems=False)
-    assert row["new_problems"] is None
+    assert row.new_problems is None
     assert not any("new problems" in detail for detail in verdict_details(row))
 
 
@@ -150,7 +156,7 @@ def test_pass_at_k_of_a_problem(tmp_path):
 
 def test_below_three_seeds_there_is_no_interval(tmp_path):
     row, _ = contrast(tmp_path, seeds=2)
-    assert row["new_problems"]["low_pp"] is None
+    assert row.new_problems.low_pp is None
     (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
     assert "no interval below 3 seeds" in sentence
 
@@ -159,8 +165,8 @@ def test_below_three_seeds_there_is_no_interval(tmp_path):
 def test_few_problems_are_refused(tmp_path, problems):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=4, new_problems=True)
     write_samples(sweep, problems)
-    (row,) = report_document(analyse(sweep))["contrasts"]
-    assert row["new_problems"]["low_pp"] is None
+    row = contrast_of(sweep)
+    assert row.new_problems.low_pp is None
     why = f"needs at least 5 problems with a pass@1 in every run, and there are {problems}"
     assert f"Over new problems: refused, an interval over problems {why}." in verdict_details(row)
 
@@ -168,8 +174,8 @@ def test_few_problems_are_refused(tmp_path, problems):
 def test_five_problems_are_enough(tmp_path):
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 2.0}, seeds=4, new_problems=True)
     write_samples(sweep, 5)
-    (row,) = report_document(analyse(sweep))["contrasts"]
-    assert row["new_problems"]["low_pp"] is not None
+    row = contrast_of(sweep)
+    assert row.new_problems.low_pp is not None
 
 
 def test_differences_that_are_all_equal_have_no_spread(tmp_path):
@@ -178,7 +184,7 @@ def test_differences_that_are_all_equal_have_no_spread(tmp_path):
     write_samples(sweep)
     for cell in sweep.cells[1:]:
         shutil.copy(sweep.cells[0].path / "evals.parquet", cell.path / "evals.parquet")
-    (row,) = report_document(analyse(sweep))["contrasts"]
+    (row,) = report_document(analyse(sweep)).contrasts
     (sentence,) = (detail for detail in verdict_details(row) if "new problems" in detail)
     assert sentence.endswith("all differences are equal, so their spread is unknown (4 seeds and 20 problems).")
 
@@ -189,12 +195,12 @@ def test_without_the_scores_of_single_problems_it_is_refused(tmp_path, metric, k
     for cell in sweep.cells:
         if not keep:
             (cell.path / "evals.parquet").unlink()
-    (row,) = report_document(analyse(sweep))["contrasts"]
-    assert row["new_problems"]["refused"] and row["new_problems"]["difference_pp"] is None
+    row = contrast_of(sweep)
+    assert row.new_problems.refused and row.new_problems.difference_pp is None
     assert any("Over new problems: refused" in detail for detail in verdict_details(row))
 
 
 def test_seeds_that_do_not_pair_have_none(tmp_path):
     gone = {("base", 0): {"state": "failed"}, ("up", 1): {"state": "failed"}}
     row, _ = contrast(tmp_path, seeds=2, changes=gone)
-    assert row["new_problems"]["refused"] == "no seed has a score in both arms"
+    assert row.new_problems.refused == "no seed has a score in both arms"

@@ -72,14 +72,14 @@ def test_what_a_search_left_open_can_undo_a_verdict(
 def test_the_page_says_what_was_found_what_it_cost_and_why_there_is_no_verdict(tmp_path: Path) -> None:
     found = tuning(base=arm(0.1, 0.1), up=arm(0.2, 9.0, at_end=["train.learning_rate"]))
     sweep = write_sweep(tmp_path / "records", {"base": 0.0, "up": 8.0}, tuning=json.loads(found.model_dump_json()))
-    report = write_report(sweep, tmp_path / "report")
-    (contrast,) = report["contrasts"]
-    assert contrast["low_pp"] > 0 and contrast["verdict"] == "inconclusive"
+    report: Any = write_report(sweep, tmp_path / "report")
+    (contrast,) = report.contrasts
+    assert contrast.low_pp > 0 and contrast.verdict == "inconclusive"
     (statement,) = statements(report)
     assert "each at its best of 8 trials of train.learning_rate" in statement.sentence
     assert any("may come from the search" in detail for detail in statement.details)
-    rows = {row["arm"]: row for row in report["tuning"]}
-    assert rows["up"]["verdict_tokens"] == sum(c.generated_tokens or 0 for c in sweep.cells if c.arm == "up") > 0
-    assert rows["up"]["generated_tokens"] == 5000
+    rows = {row.arm: row for row in report.tuning}
+    assert rows["up"].verdict_tokens == sum(c.generated_tokens or 0 for c in sweep.cells if c.arm == "up") > 0
+    assert rows["up"].generated_tokens == 5000
     table = (tmp_path / "report" / "report.md").read_text().partition("## Each arm at its best")[2]
     assert "| up | 0.0001 ! | 7 of 8 | 70.0 | 81.0 |" in table and "5k" in table

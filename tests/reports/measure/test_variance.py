@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from reports.page.validity import validity_checks
 from reports.page.verdict import statements
 from reports.statistics import FloatArray, factorial_effects
 from reports.statistics.comparison import FINE_SPREAD
+from tests.reports.rewriting import changed
 from tests.reports.synthetic import STEPS, TASK, write_sweep
 
 SEED_SD, NOISE_SD = 0.1, 0.2
@@ -116,17 +118,17 @@ def twelve(tmp_path_factory):
 
 def test_the_budget_of_a_sweep_is_that_of_its_samples(twelve):
     (budget,) = variance_budgets(twelve)
-    (row,) = report_document(twelve)["contrasts"]
+    row: Any = report_document(twelve).contrasts[0]
     assert budget.components is not None
-    found = row["variance"]
-    assert (found["refused"], found["n_seeds"], found["n_problems"], found["n_samples"]) == (None, 12, 30, 8)
-    half_width = (row["high_pp"] - row["low_pp"]) / 2
-    assert found["these_problems"]["error_pp"] == pytest.approx(half_width / 2.200985, rel=0.2)
-    for key, names in (("these_problems", 3), ("new_problems", 4)):
-        parts = found[key]["parts"]
+    found = row.variance
+    assert (found.refused, found.n_seeds, found.n_problems, found.n_samples) == (None, 12, 30, 8)
+    half_width = (row.high_pp - row.low_pp) / 2
+    assert found.these_problems.error_pp == pytest.approx(half_width / 2.200985, rel=0.2)
+    for budget, names in ((found.these_problems, 3), (found.new_problems, 4)):
+        parts = budget.parts
         assert len(parts) == names
-        assert sum(part["share"] for part in parts.values()) == pytest.approx(1)
-        assert all(0 <= p["share_low"] <= p["share_high"] <= 1 for p in parts.values())
+        assert sum(part.share for part in parts.values()) == pytest.approx(1)
+        assert all(0 <= p.share_low <= p.share_high <= 1 for p in parts.values())
 
 
 def test_the_page_says_what_pairing_did(twelve):
@@ -143,20 +145,18 @@ def test_the_page_says_what_pairing_did(twelve):
 @pytest.mark.slow
 def test_the_effects_of_a_factorial_have_budgets_and_its_arms_too(tmp_path):
     analysis = analyse(sweep_with_samples(tmp_path, 12, names=tuple(ARMS), grid=GRID))
-    report = report_document(analysis)
-    *mains, interaction = report["interactions"]
-    for row in report["interactions"]:
-        error = row["variance"]["these_problems"]["error_pp"]
-        assert error == pytest.approx(
-            (row["high_pp"] - row["low_pp"]) / 2 / stats.t.ppf((1 + row["level"]) / 2, 11), rel=0.35
-        )
-    assert [row["variance"]["refused"] for row in report["contrasts"]] == [None] * 3
+    report: Any = report_document(analysis)
+    *mains, interaction = report.interactions
+    for row in report.interactions:
+        error = row.variance.these_problems.error_pp
+        assert error == pytest.approx((row.high_pp - row.low_pp) / 2 / stats.t.ppf((1 + row.level) / 2, 11), rel=0.35)
+    assert [row.variance.refused for row in report.contrasts] == [None] * 3
     *main_details, interaction_details = [" ".join(one.details) for one in statements(report)]
     assert all("The levels' scores move together over seeds: ρ = 0.9" in details for details in main_details)
     assert "Noise: a standard error of" in interaction_details and "ρ" not in interaction_details
     drawing = draw_variance(analysis)
     assert drawing is not None and "each main effect and interaction" in drawing.caption
-    assert [row["arm"] for row in drawing.rows] == [row["arm"] for row in (*mains, interaction)]
+    assert [row["arm"] for row in drawing.rows] == [row.arm for row in (*mains, interaction)]
 
 
 def test_where_seeds_do_nothing_most_of_the_covariance_is_shared_noise(tmp_path):
@@ -169,16 +169,16 @@ def test_six_seeds_cannot_tell_what_pairing_does(tmp_path):
     """Random arms: the interval of their correlation holds 0."""
     sweep = write_sweep(tmp_path, {"base": 0.0, "up": 0.0}, seeds=4)
     report = report_document(analyse(sweep))
-    row = report["contrasts"][0] | {"correlation": -0.77, "correlation_low": -0.98, "correlation_high": 0.28}
-    (statement,) = statements(report | {"contrasts": [row | {"n_pairs": 6}]})
+    row = changed(report.contrasts[0], correlation=-0.77, correlation_low=-0.98, correlation_high=0.28)
+    (statement,) = statements(changed(report, contrasts=[changed(row, n_pairs=6)]))
     assert "6 seeds are too few to tell what pairing does: ρ = -0.77, 95% interval [-0.98, 0.28]." in statement.details
 
 
 @pytest.mark.parametrize(("low", "written"), [(0.003, "[0.003, 0.80]"), (-0.003, "[-0.003, 0.80]")])
 def test_a_bound_of_the_correlation_shows_on_which_side_of_0_it_lies(twelve, low, written):
     report = report_document(twelve)
-    row = report["contrasts"][0] | {"correlation": 0.5, "correlation_low": low, "correlation_high": 0.8}
-    (statement,) = statements(report | {"contrasts": [row]})
+    row = changed(report.contrasts[0], correlation=0.5, correlation_low=low, correlation_high=0.8)
+    (statement,) = statements(changed(report, contrasts=[row]))
     assert any(f"ρ = 0.50, 95% interval {written}" in detail for detail in statement.details)
 
 
@@ -221,4 +221,5 @@ def test_what_the_records_do_not_show_is_refused(tmp_path, seeds, fields, why):
     (budget,) = variance_budgets(analysis)
     assert (budget.components, budget.refused) == (None, why)
     assert draw_variance(analysis) is None
-    assert report_document(analysis)["contrasts"][0]["variance"]["refused"] == why
+    variance = report_document(analysis).contrasts[0].variance
+    assert variance is not None and variance.refused == why

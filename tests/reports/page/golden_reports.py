@@ -26,14 +26,14 @@ TROUBLED: Changes = {
 SETS: dict[str, dict[str, Any]] = {
     "two_arms": {"arms": {"base": 0.0, "up": 3.0}, "seeds": 6},
     "troubled": {"arms": {"base": 0.0, "up": 3.0, "same": 0.0}, "seeds": 5, "changes": TROUBLED},
-    "one_seed": {"arms": {"base": 0.0, "up": 3.0, "down": -3.0}, "seeds": 1, "base_scores": None},
+    "one_seed": {"arms": {"base": 0.0, "up": 3.0, "down": -3.0}, "seeds": 1, "base_scores": []},
 }
 
 
 def report_of(name: str) -> Any:
     """report.json of a set, as plain data with rounded numbers."""
     with tempfile.TemporaryDirectory() as folder:
-        document = report_document(analyse(write_sweep(Path(folder) / name, **SETS[name])))
+        document = report_document(analyse(write_sweep(Path(folder) / name, **SETS[name]))).as_json()
     return _rounded(json.loads(json.dumps(document)))
 
 

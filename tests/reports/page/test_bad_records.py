@@ -73,7 +73,7 @@ def nan_everywhere(folder) -> SweepRecord:
 
 
 def nothing_but_scores(folder) -> SweepRecord:
-    sweep = write_sweep(folder, ARMS, seeds=3, base_scores=None, best_of_n=None)
+    sweep = write_sweep(folder, ARMS, seeds=3, base_scores=[], best_of_n={})
     rewrite(sweep, "scores.jsonl", lambda row: {k: row[k] for k in row if k not in ("reliability", "n_samples")})
     rewrite(sweep, "scores.jsonl", metrics_but_the_score(None))
     rewrite(sweep, "steps.jsonl", fields_of_a_step(None))

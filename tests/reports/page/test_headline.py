@@ -15,43 +15,55 @@ from reports.page import write_report
 from reports.page.glossary import with_terms
 from reports.page.headline import MOST_NAMES, headline, parts
 from reports.page.setup import setup_of
+from reports.report import (
+    ArmRow,
+    CellRow,
+    ContrastRow,
+    EffectRow,
+    Kind,
+    NextStep,
+    Report,
+    ScreeningRow,
+    Way,
+    Within,
+)
 from reports.statistics.comparison import _verdict
+from tests.reports.rewriting import changed
 from tests.reports.synthetic import write_sweep
 
 
-def contrast(arm: str, verdict: str, **fields: Any) -> dict[str, Any]:
-    numbers = {"difference_pp": 0.5, "low_pp": -0.5, "high_pp": 1.5, "margin_pp": 1.0}
-    row = {"arm": arm, "baseline": "grpo", "verdict": verdict, "next_step": None, "n_pairs": 5, **numbers}
-    return row | fields
+def contrast(arm: str, verdict: str, **fields: Any) -> ContrastRow:
+    return ContrastRow(arm=arm, verdict=verdict, **NUMBERS | fields)
 
 
-def step(needed: int | None, seconds: float | None = None, *others: dict[str, Any]) -> dict[str, Any]:
+NUMBERS: dict[str, Any] = {"baseline": "grpo", "n_pairs": 5, "margin_pp": 1.0} | {
+    "difference_pp": 0.5, "low_pp": -0.5, "high_pp": 1.5,
+}  # fmt: skip
+
+
+def step(needed: int | None, seconds: float | None = None, *others: Way) -> NextStep:
     """What would settle a contrast: so many seeds, or one of the other ways."""
-    command = f"bench run loss --seeds {needed}"
-    seeds = {"of": "seeds", "now": 5, "needed": needed, "seconds": seconds, "command": command}
-    return {"power": 0.8, "ways": [seeds, *others]}
+    ways = [way("seeds", 5, needed, seconds, f"bench run loss --seeds {needed}"), *others]
+    return NextStep(target="difference", sd_pp=1.0, ways=ways, cheapest=None, power=0.8)
 
 
-def samples(needed: int | None, seconds: float | None) -> dict[str, Any]:
-    command = f"bench run loss --eval-samples {needed}"
-    return {"of": "samples", "now": 4, "needed": needed, "seconds": seconds, "command": command}
+def samples(needed: int | None, seconds: float | None) -> Way:
+    return way("samples", 4, needed, seconds, f"bench run loss --eval-samples {needed}")
 
 
-def report(*contrasts: dict[str, Any], states: str = "done", **sections: Any) -> dict[str, Any]:
-    cells = [{"state": "done"}, *({"state": state} for state in states.split())]
-    return {
-        "contrasts": [*contrasts],
-        "interactions": [],
-        "screening": [],
-        "cells": cells,
-        "arms": [{"arm": "grpo"}],
-    } | (sections)
+def way(of: Kind, now: int, needed: int | None, seconds: float | None, command: str) -> Way:
+    return Way(of=of, now=now, needed=needed, seconds=seconds, command=command, cells=None, level=None, limit=None)
+
+
+def report(*contrasts: ContrastRow, states: str = "done", **sections: Any) -> Report:
+    cells = [CellRow(state=state) for state in ("done", *states.split())]
+    return Report(**{"contrasts": contrasts, "cells": cells, "arms": [ArmRow(arm="grpo")]} | sections)
 
 
 B, W, E, SAME, U, N = "better", "worse", "equivalent", "identical", "inconclusive", "no_test"
 
 
-def judged(arm: str, verdict: str, low_pp: float | None, high_pp: float | None, **fields: Any) -> dict[str, Any]:
+def judged(arm: str, verdict: str, low_pp: float | None, high_pp: float | None, **fields: Any) -> ContrastRow:
     middle = None if low_pp is None or high_pp is None else (low_pp + high_pp) / 2
     return contrast(arm, verdict, low_pp=low_pp, high_pp=high_pp, **{"difference_pp": middle} | fields)
 
@@ -74,7 +86,7 @@ def judged(arm: str, verdict: str, low_pp: float | None, high_pp: float | None, 
 def test_what_is_undecided_comes_first_and_none_is_better_only_where_a_gain_is_excluded(rows, expected):
     """With a margin of 1 pp."""
     assert [
-        (code, "".join(row["arm"] for row in some)) for code, some in parts([judged(*row) for row in rows])
+        (code, "".join(row.arm for row in some)) for code, some in parts([judged(*row) for row in rows])
     ] == expected
 
 
@@ -82,7 +94,7 @@ ENDS = st.tuples(st.floats(-20, 20), st.floats(-20, 20)).map(sorted)
 
 
 @st.composite
-def contrasts(draw: st.DrawFn) -> list[dict[str, Any]]:
+def contrasts(draw: st.DrawFn) -> list[ContrastRow]:
     """Arms as a sweep may judge them: some without a pair, a test or an interval."""
     margin, rows = draw(st.sampled_from([0.0, 1.0, 5.0])), []
     for place in range(draw(st.integers(1, 8))):
@@ -90,30 +102,30 @@ def contrasts(draw: st.DrawFn) -> list[dict[str, Any]]:
         verdict = _verdict(draw(st.integers(2, 5)), low, high, margin, draw(st.booleans()) and low == high == 0)
         known = verdict != N and draw(st.booleans() if verdict == U else st.just(True))
         row = judged(f"arm{place}", verdict, low, high, margin_pp=margin)
-        row |= {} if known else {"low_pp": None, "high_pp": None}
-        rows.append(row | ({"difference_pp": None} if verdict == N and draw(st.booleans()) else {}))
+        unknown = [] if known else ["low_pp", "high_pp"]
+        unknown += ["difference_pp"] if verdict == N and draw(st.booleans()) else []
+        rows.append(changed(row, **dict.fromkeys(unknown)))
     return rows
 
 
 @given(contrasts())
-def test_undecided_never_reads_as_no(rows: list[dict[str, Any]]) -> None:
+def test_undecided_never_reads_as_no(rows: list[ContrastRow]) -> None:
     sentence = headline(report(*rows))
-    still = [row for row in rows if row["verdict"] in (U, N)]
-    tested = [row for row in still if row["difference_pp"] is not None]
+    still = [row for row in rows if row.verdict in (U, N)]
+    tested = [row for row in still if row.difference_pp is not None]
     if tested:
-        largest = max(tested, key=lambda row: abs(row["difference_pp"]))
-        about = "about " if largest["low_pp"] is None else ""
+        largest = max(tested, key=lambda row: abs(row.difference_pp or 0.0))
+        about = "about " if largest.low_pp is None else ""
         assert sentence.startswith("Undecided after 5 seeds")
-        assert f": {largest['arm']} {about}{largest['difference_pp']:+z.1f} pp" in sentence
+        assert f": {largest.arm} {about}{largest.difference_pp:+z.1f} pp" in sentence
     elif still:
         assert " could not be tested" in sentence.partition(";")[0]
     excluded = [
-        row["verdict"] in (W, E, SAME) or (row["high_pp"] is not None and row["high_pp"] < row["margin_pp"])
-        for row in rows
+        row.verdict in (W, E, SAME) or (row.high_pp is not None and row.high_pp < row.margin_pp) for row in rows
     ]
-    is_none_better = len(rows) > 1 and all(excluded) and not any(row["verdict"] == B for row in rows)
+    is_none_better = len(rows) > 1 and all(excluded) and not any(row.verdict == B for row in rows)
     assert ("no arm beats" in sentence.lower()) == is_none_better
-    assert all(row["arm"] in sentence for row in still) or len(still) > MOST_NAMES
+    assert all(row.arm in sentence for row in still) or len(still) > MOST_NAMES
 
 
 @pytest.mark.parametrize(
@@ -162,15 +174,15 @@ def test_tuned_arms_are_undecided_by_the_interval_between_their_bests():
     )
 
 
-def effect(verdict: str, knobs: str, *ends: float, within: Sequence[tuple[Any, ...]] = ()) -> dict[str, Any]:
+def effect(verdict: str, knobs: str, *ends: float, within: Sequence[tuple[Any, ...]] = ()) -> EffectRow:
     """An effect of a grid of the knobs a and b, each 0 or 1, whose reference is 0."""
     kind = "main" if len(knobs) == 1 else "interaction"
     at: dict[str, Any] = {"kind": kind, "knobs": [*knobs], "values": [1] * len(knobs), "reference": [0] * len(knobs)}
     sizes = [
-        {"knob": knob, "value": value, "difference_pp": size, "low_pp": low, "high_pp": high}
+        Within(knob=knob, value=value, difference_pp=size, low_pp=low, high_pp=high)
         for knob, value, size, low, high in within
     ]
-    return judged(knobs, verdict, *ends, within=sizes, **at)
+    return EffectRow(**judged(knobs, verdict, *ends).as_json() | at, within=sizes)
 
 
 TURNED = [("b", 0, 4.0, 3.0, 5.0), ("b", 1, -4.0, -5.0, -3.0)]
@@ -210,7 +222,7 @@ FLAT = [("a", 0, 0.0, -0.5, 0.5), ("a", 1, 0.0, -0.5, 0.5)]
 )
 def test_a_grid_whose_effect_turns_round_says_so_before_any_average(rows, codes, says):
     assert [code for code, _ in parts(rows)] == codes
-    assert headline(report(interactions=rows, contrasts=rows)).startswith(says)
+    assert headline(report(contrast("a", U), interactions=rows)).startswith(says)
 
 
 def test_what_would_settle_all_that_is_open_follows():
@@ -253,22 +265,23 @@ def test_the_next_step_is_the_cheapest_that_settles_all(first, second, says):
 def test_an_unfinished_sweep_a_screening_and_a_single_arm_say_so():
     assert headline(report(contrast("a", "better"), states="pending")).startswith("Interim look, 1 of 2 cells: a beats")
     assert headline(report()) == "One arm, grpo: nothing to compare."
-    found = {"best": ["a", "b"], "baseline": "grpo", "command": "bench run s", "seeds": 8}
-    ranked = report(contrast("a", "better"), screening=[found | {"confirmed_in": None, "contrasts": []}])
-    assert headline(ranked) == (
+    found = ScreeningRow(
+        best=["a", "b"], baseline="grpo", command="bench run s", seeds=8, confirmed_in=None, contrasts=[]
+    )
+    assert headline(report(contrast("a", "better"), screening=[found])) == (
         "A screening ranks and does not judge. Highest means beside grpo: a, b. `bench run s` confirms them on 8 fresh "
         "seeds."
     )
-    confirmed = found | {"confirmed_in": "s2", "contrasts": [contrast("a", "worse")]}
+    confirmed = changed(found, confirmed_in="s2", contrasts=[contrast("a", "worse")])
     assert headline(report(screening=[confirmed])).startswith("With 8 fresh seeds: a is worse than grpo by")
 
 
 def test_it_is_in_all_files_of_a_report(tmp_path):
     sweep = write_sweep(tmp_path / "records", {"base": 0.0, "up": 3.0}, seeds=4)
-    (row,) = write_report(sweep, tmp_path / "report")["headline"]
-    assert row["sentence"].startswith("up beats base by +")
-    assert json.loads((tmp_path / "report" / "report.json").read_text())["headline"] == [row]
-    assert f"**{row['sentence']}**" in (tmp_path / "report" / "report.md").read_text()
+    (row,) = write_report(sweep, tmp_path / "report").headline
+    assert row.sentence.startswith("up beats base by +")
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["headline"] == [row.as_json()]
+    assert f"**{row.sentence}**" in (tmp_path / "report" / "report.md").read_text()
     page = (tmp_path / "report" / "index.html").read_text()
     assert page.index("up beats base by") < page.index('id="results"') < page.index('<figure id="forest"')
     assert page.index('<figure id="forest"') < page.index('<dl id="checks"') < page.index('<ul class="verdicts"')
@@ -286,8 +299,8 @@ SPEC = {
     "eval": {"tasks": ["arithmetic", "gsm8k"], "problems": 200, "samples": 16, "temperature": 0.7},
     "budget": {"tokens": 120_000},
 }  # fmt: skip
-START = {"time": "2026-11-23T03:14:59Z", "gpu": None, "processor": "a processor",
-         "torch_threads": 1, "packages": {"bench-rl": "0.1.0", "torch": "2.13.0", "vllm": None},
+START = {"epoch": 0, "from_step": 0, "time": "2026-11-23T03:14:59Z", "gpu": None, "processor": "a processor",
+         "torch_threads": 1, "packages": {"bench-rl": "0.2.0", "torch": "2.13.0", "vllm": None},
          "model": {"parameters": 230_000, "remarks": ["a", "b"]}}  # fmt: skip
 
 
@@ -297,7 +310,7 @@ def test_the_card_says_what_was_trained_and_how(tmp_path):
         scale = "none" if cell.arm == "none" else "group_std"
         spec = SPEC | {"objective": SPEC["objective"] | {"scale": scale}}  # type: ignore[operator]
         (cell.path / "spec.json").write_text(json.dumps(spec))
-        (cell.path / "provenance.json").write_text(json.dumps(START))
+        (cell.path / "starts.jsonl").write_text(json.dumps(START) + "\n")
     setup = setup_of(analyse(sweep))
     entries = dict(setup.entries)
     assert entries["Model"] == "builtin:tiny, 230k parameters, float32"
@@ -311,10 +324,10 @@ def test_the_card_says_what_was_trained_and_how(tmp_path):
     )
     assert (entries["Learning rate"], entries["Budget"]) == ("0.0003", "120k generated tokens, at most 120 steps")
     assert entries["Evaluation"] == "200 problems × 16 samples, temperature 0.7"
-    assert (entries["Hardware"], entries["Versions"]) == ("a processor; 1 thread", "bench-rl 0.1.0, torch 2.13.0")
+    assert (entries["Hardware"], entries["Versions"]) == ("a processor; 1 thread", "bench-rl 0.2.0, torch 2.13.0")
     assert entries["Dates"] == "first cell began 2026-11-23 03:14:59 UTC"
     assert "train.learning_rate=0.0003\n" in setup.config
-    assert "bench-rl 0.1.0" in setup.citation and "year = {2026}" in setup.citation
+    assert "bench-rl 0.2.0" in setup.citation and "year = {2026}" in setup.citation
     write_report(sweep, tmp_path / "report")
     shown = (tmp_path / "report" / "report.md").read_text()
     assert "None;" not in shown and "gpu" not in shown and "['" not in shown

@@ -14,8 +14,9 @@ from harness.records import SweepRecord
 from harness.records.files import write_json
 from reports.measure import analyse
 from reports.measure.contrasts import EQUAL_COMPLETIONS
-from reports.page.document import SECTIONS, verdict_document, write_data
+from reports.page.document import verdict_document, write_data
 from reports.page.kept import KEPT, keep_report, verify_kept
+from reports.report import SECTIONS
 from tests.reports.synthetic import write_sweep
 
 GRID: dict[str, dict[str, Any]] = {
@@ -30,7 +31,8 @@ def written(sweep: SweepRecord) -> Path:
     page = sweep.path / "report"
     page.mkdir()
     laws = [{"arm": "up", "seed": None}, {"arm": "up", "seed": 1}]
-    write_json(page / "report.json", {key: [] for key in SECTIONS} | verdict_document(analysis) | {"laws": laws})
+    report = {key: [] for key in SECTIONS} | verdict_document(analysis).as_json() | {"laws": laws}
+    write_json(page / "report.json", report)
     write_data(analysis, page / "data")
     return sweep.path
 

@@ -11,8 +11,8 @@ import pytest
 from reports.drawing.style import SEED_ALPHA
 from reports.figures import FIGURES, in_reading_order
 from reports.page import templating, write_report
-from reports.page.document import SECTIONS
 from reports.page.templating import TEMPLATES
+from reports.report import SECTIONS
 from reports.samples import write_sweep_samples
 from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import STEPS, Changes, write_sweep
@@ -74,11 +74,11 @@ def test_calibration_before_and_after_is_in_the_report(page, tmp_path):
     assert [(arm["before_ece"], arm["ece"]) for arm in arms] == [(0.2, pytest.approx(0.1))] * 3
     assert "| ECE before | ECE after |" in (page / "report.md").read_text()
     assert "| 0.200 | 0.100 |" in (page / "report.md").read_text()
-    older = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1, base_scores=None)
+    older = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1, base_scores=[])
     scores = older.cells[0].path / "scores.jsonl"
     scores.write_text(scores.read_text().replace('"ece"', '"no_ece"'))
-    (arm,) = write_report(older, tmp_path / "report")["arms"]
-    assert (arm["before_ece"], arm["ece"]) == (None, None)
+    (arm,) = write_report(older, tmp_path / "report").arms
+    assert (arm.before_ece, arm.ece) == (None, None)
 
 
 def test_flips_are_in_the_report_and_on_the_page(page):

@@ -6,13 +6,16 @@ from hypothesis import strategies as st
 
 from harness.errors import RefusedError
 from reports.page.requirements import RELATIONS, judge, parse_requirement
+from reports.report import BestDifference, ContrastRow
+from tests.reports.rewriting import changed
 
-ROW = {"arm": "no_std", "baseline": "group_std", "low_pp": -0.5, "high_pp": 0.8, "margin_pp": 1.0, "level": 0.975,
-       "verdict": "equivalent", "note": ""}  # fmt: skip
-OTHER = ROW | {"arm": "batch_std", "verdict": "inconclusive", "low_pp": -2.0, "high_pp": 0.9}
-SAME = ROW | {"arm": "same", "verdict": "identical", "low_pp": 0.0, "high_pp": 0.0}
-UNKNOWN = ROW | {"arm": "flat", "verdict": "inconclusive", "low_pp": None, "high_pp": None, "note": "no spread"}
-FAR = ROW | {"arm": "far", "verdict": "better", "low_pp": 1.1, "high_pp": 2.0}
+ROW = ContrastRow(
+    arm="no_std", baseline="group_std", low_pp=-0.5, high_pp=0.8, margin_pp=1.0, level=0.975, verdict="equivalent"
+)
+OTHER = changed(ROW, arm="batch_std", verdict="inconclusive", low_pp=-2.0, high_pp=0.9)
+SAME = changed(ROW, arm="same", verdict="identical", low_pp=0.0, high_pp=0.0)
+UNKNOWN = changed(ROW, arm="flat", verdict="inconclusive", low_pp=None, high_pp=None, note="no spread")
+FAR = changed(ROW, arm="far", verdict="better", low_pp=1.1, high_pp=2.0)
 ROWS = [ROW, OTHER, SAME, UNKNOWN, FAR]
 
 
@@ -47,9 +50,13 @@ def test_what_a_verdict_is_required_to_be(text, holds):
     assert judge(parse_requirement(text), ROWS).holds is holds
 
 
+def bests(low_pp: float, high_pp: float) -> BestDifference:
+    return BestDifference(trials=12, difference_pp=(low_pp + high_pp) / 2, low_pp=low_pp, high_pp=high_pp)
+
+
 def test_arms_that_were_tuned_must_be_so_related_at_their_bests_too():
     """A verdict that the search alone may have made is inconclusive, and nothing is required of it with success."""
-    tuned = ROW | {"low_pp": 0.2, "high_pp": 0.8, "verdict": "inconclusive", "bests": {"low_pp": -1.4, "high_pp": 2.0}}
+    tuned = changed(ROW, low_pp=0.2, high_pp=0.8, verdict="inconclusive", bests=bests(-1.4, 2.0))
 
     def judged(text: str, row=tuned):
         return judge(parse_requirement(text), [row])
@@ -61,18 +68,18 @@ def test_arms_that_were_tuned_must_be_so_related_at_their_bests_too():
     assert judged("no_std better than group_std").why == (
         "the 97.5% interval between the arms' bests [-1.4, +2.0] pp does not lie above 0"
     )
-    far = tuned | {"low_pp": 1.1, "high_pp": 2.9, "verdict": "better", "bests": {"low_pp": 0.1, "high_pp": 3.0}}
+    far = changed(tuned, low_pp=1.1, high_pp=2.9, verdict="better", bests=bests(0.1, 3.0))
     assert judged("no_std better than group_std", far).holds
     assert not judged("no_std not equivalent to group_std", far).holds
-    settled = tuned | {"verdict": "better", "bests": {"low_pp": 0.1, "high_pp": 0.9}}
+    settled = changed(tuned, verdict="better", bests=bests(0.1, 0.9))
     assert judged("no_std better than group_std", settled).holds
     assert judged("group_std worse than no_std", settled).holds
-    assert judged("no_std not worse than group_std", tuned | {"verdict": "identical"}).holds
+    assert judged("no_std not worse than group_std", changed(tuned, verdict="identical")).holds
 
 
 @given(st.floats(-5, 5), st.floats(0, 5), st.floats(0.1, 3))
 def test_not_worse_rules_out_a_loss_as_large_as_the_margin_and_turns_into_not_better(low, width, margin):
-    rows = [ROW | {"low_pp": low, "high_pp": low + width, "margin_pp": margin, "verdict": "inconclusive"}]
+    rows = [changed(ROW, low_pp=low, high_pp=low + width, margin_pp=margin, verdict="inconclusive")]
 
     def holds(text: str) -> bool:
         return judge(parse_requirement(text), rows).holds

@@ -9,6 +9,8 @@ from reports.page.document import report_document
 from reports.page.tables import arm_table, result_table
 from reports.page.validity import Check, validity_checks
 from reports.page.verdict import SEED_SENTENCE, seed_sentence, statements, verdict_details, verdict_sentence
+from reports.report import ContrastRow, Missing
+from tests.reports.rewriting import changed
 from tests.reports.synthetic import Changes, write_sweep
 
 WITHIN = "within 5% in every pair"
@@ -72,18 +74,19 @@ def test_the_sentence_holds_every_number_of_the_verdict_box(report):
     ],
 )
 def test_sentences_of_other_verdicts(report, changes, words):
-    assert words in verdict_sentence(report["contrasts"][0] | changes)
+    assert words in verdict_sentence(changed(report.contrasts[0], **changes))
 
 
 def test_details_name_missing_pairs_flags_and_warnings(report):
-    contrast = report["contrasts"][0] | {
-        "missing": [{"seed": 4, "reason": "base failed"}],
-        "flagged_seeds": [2],
-        "without_flagged": report["contrasts"][0] | {"n_pairs": 3},
-        "warnings": ["watch out"],
-        "verdict": "equivalent",
-        "p_holm": 0.3,
-    }
+    contrast = changed(
+        report.contrasts[0],
+        missing=[Missing(seed=4, reason="base failed")],
+        flagged_seeds=[2],
+        without_flagged=changed(report.contrasts[0], n_pairs=3),
+        warnings=["watch out"],
+        verdict="equivalent",
+        p_holm=0.3,
+    )
     details = verdict_details(contrast)
     assert details[0] == "Seed 4 has no pair: base failed."
     assert details[1].startswith("Without the flagged seeds (2): +3.5 pp") and details[1].endswith("n = 3.")
@@ -103,28 +106,28 @@ def test_details_name_missing_pairs_flags_and_warnings(report):
     ],
 )
 def test_without_flagged_seeds_as_many_words_as_pairs_are_left(report, left, words):
-    (contrast,) = report["contrasts"]
-    detail, *_ = verdict_details(contrast | {"flagged_seeds": [0, 2], "without_flagged": contrast | left})
+    (contrast,) = report.contrasts
+    detail, *_ = verdict_details(changed(contrast, flagged_seeds=[0, 2], without_flagged=changed(contrast, **left)))
     assert detail == f"Without the flagged seeds {words}"
 
 
 def test_a_flagged_cell_brings_what_a_collapse_does_to_the_interval(report):
     assert seed_sentence(report) == SEED_SENTENCE
-    flagged = report | {"contrasts": [row | {"flagged_seeds": [2]} for row in report["contrasts"]]}
+    flagged = changed(report, contrasts=[changed(row, flagged_seeds=[2]) for row in report.contrasts])
     assert "only 66%, 48% and 65% of sweeps" in seed_sentence(flagged)
 
 
 def test_many_correlations_are_counted_and_few_have_their_interval(report, tmp_path):
-    row = report["contrasts"][0] | {"correlation": 0.5, "correlation_low": 0.1, "correlation_high": 0.8}
+    row = changed(report.contrasts[0], correlation=0.5, correlation_low=0.1, correlation_high=0.8)
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1))
 
-    def shown(rows: list[dict[str, Any]]) -> str:
-        checks = validity_checks(analysis, report | {"contrasts": rows})
+    def shown(rows: list[ContrastRow]) -> str:
+        checks = validity_checks(analysis, changed(report, contrasts=rows))
         return next(check.value for check in checks if check.label == "Pairing ρ")
 
     assert shown([row] * 2) == "0.5 [0.1, 0.8]; 0.5 [0.1, 0.8] (95% intervals)"
-    assert shown([row] * 3 + [row | {"correlation_low": -0.1}]) == "clearly not 0 in 3 of 4 contrasts"
-    assert shown([row | {"correlation_low": None}]) == "–"
+    assert shown([row] * 3 + [changed(row, correlation_low=-0.1)]) == "clearly not 0 in 3 of 4 contrasts"
+    assert shown([changed(row, correlation_low=None)]) == "–"
 
 
 def test_an_arm_without_a_pair_does_not_make_tokens_unequal(tmp_path):
@@ -149,12 +152,12 @@ def test_the_table_has_a_row_per_arm_best_first(report):
 
 
 def test_right_answers_by_wrong_steps_stand_beside_accuracy_where_a_task_checks_steps(report):
-    arms = [arm | {"faulty_steps_frac": None} for arm in report["arms"]]
-    unchecked = result_table(report | {"arms": arms})
+    arms = [changed(arm, faulty_steps_frac=None) for arm in report.arms]
+    unchecked = result_table(changed(report, arms=arms))
     assert "right answer, wrong step" not in (*unchecked.columns, *arm_table(arms).columns)
-    assert "right answer, wrong step" in arm_table(report["arms"]).columns
-    one = result_table(report | {"arms": [arms[0], report["arms"][1] | {"faulty_steps_frac": 0.25}]})
-    assert {row[0]: row[2] for row in one.rows} == {arms[0]["arm"]: "–", arms[1]["arm"]: "25%"}
+    assert "right answer, wrong step" in arm_table(report.arms).columns
+    one = result_table(changed(report, arms=[arms[0], changed(report.arms[1], faulty_steps_frac=0.25)]))
+    assert {row[0]: row[2] for row in one.rows} == {arms[0].arm: "–", arms[1].arm: "25%"}
 
 
 def test_one_arm_has_nothing_to_compare(tmp_path):
@@ -169,18 +172,18 @@ def test_equal_scores_share_a_rank_and_an_arm_without_one_comes_last(tmp_path):
     changes = {("base", 0): {"score": 0.5}, ("same", 0): {"score": 0.5}, ("low", 0): {"score": 0.25}}
     changes[("absent", 0)] = {"state": "failed"}
     report = report_document(analyse(write_sweep(tmp_path, arms, seeds=1, changes=changes)))
-    assert {arm["arm"]: arm["rank"] for arm in report["arms"]} == {"base": 1, "same": 1, "low": 3, "absent": None}
+    assert {arm.arm: arm.rank for arm in report.arms} == {"base": 1, "same": 1, "low": 3, "absent": None}
     assert [row[0] for row in result_table(report).rows] == ["base", "same", "low", "absent"]
 
 
 def test_a_p_after_holm_below_alpha_that_the_interval_does_not_bear_out_is_explained(report):
-    contrast = report["contrasts"][0] | {"verdict": "inconclusive", "level": 0.975, "n_contrasts": 2, "p_holm": 0.04}
-    contrast["correlation_low"] = None
+    numbers = {"level": 0.975, "n_contrasts": 2, "p_holm": 0.04, "correlation_low": None}
+    contrast = changed(report.contrasts[0], verdict="inconclusive", **numbers)
     (detail,) = verdict_details(contrast)
     assert detail.startswith("p is below 0.05 after Holm") and "the verdict follows the interval" in detail
-    assert verdict_details(contrast | {"verdict": "equivalent"})[0] == detail
+    assert verdict_details(changed(contrast, verdict="equivalent"))[0] == detail
     for change in ({"p_holm": 0.051}, {"p_holm": None}, {"verdict": "better"}):
-        assert verdict_details(contrast | change) == []
+        assert verdict_details(changed(contrast, **change)) == []
 
 
 @pytest.mark.parametrize(("margin_pp", "verdict"), [(0.1, "inconclusive"), (10.0, "equivalent")])
@@ -191,9 +194,10 @@ def test_such_a_contrast_says_so_in_the_report(tmp_path, margin_pp, verdict):
         (arm, seed): {"score": 0.5 + seed / 100 + gain} for arm, of in gains.items() for seed, gain in enumerate(of)
     }
     sweep = write_sweep(tmp_path, dict.fromkeys(gains, 0.0), seeds=4, changes=changes, margin_pp=margin_pp)
-    strong, weak = report_document(analyse(sweep))["contrasts"]
-    assert (strong["verdict"], weak["verdict"]) == ("better", verdict)
-    assert 0.025 < weak["p_holm"] < 0.05 and weak["low_pp"] < 0
+    rows: list[Any] = report_document(analyse(sweep)).contrasts
+    strong, weak = rows
+    assert (strong.verdict, weak.verdict) == ("better", verdict)
+    assert 0.025 < weak.p_holm < 0.05 and weak.low_pp < 0
     assert not any("Holm" in detail for detail in verdict_details(strong))
     assert any(detail.startswith("p is below 0.05 after Holm") for detail in verdict_details(weak))
 
@@ -235,8 +239,11 @@ def test_tokens_are_of_every_pair(tmp_path):
 def test_both_ends_of_a_range_of_fractions_have_one_decimal(tmp_path, fractions, written):
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=1))
     report = report_document(analysis)
-    for arm, fraction in zip(report["arms"], fractions, strict=True):
-        arm |= {"truncated_frac": fraction, "grader_disagreement_frac": fraction}
+    arms = [
+        changed(arm, truncated_frac=fraction, grader_disagreement_frac=fraction)
+        for arm, fraction in zip(report.arms, fractions, strict=True)
+    ]
+    report = changed(report, arms=arms)
     checks = {check.label: check.value for check in validity_checks(analysis, report)}
     for label in ("Truncated", "Graders disagree"):
         assert checks.get(label) == (None if written is None else f"{written} of final samples")
@@ -245,9 +252,9 @@ def test_both_ends_of_a_range_of_fractions_have_one_decimal(tmp_path, fractions,
 def test_pairs_that_move_apart_and_what_exceeds_its_limit_are_amber(report, tmp_path):
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 3.0}, seeds=1))
     apart = {"correlation": -0.7, "correlation_low": -0.9, "correlation_high": -0.2, "variance_ratio": 1.69}
-    rows = [row | apart for row in report["contrasts"]]
-    arms = [row | {"truncated_frac": 0.06, "grader_disagreement_frac": 0.02} for row in report["arms"]]
-    checks = {check.label: check for check in validity_checks(analysis, report | {"contrasts": rows, "arms": arms})}
+    rows = [changed(row, **apart) for row in report.contrasts]
+    arms = [changed(row, truncated_frac=0.06, grader_disagreement_frac=0.02) for row in report.arms]
+    checks = {check.label: check for check in validity_checks(analysis, changed(report, contrasts=rows, arms=arms))}
     assert not checks["Pairing ρ"].ok and checks["Pairing ρ"].value.endswith("wider than unpaired, up 1.3 ×")
     assert not checks["Truncated"].ok and checks["Truncated"].limit == "at most 5%"
     assert checks["Graders disagree"].ok and checks["Gate"].value.startswith("ok: arms differ in")

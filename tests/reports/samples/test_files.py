@@ -68,28 +68,23 @@ def test_every_recorded_sample_is_there_with_its_verdicts_and_rewards(tmp_path):
     final = [row for row in rows if row["when"] == "final"]
     assert len(final) == 3 * 2 * 2 * 2
     assert len(rows) - len(final) == 3 * 2 * STEPS * 8
-    assert final[0]["graders"] == [["math", False], ["string", False]]
+    assert final[0]["graders"] == [["math", "mismatch"], ["string", "mismatch"]]
     (training,) = [row for row in rows if (row["arm"], row["seed"], row["when"]) == ("up", 1, "training 3")][:1]
     assert training["reward"] in (0, 1)
     assert sum(training["tokens"]["chars"]) == len(training["text"])
     assert "All 1,944 samples that were recorded." in (tmp_path / "page" / "samples.html").read_text()
 
 
-def test_each_grader_says_why_and_older_records_why_the_deciding_one_does(tmp_path):
+def test_each_grader_says_why(tmp_path):
     (cell,) = write_sweep(tmp_path / "records", {"base": 0.0}, seeds=1).cells
-    rows = pyarrow.parquet.read_table(cell.evals).to_pylist()[:2]
+    rows = pyarrow.parquet.read_table(cell.evals).to_pylist()[:1]
     reasons = '{"string": "mismatch", "math": "match", "own": "</b>"}'
-    new, old = ({"reasons": one, "reason": "mismatch"} for one in (reasons, None))
-    pyarrow.parquet.write_table(pa.Table.from_pylist([rows[0] | new, rows[1] | old]), cell.evals)
-    first, second = (
-        json.loads(one.body) for one in read_samples(cell, EVERYTHING, 9, 0).samples if one.when == "final"
-    )
-    assert (first["graders"], first.get("reason")) == ([[*pair] for pair in json.loads(reasons).items()], None)
-    assert (second["graders"], second["reason"]) == ([["math", True], ["string", False]], "mismatch")
+    pyarrow.parquet.write_table(pa.Table.from_pylist([rows[0] | {"reasons": reasons}]), cell.evals)
+    (first,) = (json.loads(one.body) for one in read_samples(cell, EVERYTHING, 9, 0).samples if one.when == "final")
+    assert first["graders"] == [[*pair] for pair in json.loads(reasons).items()]
     page = write_evaluation_samples("t", 0, {"base": cell.path}, tmp_path / "page")
     static = page.read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert "string (decides) ✗ not the reference · math ✓ · own ✗ &lt;/b&gt;</p>" in static
-    assert "math ✓ · string ✗ · decided: not the reference</p>" in static
     pyarrow.parquet.write_table(pa.Table.from_pylist([rows[0] | {"reasons": "no JSON"}]), cell.evals)
     with pytest.raises(DamagedRecordError, match="a sample's reasons are 'no JSON', no JSON object"):
         read_samples(cell, EVERYTHING, 9, 0)
@@ -275,15 +270,14 @@ def test_what_lm_eval_graded_has_a_page_with_its_verdict_by_filter(tmp_path):
         *(lm_eval_row(1, name, 0.0, "[invalid]", ATTACK, "2") for name in ("strict", "flexible")),
         lm_eval_row(2, "strict", 0.25, "as it is", "as it is"),
     ]
-    old = lm_eval_row(0, "none", 1.0, "7", "7")
-    del old["reference"]  # earlier versions kept none
+    other = lm_eval_row(0, "none", 1.0, "7", "7")
     for name, folder in folders.items():
         folder.mkdir()
         write_json(folder / "spec.json", {"seed": 0})
         (folder / "lease.json").touch()
         changed = [row | {"metrics": {"exact_match": 1.0}} if row["doc_id"] == 1 else row for row in rows]
         write_json(folder / "sums.json", {"name": "sums", "rows": changed if name == "after" else rows})
-        write_json(folder / "older.json", {"name": "older", "rows": [old]})
+        write_json(folder / "other.json", {"name": "other", "rows": [other]})
     page = write_lm_eval_samples(7, folders, folders["after"])
     shown = listed(written(page.parent))
     assert [(row["arm"], row["problem"], row["flags"]) for row in shown] == [
@@ -297,7 +291,6 @@ def test_what_lm_eval_graded_has_a_page_with_its_verdict_by_filter(tmp_path):
     ]
     assert disagreeing["prompt"] == {"prompt": {"text": "0+1="}, "answer": {"text": "1"}}
     assert shown[-1]["graders"] == [["exact_match of strict", 0.25]]
-    assert {row["prompt"]["answer"]["text"] for row in shown if row["text"] == "7"} == {"not recorded"}
     static = page.read_text().replace("\N{NO-BREAK SPACE}", " ")
     assert (
         "exact_match of strict (decides) ✗ not the reference, extracted: 1 · exact_match of flexible ✓, extracted: 1"

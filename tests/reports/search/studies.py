@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.records.schema import SCHEMA
 from harness.records.study import StudyRecord, read_study
 
 ACCURACY = {"metric": "eval.final.arithmetic.pass@1", "direction": "maximize"}
@@ -57,7 +58,7 @@ def study_document(
     shares = np.random.default_rng(5).dirichlet(np.ones(len(ranges))).tolist()
     enough = len(complete) >= 8
     return {
-        "schema": 1,
+        "schema": SCHEMA,
         "sweep": "tune_grpo",
         "question": "Which settings of GRPO are worth comparing?",
         "profile": "tiny",

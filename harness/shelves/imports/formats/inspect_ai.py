@@ -11,7 +11,8 @@ from typing import Any
 
 from harness.errors import RefusedError
 from harness.records.scores import content_of
-from harness.shelves.imports.base import Format, Run, Sample, Score, beginning, finite, flat
+from harness.settings import dotted
+from harness.shelves.imports.base import Format, Run, Sample, Score, beginning, finite
 from harness.shelves.imports.names import metric_name
 
 _ZSTANDARD = 93
@@ -68,8 +69,8 @@ def _run(source: str) -> Run:
         ]
     conditions = {name: (header.get("plan") or {}).get("config", {}).get(name) for name in _GENERATION}
     steps = [step.get("solver") for step in (header.get("plan") or {}).get("steps", [])]
-    run.config = flat({"solvers": steps, "scorer": scorer, "dataset": evaluation["dataset"].get("name")}, "eval.")
-    run.config |= flat(conditions | {"task_args": evaluation.get("task_args")}, "eval.")
+    run.config = dotted({"solvers": steps, "scorer": scorer, "dataset": evaluation["dataset"].get("name")}, "eval.")
+    run.config |= dotted(conditions | {"task_args": evaluation.get("task_args")}, "eval.")
     return run
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from harness.errors import RefusedError
 from harness.records.scores import content_of
-from harness.shelves.imports.base import Format, Run, Sample, Score, finite, flat
+from harness.settings import dotted
+from harness.shelves.imports.base import Format, Run, Sample, Score, finite
 from harness.shelves.imports.names import metric_name
 
 _FILE = re.compile(r"(?:samples_(?P<task>.+)|results)_(?P<time>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl?")
@@ -62,7 +63,7 @@ def _add_results(run: Run, path: Path) -> None:
         raise RefusedError(f"{path}: has no `results`: it is no results file of lm-eval.")
     run.name = str(document.get("model_name") or run.name)
     for task, settings in (document.get("configs") or {}).items():
-        run.config |= flat({name: settings.get(name) for name in _CONDITIONS}, f"eval.{task}.")
+        run.config |= dotted({name: settings.get(name) for name in _CONDITIONS}, f"eval.{task}.")
     for task, scores in document["results"].items():
         filters = {name.partition(",")[2] for name in scores if "," in name}
         for name, value in finite(scores.items()).items():
@@ -70,7 +71,7 @@ def _add_results(run: Run, path: Path) -> None:
             if comma and not metric.endswith("_stderr"):
                 metric = f"{metric}/{of_filter}" if _is_vote(run, task, of_filter) else metric
                 run.scores.append(Score(_task(task, of_filter, filters), metric_name(metric), value))
-    run.config |= flat({name: (document.get("config") or {}).get(name) for name in _OF_RUN}, "eval.")
+    run.config |= dotted({name: (document.get("config") or {}).get(name) for name in _OF_RUN}, "eval.")
     run.config |= {f"eval.{task}.version": version for task, version in (document.get("versions") or {}).items()}
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import RefusedError, shown
-from harness.shelves.imports.base import Format, Run, beginning, flat
+from harness.settings import dotted
+from harness.shelves.imports.base import Format, Run, beginning
 from harness.shelves.imports.names import log, score_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -53,7 +54,7 @@ def _run(source: str) -> Run:
             # Beside the row of the same step, which rounds: what is exact replaces it.
             run.scores = [one for one in run.scores if one.step != step]
             log(run, step, scores)
-    run.config = flat(_settings(lines))
+    run.config = dotted(_settings(lines))
     return run
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from harness.engines.base import Completions, SamplingParams
-from harness.engines.torch import MAX_ROWS, decoding
+from harness.engines.torch import decoding
 from harness.engines.torch import engine as torch_engine
 from harness.engines.torch import passes as model_passes
 from harness.engines.torch.engine import ChunkDecoding, TorchEngine, max_rows
@@ -25,6 +25,7 @@ from harness.engines.torch.passes import (
     StaticCache,
     one_token_attention,
 )
+from harness.engines.torch.sizes import MAX_ROWS
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.shelves.engine_contract import PROBLEMS, keys, repeated, rows_of

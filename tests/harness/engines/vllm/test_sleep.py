@@ -13,9 +13,10 @@ import torch
 
 from harness.config.rollout import RolloutSpec
 from harness.engines.base import make_engine
-from harness.engines.vllm import VLLM, sleeps_between_calls
+from harness.engines.vllm import VLLM
 from harness.engines.vllm import engine as vllm_engine
 from harness.engines.vllm.engine import VllmEngine
+from harness.engines.vllm.limits import sleeps_between_calls
 from harness.models.language_model import LanguageModel, load_model
 from harness.shelves.engine_contract import Trial, rows_of
 

@@ -23,7 +23,7 @@ from harness.run.prompts import training_prompts
 from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import exact_kl
 from harness.training.sequences import Sequences
-from harness.training.update_report import UpdateReport
+from harness.training.update_report import StepReport
 from tests.harness.run.small import ignore_progress, run_cell, small_spec
 from tests.harness.run.stages_here import make_stage
 
@@ -126,9 +126,9 @@ def test_pairs_of_a_prompt_stay_together_and_are_drawn_anew(monkeypatch: pytest.
     drawn_at: list[int] = []
     original = learning_pairs.pair_up
 
-    def run(self: Any, pairs: PairBatch, step: int, drawn: Any = None) -> UpdateReport:
+    def run(self: Any, pairs: PairBatch, step: int, drawn: Any = None) -> StepReport:
         seen.append(pairs)
-        return UpdateReport({})
+        return StepReport({})
 
     def pair_up(rollout: Any, pairs: Any, seed: int, step: int) -> Any:
         drawn_at.append(step)

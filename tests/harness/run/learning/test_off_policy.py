@@ -18,12 +18,14 @@ from harness.records import CellRecord
 from harness.records.files import DamagedRecordError
 from harness.run import cell as cell_module
 from harness.run.learning import make_learner
-from harness.run.learning.base import Examples, StepOutcome
+from harness.run.learning.base import Examples
 from harness.run.learning.rewards import PolicyGradientLearner, Rollouts
+from harness.run.learning.slices import Begun, InSlices
 from harness.run.prompts import training_prompts
 from harness.training.batch import Batch
 from harness.training.checkpoint import checkpoint_folders, load_latest
 from harness.training.sequences import score_completions
+from harness.training.update_report import StepReport
 from tests.harness.run.small import run_cell, small_spec
 
 QUICK: dict[str, Any] = {
@@ -47,7 +49,7 @@ class Watched:
         engine = make_engine(spec.rollout, self.start)
         learner = make_learner(spec, self.start, Examples(pool), engine, folder / "checkpoints")
         assert isinstance(learner, PolicyGradientLearner)
-        self.learner, self.batches, self.outcomes = learner, list[Batch](), list[StepOutcome]()
+        self.learner, self.batches, self.outcomes = learner, list[Batch](), list[StepReport]()
         self.weights: list[dict[str, Tensor]] = []
         learn = learner._learn
 
@@ -114,13 +116,19 @@ def test_every_token_of_a_slice_keeps_the_log_prob_of_the_weights_that_drew_it(
     assert seen >= 2, "completions that several weights have written"
 
 
+def under_way(watched: Watched) -> list[Begun]:
+    writer = watched.learner._rollouts.writer
+    assert isinstance(writer, InSlices)
+    return writer.under_way
+
+
 def unsliced(watched: Watched, spec: RunSpec) -> Batch:
     """What the first step draws without slices."""
     whole = spec.model_copy(update={"rollout": small_spec(QUICK).rollout})
     start = load_model("builtin:tiny")
     rollouts = Rollouts(whole, start, make_engine(whole.rollout, start))
     order = watched.learner._order
-    return rollouts.draw(order.draw(1, whole.rollout.prompts_per_step, 0.0), 1, 32)
+    return rollouts.writer.draw(order.draw(1, whole.rollout.prompts_per_step, 0.0), 1, 32)
 
 
 @pytest.mark.slow
@@ -130,9 +138,7 @@ def test_the_first_slice_is_how_a_whole_completion_begins(tmp_path: Path) -> Non
     whole = unsliced(watched, spec)
     completions = zip(whole.sequences.completions.tolist(), whole.sequences.lengths.tolist(), strict=True)
     beginnings = {tuple(row[: min(8, length)]) for row, length in completions}
-    sliced = watched.learner._sliced
-    assert sliced is not None
-    members = [one for group in sliced.under_way if group.step == 1 for one in group.members]
+    members = [one for one in under_way(watched) if one.step == 1]
     drawn = [row[:8].tolist() for row in watched.batches[0].sequences.completions]
     lengths = watched.batches[0].sequences.lengths.tolist()
     begun = {tuple(row[: min(8, n)]) for row, n in zip(drawn, lengths, strict=True)}
@@ -143,14 +149,14 @@ def test_the_first_slice_is_how_a_whole_completion_begins(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_slices_lose_nothing_and_count_what_they_draw(tmp_path: Path) -> None:
     watched = Watched(small_spec(SLICED), tmp_path).do(3)
-    sliced = watched.learner._sliced
-    assert sliced is not None and sliced.under_way
+    prompts = len({one.group for one in under_way(watched)})
+    assert prompts
     learned = sum(len(set(batch.groups.tolist())) for batch in watched.batches)
-    assert learned + len(sliced.under_way) == 3 * 4
-    waiting = sum(len(one.tokens) for group in sliced.under_way for one in group.members)
+    assert learned + prompts == 3 * 4
+    waiting = sum(len(one.tokens) for one in under_way(watched))
     trained = sum(int(batch.sequences.lengths.sum()) for batch in watched.batches)
     assert sum(outcome.generated_tokens for outcome in watched.outcomes) == trained + waiting
-    assert watched.outcomes[-1].metrics["staleness/prompts_under_way"] == len(sliced.under_way)
+    assert watched.outcomes[-1].metrics["staleness/prompts_under_way"] == prompts
     for batch in watched.batches:
         assert (batch.sequences.lengths <= 32).all()
         at_limit = batch.sequences.lengths == 32

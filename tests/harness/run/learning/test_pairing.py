@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from harness.config.rollout import PolicyPairs
-from harness.run.learning.pairs import Paired, pair_up
+from harness.run.learning.pairs import pair_up
 from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 
@@ -36,14 +38,14 @@ def rollout(rewards: list[list[float]], completions: list[list[int]] | None = No
     )
 
 
-def rows(paired: Paired) -> list[tuple[int, int]]:
-    return list(zip(paired.chosen.tolist(), paired.rejected.tolist(), strict=True))
+def rows(paired: tuple[Tensor, dict[str, Any]]) -> list[tuple[int, int]]:
+    return [(chosen, rejected) for chosen, rejected in paired[0].tolist()]
 
 
 def test_the_best_of_a_group_meets_its_worst() -> None:
     paired = pair_up(rollout([[0.1, 0.9, 0.5], [1, 1, 1], [0, 1, 0]]), BEST_WORST, seed=0, step=1)
     assert rows(paired) == [(1, 0), (7, 6)]
-    assert paired.metrics == {
+    assert paired[1] == {
         "pairs/count": 2,
         "pairs/groups_without_pair": 1,
         "pairs/equal_sides": 0,
@@ -69,9 +71,9 @@ def test_a_prompt_has_no_more_pairs_than_allowed() -> None:
     batch = rollout([[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
     capped = PolicyPairs(pairing="all", max_per_prompt=4)
     paired = pair_up(batch, capped, seed=0, step=1)
-    groups = batch.groups[paired.chosen].tolist()
+    groups = batch.groups[paired[0][:, 0]].tolist()
     assert (groups.count(0), groups.count(1)) == (4, 4)
-    assert paired.over_cap == 5 + 1
+    assert paired[1]["pairs/over_cap"] == 5 + 1
     everything = set(rows(pair_up(batch, PolicyPairs(pairing="all", max_per_prompt=99), seed=0, step=1)))
     assert set(rows(paired)) < everything
     assert rows(paired) == rows(pair_up(batch, capped, seed=0, step=1))
@@ -81,7 +83,7 @@ def test_a_prompt_has_no_more_pairs_than_allowed() -> None:
 
 def test_what_could_not_be_scored_takes_no_part() -> None:
     assert rows(pair_up(rollout([[math.nan, 1, 0, math.nan]]), BEST_WORST, seed=0, step=1)) == [(1, 2)]
-    assert pair_up(rollout([[math.nan, 1]]), BEST_WORST, seed=0, step=1).groups_without_pair == 1
+    assert pair_up(rollout([[math.nan, 1]]), BEST_WORST, seed=0, step=1)[1]["pairs/groups_without_pair"] == 1
 
 
 @pytest.mark.parametrize("pairing", ["best_worst", "all"])
@@ -89,8 +91,8 @@ def test_equal_completions_are_no_pair(pairing: str) -> None:
     pairs = PolicyPairs.model_validate({"pairing": pairing})
     paired = pair_up(rollout([[1, 0]], [[3, 4], [3, 4]]), pairs, seed=0, step=1)
     assert rows(paired) == []
-    assert (paired.equal_sides, paired.groups_without_pair) == (1, 0)
-    assert paired.chosen.dtype == torch.int64
+    assert (paired[1]["pairs/equal_sides"], paired[1]["pairs/groups_without_pair"]) == (1, 0)
+    assert paired[0].shape == (0, 2) and paired[0].dtype == torch.int64
     # One that begins like the other is another.
     assert len(rows(pair_up(rollout([[1, 0]], [[3, 4], [3]]), pairs, seed=0, step=1))) == 1
 
@@ -101,14 +103,15 @@ def test_equal_completions_are_no_pair(pairing: str) -> None:
 )
 def test_chosen_earned_more_than_rejected_of_the_same_prompt(rewards: list[list[float]], pairing: str) -> None:
     batch = rollout(rewards)
-    paired = pair_up(
+    pairs, metrics = pair_up(
         batch,
         PolicyPairs.model_validate({"pairing": pairing, **({"max_per_prompt": 3} if pairing == "all" else {})}),
         0,
         1,
     )
-    assert (batch.rewards[paired.chosen] > batch.rewards[paired.rejected]).all()
-    assert (batch.groups[paired.chosen] == batch.groups[paired.rejected]).all()
+    chosen, rejected = pairs.T
+    assert (batch.rewards[chosen] > batch.rewards[rejected]).all()
+    assert (batch.groups[chosen] == batch.groups[rejected]).all()
     known = [{reward for reward in group if reward == reward} for group in rewards]
-    assert paired.groups_without_pair == sum(len(values) < 2 for values in known)
-    assert len(set(batch.groups[paired.chosen].tolist())) == sum(len(values) > 1 for values in known)
+    assert metrics["pairs/groups_without_pair"] == sum(len(values) < 2 for values in known)
+    assert len(set(batch.groups[chosen].tolist())) == sum(len(values) > 1 for values in known)

@@ -13,7 +13,8 @@ from scipy import stats
 
 from harness.records import read_sweep
 from reports.measure import analyse
-from reports.page.document import Report, verdict_document
+from reports.page.document import verdict_document
+from reports.report import Report
 from tests.harness.cli.conftest import Bench, bench
 from tests.harness.shelves.imports.test_formats import MADE
 
@@ -46,12 +47,12 @@ def test_seeds_of_a_table_give_the_verdict_of_a_paired_t_test(bench: Bench, tmp_
     assert result.code == 0, result.err
     assert result.document["unit"] == "seed" and result.document["gate"] == {"ok": None, "differs": []}
     document = document_of("mine")
-    (row,), cells = document["contrasts"], document["cells"]
-    scores = {arm: [cell["score_pp"] for cell in cells if cell["arm"] == arm] for arm in ("base", "tuned")}
-    assert (row["verdict"], row["n_pairs"]) == ("better", 6)
-    assert row["p"] == pytest.approx(stats.ttest_rel(scores["tuned"], scores["base"]).pvalue)
-    assert row["token_ratio"] is None and row["tokens_known"] is False
-    assert {cell["generated_tokens"] for cell in cells} == {None}
+    (row,), cells = document.contrasts, document.cells
+    scores = {arm: [cell.score_pp for cell in cells if cell.arm == arm] for arm in ("base", "tuned")}
+    assert (row.verdict, row.n_pairs) == ("better", 6)
+    assert row.p == pytest.approx(stats.ttest_rel(scores["tuned"], scores["base"]).pvalue)
+    assert row.token_ratio is None and row.tokens_known is False
+    assert {cell.generated_tokens for cell in cells} == {None}
     shown = bench("verdict", "mine")
     assert "tokens not compared: their number is unknown" in shown.out
 
@@ -90,7 +91,7 @@ def test_logs_of_training_give_curves_and_the_entropy_law(bench: Bench, tmp_path
 def test_models_without_seeds_are_compared_over_problems(bench: Bench) -> None:
     logs = f"{MADE}/inspect_ai/{{arm}}/..."
     assert bench("import", "logs", logs, "--json").document["unit"] == "problem"
-    (imported,) = document_of("logs")["contrasts"]
+    (imported,) = document_of("logs").as_json()["contrasts"]
     compared = bench("compare", MADE / "inspect_ai/tuned", MADE / "inspect_ai/base", "--json").document
     assert imported["unit"] == compared["unit"] == "problem"
     for key in ("difference_pp", "low_pp", "high_pp", "p", "n_pairs", "verdict"):
@@ -152,13 +153,13 @@ def test_a_setting_that_differs_between_seeds_of_an_arm_is_refused(bench: Bench,
 def test_importing_again_replaces_the_records_and_counts_as_a_look(bench: Bench, tmp_path: Path) -> None:
     path = write_table(tmp_path / "results.csv", {"base": 0.3, "tuned": 0.7}, seeds=4)
     bench("import", "mine", path)
-    first = document_of("mine")["contrasts"][0]
+    first = document_of("mine").contrasts[0]
     bench("verdict", "mine")
     write_table(path, {"base": 0.3, "tuned": 0.7}, seeds=6)
     assert bench("import", "mine", path).code == 0
     assert len([*(tmp_path / "runs/mine/cells").iterdir()]) == 12
-    second = document_of("mine")["contrasts"][0]
-    assert first["look"] is None and second["look"]["seeds"] == [4, 6]
+    second = document_of("mine").contrasts[0]
+    assert first.look is None and second.look is not None and second.look.seeds == [4, 6]
 
 
 def test_records_of_runs_and_imports_do_not_replace_each_other(bench: Bench, tmp_path: Path) -> None:

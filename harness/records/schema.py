@@ -1,0 +1,32 @@
+"""The version of records: of a sweep, its cells and registration, a search, and what is kept of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.errors import RefusedError
+
+SCHEMA = 4
+"""Raised when the meaning of a record changes, so that no version misreads another's."""
+
+
+class OtherVersionError(RefusedError):
+    """A record that another version of bench made."""
+
+
+def require_schema(path: Path, document: Mapping[str, Any]) -> None:
+    """Raise OtherVersionError unless this document, read from `path`, is of this version."""
+    schema = document.get("schema")
+    if schema == SCHEMA:
+        return
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise OtherVersionError(
+            f"{path}: was made by a newer version of bench (records of schema {schema}, this one reads {SCHEMA}). Use "
+            "that version."
+        )
+    raise OtherVersionError(
+        f"{path}: was made by a development version of bench before 0.2. Move its folder away and run the sweep "
+        "again, or read it with that version."
+    )

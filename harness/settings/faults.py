@@ -1,0 +1,139 @@
+"""What is wrong with settings, as data and in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from harness.errors import RefusedError, few, nearest, shown
+from harness.settings.fields import Settings, groups_in
+from harness.settings.space import knobs_of, unions_of
+
+Code = Literal["missing", "unknown", "value", "clash"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong with a document of settings.
+
+    code: missing: a knob without a default is not set; unknown: there is no such knob; value: a knob cannot have this
+    value; clash: what is below `path` does not go together. path: dotted; "" for the document. line: a sentence.
+    """
+
+    code: Code
+    path: str
+    line: str
+
+    @property
+    def about(self) -> str:
+        """What it names."""
+        return self.path or self.line
+
+
+class FaultyError(RefusedError, ValueError):
+    """Settings that are refused, with every fault as data; the message has a line for each."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        """faults: in the order in which they are told."""
+        super().__init__("\n".join(dict.fromkeys(fault.line for fault in faults)))
+        self.faults = list(faults)
+
+
+def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", listed_by: str = "") -> Iterator[Fault]:
+    """Put pydantic's errors into the project's words.
+
+    prefix: what stands before the names of the model's knobs, e.g. `objective.`. listed_by: the command that lists
+    these; without one an unknown key is answered with those that are known at its place.
+    """
+    details = error.errors(include_url=False)
+    # A list whose items are faulty counts as too short as well.
+    faulty_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
+    for detail in details:
+        if detail["loc"] in faulty_within:
+            continue
+        name, keys = _located(model, detail["loc"])
+        path = f"{prefix}{name}" if name else prefix.rstrip(".")
+        given = f"{path or 'the document'} is {shown(detail['input'])}"
+        message = detail["msg"].removeprefix("Value error, ")
+        match detail["type"]:
+            case "missing":
+                yield Fault("missing", path, f"{path} has no default: set it.")
+            case "union_tag_not_found":
+                selector = unions_of(model)[name].selector
+                yield Fault("missing", path, f"{path}.{selector} has no default here: set it.")
+            case "union_tag_invalid":
+                union, tag = unions_of(model)[name], shown(detail["ctx"]["tag"])
+                members = ", ".join(map(repr, union.members))
+                yield Fault("value", path, f"{path}.{union.selector} is {tag}: choose among {members}.")
+            case "extra_forbidden":
+                near = nearest(path, [f"{prefix}{knob}" for knob in knobs_of(model)] if listed_by else keys)
+                rest = f"`{listed_by}` lists all." if listed_by else f"The keys here are {', '.join(keys)}."
+                yield Fault("unknown", path, f"{path} is not a key here{near} {rest}")
+            case "value_error":
+                where = f"{path}: " if path else ""
+                for line in _unindented(message).splitlines():
+                    yield Fault("clash", path, f"{where}{line}{'' if line.endswith(('?', '.')) else '.'}")
+            case "dict_type" | "model_type":
+                yield Fault("value", path, f"{given}: input should be a mapping, e.g. {{}}.")
+            case "tuple_type" | "list_type":
+                yield Fault("value", path, f"{given}: input should be a list, e.g. [a, b].")
+            case "less_than_equal":
+                most = detail["ctx"]["le"]
+                written = f"{most:,}" if isinstance(most, int) else f"{most:g}"
+                yield Fault("value", path, f"{given}: input should be less than or equal to {written}.")
+            case _:
+                hint = "; write null for none" if detail["input"] == "none" else ""
+                yield Fault("value", path, f"{given}: {message[0].lower()}{message[1:]}{hint}.")
+
+
+def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str, list[str]]:
+    """Find the dotted name at a location of pydantic's, which also names the member of a union that was chosen, and the
+    keys of the group that it lies in."""
+    names: list[str] = []
+    keys: list[str] = []
+    unions, members = unions_of(model), None
+    holds: Any = model
+    for part in location:
+        if members is not None:
+            holds, members = members[str(part)], None
+            continue
+        if part == "[key]":
+            continue
+        names.append(str(part))
+        if groups := groups_in(holds):
+            by_name = {info.alias or name: info for name, info in groups[0].model_fields.items()}
+            keys = list(by_name)
+            holds = by_name[str(part)].annotation if part in by_name else None
+            union = unions.get(".".join(names))
+            if union and union.selector and not union.is_kind:
+                members = union.members
+        else:
+            holds = _entry_of(holds)
+    return ".".join(names), keys
+
+
+def _entry_of(annotation: Any) -> Any:
+    """What the entries of a mapping or a list are; None for anything else."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (dict, tuple, list):
+        return arguments[1] if origin is dict else arguments[0]
+    return next((entry for argument in arguments if (entry := _entry_of(argument)) is not None), None)
+
+
+def misnamed(name: str, model: type[Settings], prefix: str = "") -> str | None:
+    """Say what is wrong with a name that is no knob but a group of them; None for any other name."""
+    full = f"{prefix}{name}"
+    if (union := unions_of(model).get(name)) and union.selector:
+        return f"{full} is a section: set {full}.{union.selector} to one of {', '.join(union.members)}."
+    if within := [f"{prefix}{knob}" for knob in knobs_of(model) if knob.startswith(f"{name}.")]:
+        return f"{full} is a section: set one of {few(within)}."
+    return None
+
+
+def _unindented(message: str) -> str:
+    """With the indented lines of a list, as of the faults of a template's file, on the line that leads to them."""
+    return re.sub(r"\.?\n +", "; ", re.sub(r":\n +", ": ", message))

@@ -1,0 +1,321 @@
+"""The base class of all settings, the markers of their fields, and the walk over a group at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
+
+from harness import plugins
+
+
+class Settings(BaseModel):
+    """A group of settings. Frozen and strict: an unknown key is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def excludes(cls) -> tuple[str, ...]:
+        """Fields of the enclosing group that do not exist beside this group."""
+        return ()
+
+    def absent_fields(self) -> list[str]:
+        """Fields that nothing reads at this point, besides those that markers name; they are no knobs then."""
+        return []
+
+    def contradictions(self) -> Iterator[str]:
+        """What is wrong with fields that are valid each by itself: the fields with their values, rule and remedy."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> Self:
+        if problems := [*_without_effect(self), *self.contradictions()]:
+            raise ValueError("\n".join(problems))
+        return self
+
+
+@dataclass(frozen=True)
+class OnlyWith:
+    """Marks a field that exists only where another one, the selector, has one of these values.
+
+    selector: a field of the same group, or dotted from there. values: () for any that is given. unless: values at which
+    the field does not exist. refused: whether setting it where it does not exist is an error.
+    """
+
+    selector: str
+    values: tuple[object, ...] = ()
+    unless: tuple[object, ...] = ()
+    refused: bool = True
+
+    def holds_at(self, value: object) -> bool:
+        """Return whether the field exists where the selector has this value; None if nothing is given."""
+        return (value in self.values if self.values else value is not None) and value not in self.unless
+
+
+@dataclass(frozen=True)
+class IfChosen:
+    """Marks a field that is no knob while it holds nothing: null, or a group of `type: none`.
+
+    explained_by: the knob, named from the top, of which it is a consequence that something is chosen here.
+    """
+
+    explained_by: str | None = None
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Marks a field that holds one group of settings of a kind, ours or a plug-in's, chosen by its `type`."""
+
+    kind: plugins.Kind[Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = core_schema.no_info_before_validator_function(self._chosen, handler(source))
+        schema["serialization"] = core_schema.simple_ser_schema("any")  # the fields of the chosen group, not the base's
+        return schema
+
+    def _chosen(self, given: object) -> object:
+        """Make of settings by name the group that their `type` names. Raises UnknownNameError."""
+        if not isinstance(given, dict):
+            return given
+        if "type" not in given:
+            raise ValueError(f"a {self.kind.noun} without its type: give `type` beside its knobs")
+        return self.kind.find(str(given["type"])).model_validate(given)
+
+
+@dataclass(frozen=True)
+class MadeOf:
+    """Marks a field whose group depends on the plug-ins in use: it is what `make` returns at the time."""
+
+    make: Callable[[], type[Settings]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = core_schema.no_info_before_validator_function(
+            lambda given: self.make().model_validate(given), handler(source)
+        )
+        schema["serialization"] = core_schema.simple_ser_schema("any")
+        return schema
+
+
+@dataclass(frozen=True)
+class InWords:
+    """Marks a field about which its declaration does not say all, for tables of knobs.
+
+    type: asked when a table is made, since plug-ins may add choices.
+    """
+
+    type: Callable[[], str] | None = None
+    default: str | None = None
+
+
+LARGEST_NUMBER = 1e30
+"""The largest size of a knob's value; its inverse is the smallest. Beyond them a 32-bit number multiplied once is
+infinite or 0."""
+
+KnobValue = str | float | int | None
+Marker = TypeVar("Marker")
+Item = TypeVar("Item")
+# YAML has lists only; strict mode would refuse them for tuples.
+Listed = Annotated[tuple[Item, ...], Field(strict=False)]
+
+
+class Groups(NamedTuple):
+    """A field that holds one of several groups. selector: the field of theirs that says which; None where their other
+    fields tell them apart. members: the groups by the selector's values. is_kind: whether plug-ins can add to them."""
+
+    selector: str | None
+    members: Mapping[str, type[Settings]]
+    is_kind: bool = False
+
+
+@dataclass(frozen=True)
+class SettingsField:
+    """A field of a group: a knob, another group, or a union of groups."""
+
+    name: str
+    info: FieldInfo
+
+    def mark(self, kind: type[Marker]) -> Marker | None:
+        """Return its marker of a class."""
+        return next((mark for mark in self.info.metadata if isinstance(mark, kind)), None)
+
+    @cached_property
+    def only_with(self) -> OnlyWith | None:
+        """Where it exists, by its own marker."""
+        return self.mark(OnlyWith)
+
+    @cached_property
+    def if_chosen(self) -> IfChosen | None:
+        """That it is no knob while it holds nothing."""
+        return self.mark(IfChosen)
+
+    @property
+    def group(self) -> type[Settings] | None:
+        """The group that it always holds."""
+        if made := self.mark(MadeOf):
+            return made.make()
+        groups = groups_in(self.info.annotation)
+        return groups[0] if len(groups) == 1 and self.mark(OneOf) is None else None
+
+    @property
+    def union(self) -> Groups | None:
+        """The groups of which it holds one."""
+        if one_of := self.mark(OneOf):
+            return Groups("type", one_of.kind.all(), is_kind=True)
+        groups = groups_in(self.info.annotation)
+        if len(groups) < 2:
+            return None
+        if not isinstance(selector := self.info.discriminator, str):
+            return Groups(None, {group.__name__: group for group in groups})
+        return Groups(selector, {str(group.model_fields[selector].default): group for group in groups})
+
+
+@cache
+def fields_of(group: type[Settings]) -> tuple[SettingsField, ...]:
+    """Return a group's fields: its own, a selector first, before those that it shares with others."""
+    own = [name for name in group.__annotations__ if name in group.model_fields]
+    names = dict.fromkeys([*own, *group.model_fields])
+    return tuple(SettingsField(name, group.model_fields[name]) for name in names)
+
+
+def groups_in(annotation: Any) -> list[type[Settings]]:
+    """The groups that a field may hold: one, or the members of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return [annotation]
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return [group for argument in get_args(annotation) for group in groups_in(argument)]
+    return []
+
+
+def without(name: str, union: Groups) -> tuple[str, ...]:
+    """The members of a union beside which a field of the enclosing group exists."""
+    return tuple(kind for kind, member in union.members.items() if name not in member.excludes())
+
+
+class Setting(NamedTuple):
+    """A knob of a group at hand."""
+
+    knob: str
+    value: Any
+    default: Any
+    absent_by: OnlyWith | None
+    """Why the knob does not exist at this point, with the full name of the selector."""
+
+
+def active_knobs(group: Settings) -> dict[str, Any]:
+    """Map the knobs that exist at this point to their values: what is gated, hashed and shown. A tuple is a list."""
+    return {one.knob: one.value for one in settings_of(group) if one.absent_by is None}
+
+
+def defaults(group: Settings) -> dict[str, Any]:
+    """Map every knob of the groups in use, whether or not it exists at this point, to its default."""
+    return {one.knob: one.default for one in settings_of(group)}
+
+
+def _without_effect(group: Settings) -> Iterator[str]:
+    """Say of each field that is set, but does not exist at this point, what it would need."""
+    if not _is_conditional(type(group)):
+        return
+    values = vars(group)
+    excluded = _excluded(group, "")
+    for field in fields_of(type(group)):
+        only_with = excluded.get(field.name) or field.only_with
+        if only_with is None or not only_with.refused or only_with.holds_at(_value_at(values, only_with.selector)):
+            continue
+        chosen, value = _value_at(values, only_with.selector), values[field.name]
+        if isinstance(value, Settings):
+            changed = [one for one in settings_of(value, f"{field.name}.") if one.value != one.default]
+        else:
+            changed = [Setting(field.name, value, field.info.default, None)] if value != field.info.default else []
+        for one in changed:
+            yield (
+                f"{one.knob}={one.value} has no effect while {only_with.selector}={chosen}: leave it out, or set "
+                f"{only_with.selector} to {' or '.join(map(str, only_with.values))}"
+            )
+
+
+@cache
+def _is_conditional(group: type[Settings]) -> bool:
+    """Whether some of its fields may not exist at a point; a union may exclude some."""
+    return bool(_unions_in(group)) or any(field.only_with for field in fields_of(group))
+
+
+def settings_of(group: Settings, prefix: str = "") -> list[Setting]:
+    """Return all knobs of a group at hand, whose groups may be of plug-ins that are not in use any more."""
+    found: list[Setting] = []
+    _collect(group, prefix, None, found)
+    return found
+
+
+def _collect(group: Settings, prefix: str, absent_by: OnlyWith | None, found: list[Setting]) -> None:
+    values = vars(group)
+    excluded, unread = _excluded(group, prefix), group.absent_fields()
+    for field in fields_of(type(group)):
+        value, only_with = values[field.name], field.only_with
+        path = f"{prefix}{field.name}"
+        absent = absent_by or excluded.get(field.name)
+        if absent is None and only_with is not None and not only_with.holds_at(_value_at(values, only_with.selector)):
+            absent = replace(only_with, selector=f"{prefix}{only_with.selector}")
+        if field.name in unread or (field.if_chosen and getattr(value, "type", value) in (None, "none")):
+            absent = absent or OnlyWith("")
+        if isinstance(value, Settings):
+            _collect(value, f"{path}.", absent, found)
+        elif isinstance(value, dict):
+            entries = dotted(value, f"{path}.").items()
+            found += (Setting(knob, entry, None, absent) for knob, entry in entries if entry != {})
+        else:
+            plain = list(value) if isinstance(value, tuple) else value
+            found.append(Setting(path, plain, field.info.default, absent))
+
+
+def _excluded(group: Settings, prefix: str) -> dict[str, OnlyWith]:
+    """The fields that do not exist beside the groups that are chosen, each with where it would."""
+    return {
+        name: OnlyWith(f"{prefix}{field.name}.{union.selector}", without(name, union))
+        for field in _unions_in(type(group))
+        for name in getattr(group, field.name).excludes()
+        if (union := field.union)
+    }
+
+
+@cache
+def _unions_in(group: type[Settings]) -> tuple[SettingsField, ...]:
+    """Its fields that hold one of several groups."""
+    return tuple(field for field in fields_of(group) if field.mark(OneOf) or len(groups_in(field.info.annotation)) > 1)
+
+
+def _value_at(values: Any, path: str) -> Any:
+    """The value at a dotted path; None where there is none."""
+    for name in path.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else getattr(values, name, None)
+    return values
+
+
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings to dotted names. Later spellings of one name win; an empty mapping stays."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= dotted(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def nested(
+    knobs: Mapping[str, Any], split: Callable[[str], Sequence[str] | None] = lambda knob: None
+) -> dict[str, Any]:
+    """Nest dotted names. split: the segments of a name of which one has dots of its own; None for any other."""
+    document: dict[str, Any] = {}
+    for knob, value in knobs.items():
+        *path, last = split(knob) or knob.split(".")
+        section = document
+        for name in path:
+            section = section.setdefault(name, {})
+        section[last] = value
+    return document

@@ -1,0 +1,97 @@
+"""Knobs in words, for tables: what each takes, its default, its range."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from harness.settings.fields import InWords
+from harness.settings.space import Knob
+
+
+@dataclass(frozen=True)
+class KnobFacts:
+    """What one must know to set a knob. Settings are written as in a sweep file."""
+
+    type: str
+    """`int`, `float | null`, `list of str`; all of a fixed choice, as `none | sft`."""
+    default: str
+    """The default, e.g. `the task's` where others decide it; "" where the knob must be set."""
+    range: str
+    """`> 0, <= 1`; that of a list is of its length. "" where every value of the type will do."""
+    description: str
+    """`at_step: ... | converged: ...` for a knob that exists at some values of the `type` beside it only."""
+
+
+def facts_of(knob: Knob) -> KnobFacts:
+    """Put the declarations of a knob into words."""
+
+    def joined(parts: Iterable[str], by: str) -> str:
+        return by.join(dict.fromkeys(parts))
+
+    held_by = knob.above[-1:]  # of a selector: the field whose default chooses one of the groups
+    chosen = held_by and knob.is_selector
+    return KnobFacts(
+        type=joined((one for info in knob.fields for one in _types(info.annotation, info.metadata)), " | "),
+        default=joined(map(_default, held_by if chosen else knob.fields), " or "),
+        range=joined((", ".join(_bounds(info.metadata)) for info in knob.fields), " or "),
+        description=knob.description,
+    )
+
+
+def _default(info: FieldInfo) -> str:
+    in_words = [marker.default for marker in info.metadata if isinstance(marker, InWords) and marker.default]
+    return in_words[-1] if in_words else "" if info.is_required() else written(info.default)
+
+
+def written(value: Any) -> str:
+    """Write a setting as in a sweep file."""
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, BaseModel):  # of a union
+        value = value.model_dump()
+        return written(value.get("type", value.get("where")))
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {written(item)}' for key, item in value.items())}}}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _types(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[str]:
+    """The alternatives of a type."""
+    in_words = [marker.type() for marker in metadata if isinstance(marker, InWords) and marker.type]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if in_words:
+        yield in_words[-1]
+    elif origin is Literal:
+        yield from map(str, arguments)
+    elif origin in (Union, UnionType):
+        for argument in arguments:
+            yield from _types(argument)
+    elif origin is Annotated:
+        yield from _types(arguments[0], arguments[1:])
+    elif origin is tuple:
+        yield f"list of {' | '.join(_types(arguments[0]))}"
+    elif origin is dict:
+        yield " -> ".join(" | ".join(_types(argument)) for argument in arguments)
+    elif annotation is bool:
+        yield "true | false"
+    else:
+        yield "null" if annotation is type(None) else annotation.__name__
+
+
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": ">=", "max_length": "<="}
+
+
+def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
+    for constraint in metadata:
+        for name, sign in _BOUNDS.items():
+            bound = getattr(constraint, name, None)
+            if bound is not None:
+                shown = f"{bound:,}" if isinstance(bound, int) else bound
+                yield f"{sign} {shown}{' items' if name.endswith('length') else ''}"

@@ -1,0 +1,120 @@
+"""Nested tensors, changed one by one or moved between host and device in few copies.
+
+From a GPU a whole state passes through a pinned buffer, so that nothing is copied on the GPU, which may be full.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+V = TypeVar("V")
+
+PACKED_ALIGNMENT_BYTES = 16
+STAGING_BYTES = 2**28
+"""The pinned buffer that a GPU's tensors pass through."""
+
+
+def on_device(value: V, device: torch.device) -> V:
+    """The value, whose tensors are on the host, with them on a device: in one copy of all of them, from pinned memory,
+    which the host does not wait for. On a CPU the value itself.
+
+    value: tensors in dataclasses, dicts, lists and tuples.
+    """
+    if device.type == "cpu":
+        return value
+    tensors: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
+        return tensor
+
+    with_tensors(value, note)
+    sizes = [-(-tensor.nbytes // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES for tensor in tensors]
+    ends = list(itertools.accumulate(sizes, initial=0))
+    packed = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=True)
+    for tensor, part in zip(tensors, _parts(packed, tensors, ends), strict=True):
+        part.copy_(tensor)
+    sent = iter(_parts(packed.to(device, non_blocking=True), tensors, ends))
+    moved: V = with_tensors(value, lambda tensor: next(sent))
+    return moved
+
+
+def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of one dtype and one device, on the host: in one copy, for which it waits."""
+    if not tensors or tensors[0].device.type == "cpu":
+        return list(tensors)
+    flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> list[Tensor]:
+    """Views of packed bytes, each of the shape and dtype of a tensor."""
+    return [
+        packed[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, start in zip(tensors, ends[:-1], strict=True)
+    ]
+
+
+def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The value with each tensor in it changed, in a fixed order."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: with_tensors(one, change) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = (with_tensors(one, change) for one in value)
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{own.name: with_tensors(getattr(value, own.name), change) for own in fields(value)})
+    return value
+
+
+def on_host(state: V) -> V:
+    """The state, whose tensors may be on a GPU, with all of them on the host. The host waits once for as many bytes as
+    the pinned buffer holds.
+
+    state: tensors in dataclasses, dicts, lists and tuples.
+    """
+    staging: Tensor | None = None
+    waiting: list[tuple[Tensor, Tensor]] = []
+    end = 0
+
+    def drain() -> None:
+        nonlocal end
+        if waiting:
+            torch.cuda.synchronize()
+        for target, staged in waiting:
+            target.copy_(staged)
+        waiting.clear()
+        end = 0
+
+    def moved(tensor: Tensor) -> Tensor:
+        nonlocal staging, end
+        if tensor.device.type == "cpu":
+            return tensor
+        if staging is None:
+            staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype)
+        at_once = STAGING_BYTES // tensor.element_size()
+        pieces = (torch.split(flat, at_once) for flat in (host.view(-1), tensor.detach().reshape(-1)))
+        for target, piece in zip(*pieces, strict=True):
+            begin = -(-end // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES
+            if begin + target.nbytes > STAGING_BYTES:
+                drain()
+                begin = 0
+            end = begin + target.nbytes
+            staged = staging[begin:end].view(target.dtype)
+            staged.copy_(piece, non_blocking=True)
+            waiting.append((target, staged))
+        return host
+
+    on_the_host: V = with_tensors(state, moved)
+    drain()
+    return on_the_host
