@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 
 from harness.run.provenance import processor_name
-from reports.laws import (
+from reports.shelves.laws import (
     ComputeLaw,
     LawRefusedError,
     Run,

@@ -24,8 +24,8 @@ ROOMS_OF_HARNESS = (
     *("evaluate", "extras", "runs", "api", "cli", "shelves"),
 )
 ROOMS_OF_REPORTS = (
-    *("statistics", "laws", "formats", "processes", "report", "measure"),
-    *("drawing", "extras", "figures", "page", "samples", "search", "home"),
+    *("statistics", "formats", "processes", "report", "measure"),
+    *("drawing", "thinking_budget", "figures", "page", "samples", "search", "home", "shelves"),
 )
 FLOOR = ("harness.errors", "harness.secrets", "harness.plugins", "harness.settings", "harness.OUR_PACKAGES")
 
@@ -58,7 +58,6 @@ MAY_IMPORT = {
     "harness.cli": PACKAGES,
     "harness.shelves": PACKAGES,
     "reports.statistics": ("reports.statistics",),
-    "reports.laws": ("reports.laws",),
 }
 
 HEAVY = ("torch", "transformers", "mlflow", "matplotlib", "vllm", "ray", "datasets", "math_verify", "optuna")
@@ -129,7 +128,7 @@ def test_imports_run_downwards() -> None:
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import harness.run.prompts",
         ),
         ("reports.page.verdict", "from reports.search.values import Objective"),
-        ("reports.laws", "from harness.records import read_sweep"),
+        ("reports.page.tables", "from reports.shelves.laws.page import law_tables"),
         ("harness.errors", "from tests import synthetic"),
         ("harness.a_new_room.file", "from harness.errors import BenchError"),
         ("harness.cli.run", "from harness.shelves.probe.design import make_design"),

@@ -270,7 +270,7 @@ def _show(results: list[SuiteResult], home: Path, json: bool) -> None:
 
     from harness.cli.eval_tables import print_changes, print_suite
     from harness.evaluate.suite import paired_changes
-    from reports.extras.thinking_budget import write_thinking_budgets
+    from reports.thinking_budget import write_thinking_budgets
 
     *baselines, result = results
     figures = [write_thinking_budgets(one.label, one.evaluations, home / "evals" / one.label) for one in results]

@@ -46,6 +46,7 @@ KINDS = {
     "executors": ("harness.executors.base:EXECUTORS",),
     "trainers": ("harness.config.trainer:TRAINERS",),
     "stages": ("harness.run.stages:STAGES",),
+    "sections": ("reports.page.section:SECTIONS",),
     "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
     **{word: (place,) for verb in added(Verb) for word, place in verb.lists.items()},
 }

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.records.registration import check_registration
-from reports.extras.law_tables import law_rows
-from reports.extras.reflection import read_reflection
 from reports.formats import csv_text
 from reports.measure import Analysis
 from reports.measure.across_tasks import across_tasks, across_tasks_rows
@@ -28,6 +26,7 @@ from reports.measure.problems import over_new_problems, problem_scores
 from reports.measure.tuning import tuning_rows
 from reports.measure.variance import effect_budgets, variance_budgets, variance_of
 from reports.page.headline import with_headline
+from reports.page.section import SECTIONS
 from reports.page.templating import write_text
 from reports.report import (
     CellRow,
@@ -64,17 +63,20 @@ def report_document(analysis: Analysis) -> Report:
     """All sections of report.json."""
     return verdict_document(analysis).model_copy(
         update={
-            "laws": [without_nan(row) for row in law_rows(analysis)] if analysis.trains else [],
+            "laws": [],
             "across_tasks": across_tasks_rows(across_tasks(analysis)),
             "modes": mode_scores(analysis),
             "coverage": coverage_rows(analysis),
             "problem_ranges": ranges_rows(analysis),
             "flips": find_flips(analysis),
-            "reflection": [without_nan(asdict(row)) for row in read_reflection(analysis).arms]
-            if analysis.trains
-            else [],
+            "reflection": [],
+            **(_of_shelves(analysis) if analysis.trains else {}),
         }
     )
+
+
+def _of_shelves(analysis: Analysis) -> dict[str, list[Any]]:
+    return {one.name: [without_nan(row) for row in one.rows(analysis)] for one in SECTIONS.all().values()}
 
 
 def verdict_document(analysis: Analysis) -> Report:

@@ -1,7 +1,6 @@
 """The tables of a report: results, contrasts, tasks, arms, proxy, judge and truth, problems.
 
-Those of what was set, spent and recorded are in `record_tables`, those of laws and reflection words in
-`reports.extras`.
+Those of what was set, spent and recorded are in `record_tables`; shelves add theirs as a `Section`.
 """
 
 from __future__ import annotations
@@ -9,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from reports.extras.law_tables import law_tables
-from reports.extras.reflection import read_reflection, reflection_table
 from reports.figures import Group
 from reports.formats import (
     MISSING,
@@ -32,6 +29,7 @@ from reports.page.coverage import coverage_table
 from reports.page.effects import difference_pp
 from reports.page.next_step import p_note
 from reports.page.record_tables import cost_table, provenance_table, tuning_table
+from reports.page.section import SECTIONS
 from reports.report import (
     AcrossTasksRow,
     ArmRow,
@@ -91,19 +89,19 @@ def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]
             judge_table(report.arms),
             reply_table(report.arms),
         ],
-        "Policy": [*law_tables(report.laws), _reflection(analysis)],
+        "Policy": _of_shelves(analysis, report) if analysis.trains else [],
         "Cost": [cost_table(report)],
         "Records": [provenance_table(analysis)],
     }
     return {group: [table for table in some if table is not None] for group, some in tables.items()}
 
 
-def _reflection(analysis: Analysis) -> Table | None:
-    """Reflection words where some were written, or somebody asked for them."""
-    if not analysis.trains:
-        return None
-    found = read_reflection(analysis)
-    return reflection_table(found) if found.arms or analysis.reflection_words is not None else None
+def _of_shelves(analysis: Analysis, report: Report) -> list[Table | None]:
+    return [
+        table
+        for section in SECTIONS.all().values()
+        for table in section.tables(analysis, getattr(report, section.name))
+    ]
 
 
 def result_table(report: Report) -> Table:

@@ -8,8 +8,8 @@ from matplotlib.lines import Line2D
 
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY
-from reports.figures.entropy_law import draw_entropy_law
 from reports.measure import analyse
+from reports.shelves.laws.figures import draw_entropy_law
 from reports.statistics import FloatArray
 from tests.reports.rewriting import rewrite_rows, write_spec
 from tests.reports.synthetic import STEPS, write_sweep

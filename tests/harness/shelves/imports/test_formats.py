@@ -15,7 +15,7 @@ from harness.errors import RefusedError
 from harness.shelves.imports.base import FORMATS, Run, format_of
 from harness.shelves.imports.cells import evaluations, final, gathered
 from harness.shelves.imports.sources import Pattern, read_sources, settle_names
-from reports.laws import fit_entropy_law
+from reports.shelves.laws import fit_entropy_law
 
 MADE = Path(__file__).parent / "made"
 WANTED = ("reward/mean", "entropy/full", "len/mean", "loss", "grad_norm")

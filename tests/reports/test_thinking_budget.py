@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reports.extras.thinking_budget import draw_thinking_budgets, write_thinking_budgets
+from reports.thinking_budget import draw_thinking_budgets, write_thinking_budgets
 
 
 def evaluation(task: str, budget: int | None, accuracy: float, error_pp: float | None = 2.0) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reports.laws.entropy import FloatArray, LawRefusedError, Numbers, finite_points
-from reports.laws.uncertainty import Jackknife, jackknife
+from reports.shelves.laws.entropy import FloatArray, LawRefusedError, Numbers, finite_points
+from reports.shelves.laws.uncertainty import Jackknife, jackknife
 
 MAX_EXPONENT = 20.0
 # A parameter this close to a bound, as a share of its range, was stopped by the bound: the points do not say it.

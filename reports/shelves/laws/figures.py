@@ -11,11 +11,11 @@ import numpy as np
 from reports.drawing.curves import PANEL_CHARACTERS, arm_label, legend_below, panel_columns, seeds_per_arm
 from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, INK, ArmStyle, arm_styles, new_figure
-from reports.extras.law_fits import ENTROPY_KINDS, EntropyFit, pooled_fits
 from reports.figures import Figure
 from reports.formats import number, percent
-from reports.laws import FIRST_FRAC, first_part
 from reports.measure import Analysis
+from reports.shelves.laws import FIRST_FRAC, first_part
+from reports.shelves.laws.law_fits import ENTROPY_KINDS, EntropyFit, pooled_fits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

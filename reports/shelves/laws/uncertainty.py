@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.laws.entropy import FloatArray, FreeExponent, LawRefusedError, Numbers, Run, fit_entropy_law, law_design
+from reports.shelves.laws.entropy import (
+    FloatArray,
+    FreeExponent,
+    LawRefusedError,
+    Numbers,
+    Run,
+    fit_entropy_law,
+    law_design,
+)
 
 LEAST_INFORMATION = 1e-12
 """The share of what all points say of any combination of the parameters that must be left without a run or a block. It

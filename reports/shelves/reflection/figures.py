@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from reports.drawing.grid import Column, Trace, along_training, describe_grid, draw_grid, grid_rows
 from reports.drawing.rendering import Drawing
-from reports.extras.reflection import MOST_FILES, read_reflection
-from reports.extras.reflection.curves import (
+from reports.figures import Figure
+from reports.measure import Analysis
+from reports.measure.curves import training_axis
+from reports.shelves.reflection import MOST_FILES, read_reflection
+from reports.shelves.reflection.curves import (
     ADVANTAGE,
     BOUNDED,
     ENTROPY,
@@ -18,9 +21,6 @@ from reports.extras.reflection.curves import (
     Quantity,
     word_curves,
 )
-from reports.figures import Figure
-from reports.measure import Analysis
-from reports.measure.curves import training_axis
 
 SAME_WORDS = "The words, and how they are read, are those of the figure on reflection words."
 

@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reports.extras.law_fits import or_reason, scores_before_pp
-from reports.laws import MIN_POINTS, ComputeLaw, Interval, LawRefusedError, compare_compute_laws, fit_compute_law
 from reports.measure import Analysis
 from reports.measure.contrasts import SCORE_LIMITS_PP, alpha_of_each
 from reports.measure.measurements import Measurement, finite
+from reports.shelves.laws import (
+    MIN_POINTS,
+    ComputeLaw,
+    Interval,
+    LawRefusedError,
+    compare_compute_laws,
+    fit_compute_law,
+)
+from reports.shelves.laws.law_fits import or_reason, scores_before_pp
 from reports.statistics import MIN_PAIRS, Verdict
 
 if TYPE_CHECKING:

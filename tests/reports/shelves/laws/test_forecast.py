@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reports.laws import LawRefusedError, Run, first_part, fit_entropy_law, forecast
-from tests.reports.laws.curves import entropy_curve, law_run
+from reports.shelves.laws import LawRefusedError, Run, first_part, fit_entropy_law, forecast
+from tests.reports.shelves.laws.curves import entropy_curve, law_run
 
 
 def test_where_the_law_holds_its_forecast_beats_all_rivals():

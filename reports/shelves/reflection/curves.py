@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.extras.reflection import per_1000_tokens, ratio_or_none, read_reflection
-from reports.extras.reflection.tally import OTHER, WORD, Count, FloatArray, Sum, Tally
 from reports.measure import Analysis, derived
 from reports.measure.curves import Axis, Curve, mean_curve, to_line, training_axis
 from reports.measure.measurements import Columns
+from reports.shelves.reflection import per_1000_tokens, ratio_or_none, read_reflection
+from reports.shelves.reflection.tally import OTHER, WORD, Count, FloatArray, Sum, Tally
 
 MOST_POINTS = 20
 """How many stretches of steps a curve has: words are rare, and a single step holds too few of them."""

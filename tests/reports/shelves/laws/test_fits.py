@@ -11,11 +11,11 @@ import pytest
 
 from algorithms import preset
 from harness.records import SweepRecord
-from reports.extras.law_fits import EntropyFit, entropy_fits, entropy_interventions
-from reports.extras.law_tables import law_tables
 from reports.measure import Analysis, analyse
 from reports.measure.measurements import Row
 from reports.page.document import report_document
+from reports.shelves.laws.law_fits import EntropyFit, entropy_fits, entropy_interventions
+from reports.shelves.laws.page import law_tables
 from reports.statistics import compare_paired
 from tests.reports.rewriting import add_tasks, rewrite_rows, write_spec, write_steps
 from tests.reports.synthetic import TASK, write_sweep

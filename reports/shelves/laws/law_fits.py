@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from reports.laws import (
+from reports.measure import Analysis, derived, remember
+from reports.measure.measurements import Measurement, finite
+from reports.processes import each_in_processes
+from reports.shelves.laws import (
     EntropyLaw,
     Forecast,
     FreeExponent,
@@ -24,9 +27,6 @@ from reports.laws import (
     law_uncertainty,
     pooled,
 )
-from reports.measure import Analysis, derived, remember
-from reports.measure.measurements import Measurement, finite
-from reports.processes import each_in_processes
 from reports.statistics import PairedComparison, compare_paired
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import curve_fit
 
-from reports.laws import LawRefusedError, fit_entropy_law, fit_free_exponent
-from tests.reports.laws.curves import A, B, law_run
+from reports.shelves.laws import LawRefusedError, fit_entropy_law, fit_free_exponent
+from tests.reports.shelves.laws.curves import A, B, law_run
 
 
 @given(st.floats(0.01, 5), st.floats(-3, 3), st.floats(0, 12), st.floats(0.1, 8))

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reports.laws.entropy import MIN_POINTS, EntropyLaw, FloatArray, LawRefusedError, Run, fit_entropy_law
-from reports.laws.uncertainty import LawUncertainty, law_uncertainty, pooled
+from reports.shelves.laws.entropy import MIN_POINTS, EntropyLaw, FloatArray, LawRefusedError, Run, fit_entropy_law
+from reports.shelves.laws.uncertainty import LawUncertainty, law_uncertainty, pooled
 
 BoolArray = npt.NDArray[np.bool_]
 Predict = Callable[[Run], FloatArray]

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from reports.extras.compute_fits import ComputeFit, LawContrast, compute_fits
-from reports.extras.law_fits import EntropyFit, entropy_fits
 from reports.formats import MISSING, Table, number, p_value, percent, points, signed_pp, tokens
+from reports.page.section import Section
+from reports.shelves.laws.compute_fits import ComputeFit, LawContrast, compute_fits
+from reports.shelves.laws.law_fits import EntropyFit, entropy_fits
 
 if TYPE_CHECKING:
     from reports.measure import Analysis
@@ -327,3 +328,11 @@ def _compute_remark(row: Row) -> str:
     if row["refused"]:
         return f"Refused: {row['refused']}."
     return f"Not compared: {row['undecided']}." if row.get("undecided") else ""
+
+
+LAWS = Section(
+    "laws",
+    "the entropy-reward law and the law of compute, fitted to each arm",
+    law_rows,
+    lambda analysis, rows: law_tables(list(rows)),
+)

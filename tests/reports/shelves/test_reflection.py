@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from harness.records import SweepRecord
 from harness.records.embeddings import REFLECTION_WORDS
-from reports.extras.reflection import ArmWords, Reflection, read_reflection, reflection_table
-from reports.extras.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO, word_curves
-from reports.extras.reflection.tally import (
+from reports.figures import FIGURES
+from reports.measure import analyse
+from reports.page import write_report
+from reports.shelves.reflection import ArmWords, Reflection, read_reflection, reflection_table
+from reports.shelves.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATIO, word_curves
+from reports.shelves.reflection.tally import (
     OTHER,
     WORD,
     Count,
@@ -25,9 +28,6 @@ from reports.extras.reflection.tally import (
     tokens_of_words,
     word_pattern,
 )
-from reports.figures import FIGURES
-from reports.measure import analyse
-from reports.page import write_report
 from tests.reports.rewriting import write_steps
 from tests.reports.synthetic import write_sweep
 from tests.reports.synthetic_rollouts import recorded, tokens_of, write_rows
@@ -157,9 +157,9 @@ def test_seeds_are_counted_together(tmp_path: Any) -> None:
 
 def test_of_many_cells_some_are_looked_at(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = one_cell(tmp_path, arms=5)
-    monkeypatch.setattr("reports.extras.reflection.MOST_FILES", 6)
+    monkeypatch.setattr("reports.shelves.reflection.MOST_FILES", 6)
     assert {row.arm for row in reflection_of(sweep).arms} == {"arm0", "arm2", "arm4"}
-    monkeypatch.setattr("reports.extras.reflection.MOST_FILES", 10)
+    monkeypatch.setattr("reports.shelves.reflection.MOST_FILES", 10)
     assert len({row.arm for row in reflection_of(sweep).arms}) == 5
 
 

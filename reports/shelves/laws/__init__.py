@@ -7,8 +7,8 @@ the beginning of a run and predicts the rest. `fit_compute_law` fits a sigmoid i
 says why.
 """
 
-from reports.laws.compute import ComputeLaw, Interval, compare_compute_laws, fit_compute_law
-from reports.laws.entropy import (
+from reports.shelves.laws.compute import ComputeLaw, Interval, compare_compute_laws, fit_compute_law
+from reports.shelves.laws.entropy import (
     MIN_POINTS,
     EntropyLaw,
     FreeExponent,
@@ -17,8 +17,8 @@ from reports.laws.entropy import (
     fit_entropy_law,
     fit_free_exponent,
 )
-from reports.laws.forecast import FIRST_FRAC, Forecast, first_part, forecast
-from reports.laws.uncertainty import (
+from reports.shelves.laws.forecast import FIRST_FRAC, Forecast, first_part, forecast
+from reports.shelves.laws.uncertainty import (
     FreeExponentUncertainty,
     LawUncertainty,
     free_exponent_uncertainty,

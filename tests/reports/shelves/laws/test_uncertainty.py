@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reports.laws import (
+from reports.shelves.laws import (
     LawRefusedError,
     Run,
     fit_entropy_law,
@@ -12,8 +12,8 @@ from reports.laws import (
     law_uncertainty,
     pooled,
 )
-from reports.laws.uncertainty import block_length
-from tests.reports.laws.curves import A, B, ar1, law_run
+from reports.shelves.laws.uncertainty import block_length
+from tests.reports.shelves.laws.curves import A, B, ar1, law_run
 
 REPLICATES = 300
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.laws import ComputeLaw, LawRefusedError, compare_compute_laws, fit_compute_law
-from reports.laws.compute import MOST_CHANCE, noise_p_value
-from reports.laws.entropy import FloatArray
-from tests.reports.laws.curves import ar1
+from reports.shelves.laws import ComputeLaw, LawRefusedError, compare_compute_laws, fit_compute_law
+from reports.shelves.laws.compute import MOST_CHANCE, noise_p_value
+from reports.shelves.laws.entropy import FloatArray
+from tests.reports.shelves.laws.curves import ar1
 
 TOKENS = np.geomspace(1e3, 1e6, 14)
 NOISE = np.random.default_rng(3).normal(0, 0.01, 14)

@@ -19,7 +19,10 @@ import numpy as np
 
 from harness.records.embeddings import REFLECTION_WORDS
 from harness.records.rollouts import spread
-from reports.extras.reflection.tally import (
+from reports.formats import MISSING, Table, number, percent, ratio
+from reports.measure import Analysis, derived
+from reports.processes import each_in_processes
+from reports.shelves.reflection.tally import (
     COLUMNS,
     OTHER,
     TOKEN_COLUMNS,
@@ -32,9 +35,6 @@ from reports.extras.reflection.tally import (
     tally,
     word_pattern,
 )
-from reports.formats import MISSING, Table, number, percent, ratio
-from reports.measure import Analysis, derived
-from reports.processes import each_in_processes
 
 if TYPE_CHECKING:
     from harness.records import CellRecord

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from reports.laws import Run
-from reports.laws.entropy import FloatArray
+from reports.shelves.laws import Run
+from reports.shelves.laws.entropy import FloatArray
 
 A, B = 0.25, 1.1
 

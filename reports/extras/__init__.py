@@ -1,1 +1,0 @@
-"""What a few papers ask and most sweeps do not: fitted laws, reflection words, thinking budgets."""

@@ -1,0 +1,29 @@
+"""What a shelf adds to the page of a sweep: an object of this class in its `page.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.plugins import Kind
+from reports.formats import Table
+from reports.measure import Analysis
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows of report.json, and the tables that the page shows of them among those of the policy. Only sweeps that train
+    have them."""
+
+    name: str
+    """The key in report.json."""
+    summary: str
+    rows: Callable[[Analysis], list[dict[str, Any]]]
+    tables: Callable[[Analysis, Sequence[dict[str, Any]]], list[Table]]
+    """(the analysis, the rows) -> the tables."""
+
+
+SECTIONS: Kind[Section] = Kind(
+    "section of the page", lambda thing: isinstance(thing, Section), "reports.page", "bench ls sections"
+)

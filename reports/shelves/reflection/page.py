@@ -1,0 +1,24 @@
+"""What the words of reflection add to the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from reports.formats import Table
+from reports.measure import Analysis
+from reports.page.section import Section
+from reports.shelves.reflection import read_reflection, reflection_table
+
+
+def _rows(analysis: Analysis) -> list[dict[str, Any]]:
+    return [asdict(row) for row in read_reflection(analysis).arms]
+
+
+def _tables(analysis: Analysis, rows: Sequence[dict[str, Any]]) -> list[Table]:
+    """Where such words were written, or somebody asked for them."""
+    return [reflection_table(read_reflection(analysis))] if rows or analysis.reflection_words is not None else []
+
+
+REFLECTION = Section("reflection", "words of reflection in completions, and what training does to them", _rows, _tables)
