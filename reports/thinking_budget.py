@@ -8,13 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from reports.drawing.curves import legend_below
+from reports.drawing.curves import budget_scale, legend_below
 from reports.drawing.rendering import DataRow, Drawing, render_figure
 from reports.drawing.style import arm_styles, new_figure, short_name
 
 NAME = "thinking_budget"
-# With a larger ratio of the largest to the smallest budget, small ones would overlap on a linear axis.
-LOG_SCALE_RATIO = 8
 
 
 def draw_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]]) -> Drawing | None:
@@ -55,10 +53,7 @@ def draw_thinking_budgets(model: str, evaluations: Iterable[dict[str, Any]]) -> 
             }
             for one, value, error in zip(found, y, errors, strict=True)
         ]
-    if budgets[-1] >= LOG_SCALE_RATIO * budgets[0]:
-        axes.set_xscale("log", base=2)
-        axes.minorticks_off()
-    axes.set_xticks(budgets, labels=[f"{budget:,}" for budget in budgets])
+    budget_scale(axes, budgets)
     axes.set(xlabel="thinking budget (tokens)", ylabel="avg@n (%), ±1 SE over problems", title=short_name(model))
     axes.set_ylim(bottom=0)
     legend_below(figure, handles)

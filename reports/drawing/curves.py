@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 MAX_OVERLAID_ARMS = 4
+LOG_SCALE_RATIO = 8
+"""Of the largest to the smallest thinking budget."""
 PANEL_CHARACTERS = 38
 OVERVIEW_IN, OVERVIEW_GAP_IN = 2.6, 0.75
 """The height of the panel with the means of all arms, and what lies between it and those of single arms."""
@@ -256,6 +258,21 @@ def count_from_zero(axes: Axes) -> None:
     axes.locator_params(axis="x", integer=True)
     axes.xaxis.set_major_formatter(lambda value, _position: tokens(value))
     axes.set_xlim(left=0)
+
+
+def log2_scale(axes: Axes, ticks: Sequence[int]) -> None:
+    """Show x on a logarithmic scale with these ticks alone."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, labels=[f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def budget_scale(axes: Axes, budgets: Sequence[int]) -> None:
+    """Show x as these thinking budgets, in ascending order; linear unless small ones would overlap."""
+    if budgets[-1] >= LOG_SCALE_RATIO * budgets[0]:
+        log2_scale(axes, budgets)
+    else:
+        axes.set_xticks(budgets, labels=[f"{budget:,}" for budget in budgets])
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from reports.drawing.rendering import mark
-from reports.drawing.style import GREY, is_narrow, legend_columns, new_figure, short_name, width_in
+from reports.drawing.style import GREY, RC, is_narrow, legend_columns, new_figure, short_name, width_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,9 +135,20 @@ def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
 
 
 def hide_labels(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
-    """Leave the labels of ticks to another panel, which has the same axis; the grid stays."""
+    """Leave an axis, but for its grid, to another panel that has the same one. Set limits before.
+
+    An axis that is drawn makes five artists for each tick, which is a third of the cost of a panel.
+    """
+    look = {name: RC[f"grid.{name}"] for name in ("color", "alpha", "linewidth")} | {"zorder": 0.5}
     for panel in panels:
-        panel.tick_params(axis=axis, labelbottom=False, labelleft=False)
+        own = panel.xaxis if axis == "x" else panel.yaxis
+        low, high = sorted(own.get_view_interval())
+        ticks = [tick for tick in own.get_majorticklocs() if low <= tick <= high]
+        if axis == "x":
+            panel.vlines(ticks, 0, 1, transform=panel.get_xaxis_transform(), **look)
+        else:
+            panel.hlines(ticks, 0, 1, transform=panel.get_yaxis_transform(), **look)
+        own.set_visible(False)
 
 
 def share_axes(panels: Sequence[Axes], columns: int) -> None:

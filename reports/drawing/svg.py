@@ -1,7 +1,7 @@
 """Figures as SVG: matplotlib's, made small enough for a page of dozens of figures.
 
 Matplotlib writes the look of each part beside it, a group around each, and places with six decimals. Here looks are
-classes of a style sheet, only groups that say something stay, and paths are steps in tenths of a point. Import this
+classes of a style sheet, only groups that say something stay, and places are whole tenths of a point. Import this
 module within functions only, since it imports matplotlib.
 """
 
@@ -13,7 +13,6 @@ import re
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
@@ -29,8 +28,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POINTS_PER_INCH = 72
+UNITS = 10
+"""How many units of an SVG make a point."""
 PLACES = {"M": 1, "L": 1, "Q": 2, "C": 3, "z": 0}
 """The commands that matplotlib writes, and how many places each takes."""
+NUMBER = re.compile(r"-?\d*\.?\d+")
+LENGTHS = re.compile(r"(font-size|stroke-width|stroke-dasharray|stroke-dashoffset):([^;]+)")
+MOVES = re.compile(r"(translate\(|rotate\(\S+ |matrix\((?:\S+ ){4})([^)]+)")
+"""The parts of a transform that are places."""
 
 
 class Sheet:
@@ -80,9 +85,10 @@ class Picture:
 
     def element(self, label: str, style: str = "") -> str:
         """An element of a page, without a size. label: what it shows, for those who do not see it."""
-        box, said = f'viewBox="0 0 {self.width:g} {self.height:g}"', quoteattr(known_to_xml(label))
+        box, said = f'viewBox="0 0 {UNITS * self.width:g} {UNITS * self.height:g}"', quoteattr(known_to_xml(label))
         sheet = f"<style>\n{style}\n</style>\n" if style else ""
-        return f'<svg role="img" aria-label={said} {box} stroke-linejoin="round">\n{sheet}{self.elements}</svg>'
+        looks = f'stroke-width="{UNITS}" stroke-linejoin="round"'  # which matplotlib leaves out of styles
+        return f'<svg role="img" aria-label={said} {box} {looks}>\n{sheet}{self.elements}</svg>'
 
 
 def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
@@ -114,7 +120,7 @@ def _written(element: ElementTree.Element, sheet: Sheet) -> Iterator[str]:
     if tag in ("g", "defs") and (not inside or (tag == "g" and not attributes and not is_panel)):
         yield from inside
         return
-    text = html.escape(element.text or "", quote=False) if tag == "text" else ""
+    text = html.escape(element.text, quote=False) if element.text and element.text.strip() else ""
     start = "".join((f"<{tag}", *(f" {name}={quoteattr(value)}" for name, value in attributes.items())))
     yield f"{start}>{text}{''.join(inside)}</{tag}>\n" if text or inside else f"{start}/>\n"
 
@@ -128,19 +134,25 @@ def _attributes(tag: str, element: ElementTree.Element, sheet: Sheet) -> Iterato
             if tag not in ("g", "text") and not marks:
                 yield "id", value
         elif plain == "style":
-            yield "class", sheet.class_of(re.sub(r"(?<=[:;,]) ", "", value))
+            look = re.sub(r"(?<=[:;,]) ", "", value)
+            yield "class", sheet.class_of(LENGTHS.sub(lambda found: f"{found[1]}:{_in_units(found[2], '.3g')}", look))
         elif plain == "d":
             yield "d", short_path(value)
         elif plain in ("x", "y", "width", "height"):
-            yield plain, _tenths(round(10 * float(value)))
+            yield plain, _in_units(value)
         elif not (plain == "transform" and value.startswith("rotate(-0 ")):
-            yield plain, value
+            yield plain, MOVES.sub(lambda found: found[1] + _in_units(found[2]), value)
+
+
+def _in_units(points: str, digits: str = ".0f") -> str:
+    return NUMBER.sub(lambda found: format(UNITS * float(found[0]), digits), points)
 
 
 def short_path(data: str) -> str:
-    """The same path from starts, which are absolute, in steps: all in tenths of a point."""
+    """The same path in whole units: from starts, which are absolute, in steps."""
     letters = re.findall("[MLQCz]", data)
-    places = np.rint(10 * np.array(re.sub("[MLQCz]", " ", data).split(), dtype=np.float64)).astype(int).reshape(-1, 2)
+    points = np.array(re.sub("[MLQCz]", " ", data).split(), dtype=np.float64)
+    places = np.rint(UNITS * points).astype(int).reshape(-1, 2)
     sizes = np.array([PLACES[letter] for letter in letters])
     ends = np.cumsum(sizes)
     is_start = np.repeat([letter == "M" for letter in letters], sizes)
@@ -148,13 +160,8 @@ def short_path(data: str) -> str:
     steps = np.where(is_start[:, None], places, places - places[before]).ravel().tolist()
     written, last = [], ""
     for letter, end, size in zip(letters, ends.tolist(), sizes.tolist(), strict=True):
-        numbers = " ".join(map(_tenths, steps[2 * (end - size) : 2 * end]))
+        numbers = " ".join(map(str, steps[2 * (end - size) : 2 * end]))
         name = letter if letter == "M" else letter.lower()
         written.append(f"{name if name != last or name == 'M' else ' '}{numbers}")
         last = name
     return "".join(written).replace(" -", "-")
-
-
-@lru_cache(maxsize=1 << 14)
-def _tenths(count: int) -> str:
-    return f"{count / 10:g}".replace("0.", ".") if abs(count) < 10 else f"{count / 10:g}"

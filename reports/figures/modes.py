@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
 
-from reports.drawing.curves import curve_rows, describe_curves, draw_curves
+from reports.drawing.curves import budget_scale, curve_rows, describe_curves, draw_curves
 from reports.drawing.rendering import Drawing
 from reports.figures import Figure
 from reports.measure import Analysis
 from reports.measure.curves import Points, curves_of
 from reports.measure.measurements import Measurement
 from reports.measure.modes import mode_scores
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-# With a larger ratio of the largest to the smallest budget, small ones would overlap on a linear axis.
-LOG_SCALE_RATIO = 8
 
 
 def draw_thinking_budgets(analysis: Analysis) -> Drawing | None:
@@ -31,16 +25,14 @@ def draw_thinking_budgets(analysis: Analysis) -> Drawing | None:
     def points(m: Measurement) -> Points:
         return [(budget, m.on_task(at[budget]).score_pp) for budget in budgets]
 
-    def set_up(axes: Axes) -> None:
-        if budgets[-1] >= LOG_SCALE_RATIO * budgets[0]:
-            axes.set_xscale("log", base=2)
-            axes.minorticks_off()
-        axes.set_xticks(budgets, labels=[f"{budget:,}" for budget in budgets])
-
     curves = curves_of(analysis, points)
     name = analysis.metric.name
     figure = draw_curves(
-        analysis, curves, xlabel="thinking budget (tokens)", ylabel=f"{name} of {task} (%)", set_up=set_up
+        analysis,
+        curves,
+        xlabel="thinking budget (tokens)",
+        ylabel=f"{name} of {task} (%)",
+        set_up=partial(budget_scale, budgets=budgets),
     )
     caption = (
         f"Final {name} on {task} where thinking is cut after so many tokens and the answer is asked for. The table of"

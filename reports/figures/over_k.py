@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from reports.drawing.curves import curve_rows, describe_curves, draw_curves, seeds_per_arm
+from reports.drawing.curves import curve_rows, describe_curves, draw_curves, log2_scale, seeds_per_arm
 from reports.drawing.rendering import Drawing
 from reports.drawing.style import BASE_MODEL, GREY
 from reports.figures import Figure
@@ -55,10 +56,9 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
         return None
     curves = [one.curve for one in shown]
     largest = int(max(curve.grid[-1] for curve in curves))
-    log2 = _log2_axis([2**power for power in range(largest.bit_length())])
 
     def set_up(axes: Axes) -> None:
-        log2(axes)
+        log2_scale(axes, [2**power for power in range(largest.bit_length())])
         axes.axhline(0, color=GREY, linewidth=0.9, zorder=0)
 
     figure = draw_curves(analysis, curves, xlabel="k (log scale)", ylabel=ylabel, set_up=set_up)
@@ -86,7 +86,7 @@ def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
         xlabel="k (log scale)",
         ylabel=f"{family}@k of {analysis.metric.task} (%)",
         base_model=base_model,
-        set_up=_log2_axis(ks),
+        set_up=partial(log2_scale, ticks=ks),
     )
     caption = f"{what} Final evaluation on {analysis.metric.task}. {describe_curves(curves, analysis.sweep.alpha)}"
     y_name = f"{family}_at_k_pp"
@@ -101,17 +101,6 @@ def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
 
 def _evaluated_k(curves: Sequence[Curve]) -> list[int]:
     return sorted({int(x) for curve in curves for line in curve.lines for x in line.x})
-
-
-def _log2_axis(ks: Sequence[int]) -> Callable[[Axes], None]:
-    """Prepares axes with k on a logarithmic scale and a tick at each evaluated k."""
-
-    def set_up(axes: Axes) -> None:
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(ks, labels=[str(k) for k in ks])
-        axes.minorticks_off()
-
-    return set_up
 
 
 PASS_AT_K = Figure(name="pass_at_k", title="pass@k", draw=draw_pass_at_k, group="Result", order=70)

@@ -17,8 +17,8 @@ const tip = make("div", {className: "tip", hidden: true, role: "status"});
 const pointsOf = path => {
   const points = [];
   let part = -1, x = 0, y = 0;
-  for (const [, letter, numbers] of path.getAttribute("d").matchAll(/([Mlqc])([-.\d ]+)/g)) {
-    const values = numbers.match(/-?\d*\.?\d+/g).map(Number);
+  for (const [, letter, numbers] of path.getAttribute("d").matchAll(/([Mlqc])([-\d ]+)/g)) {
+    const values = numbers.match(/-?\d+/g).map(Number);
     if (letter === "M") { part += 1; x = y = 0; }
     const size = {q: 4, c: 6}[letter] || 2;  // a curve is taken by its end
     for (let i = size - 2; i < values.length; i += size) points.push([x += values[i], y += values[i + 1], part]);
