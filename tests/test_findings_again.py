@@ -32,7 +32,7 @@ def test_other_seeds_show_no_other_effect(sweep: str, bench: Bench, tmp_path: Pa
     again = bench("run", "again.yaml", "--json")
     assert again.code == 0, again.err
     now = {row["arm"]: row["differences_pp"] for row in again.document["contrasts"]}
-    then = {row["arm"]: row["differences_pp"] for row in Kept(record).report["contrasts"]}
+    then = {row.arm: row.differences_pp for row in Kept(record).report.contrasts}
     assert {*now} == {*then}
     for arm in now:
         found = compare_unpaired(now[arm], then[arm], alpha=ALPHA / len(now))

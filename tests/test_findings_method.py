@@ -14,6 +14,7 @@ from docs.findings.method import ONE_SEED_SDS, _again, _budget, _few, _main_part
 from docs.findings.page import _registered
 from docs.findings.sharpening import CEILING, section
 from docs.findings.source import read_findings
+from reports.report import CellRow, ContrastRow, CoverageRow, ErrorBudget, RegistrationRow, Report, Share, Variance
 from reports.statistics import power
 
 ABOUT_ALL = next(one for one in read_findings() if one.about == "coverage")
@@ -24,16 +25,19 @@ def run_of(name: str, at: str, cells: dict[str, list[str]], words: Sequence[str]
     weights: what training gave on its machine."""
     kept = Kept(Path(name))
     arms = [*cells]
-    hashes = [{"arm": arm, "hash": one, "digest": weights} for arm, found in cells.items() for one in found]
-    contrasts = [{"arm": arm, "baseline": arms[0], "differences_pp": [1.0]} for arm in arms[1:]]
+    hashes = [
+        CellRow.model_construct(arm=arm, hash=one, digest=weights) for arm, found in cells.items() for one in found
+    ]
+    contrasts = [ContrastRow.model_construct(arm=arm, baseline=arms[0], differences_pp=[1.0]) for arm in arms[1:]]
     coverage = [
-        {"arm": arm, "against": None, "task": "sums", "word": word, "k": [1, 16], "low_pp": None}
+        CoverageRow.model_construct(arm=arm, against=None, task="sums", word=word, k=[1, 16], low_pp=None)
         for arm, word in zip(arms, words, strict=False)
     ]
     vars(kept)["sweep"] = SimpleNamespace(baseline=arms[0], arms=arms)
-    registered = [{"time": at, "sentence": "Registered before the first cell."}]
-    report = {"registration": registered, "cells": hashes, "contrasts": contrasts, "coverage": coverage}
-    vars(kept)["report"] = report | {"screening": [], "interactions": []}
+    registered = [RegistrationRow.model_construct(time=at, sentence="Registered before the first cell.")]
+    vars(kept)["report"] = Report.model_construct(
+        registration=registered, cells=hashes, contrasts=contrasts, coverage=coverage
+    )
     return kept
 
 
@@ -52,7 +56,7 @@ def test_a_page_says_what_was_known_when_a_run_was_registered() -> None:
         "first had already compared batch with this baseline.",
         "2 of its 4 cells were trained for runs registered earlier.",
     ]
-    assert [row["arm"] for row in distinct_contrasts(runs[1:])] == ["none", "other", "new", "batch"]
+    assert [row.arm for row in distinct_contrasts(runs[1:])] == ["none", "other", "new", "batch"]
     assert len(distinct_contrasts(runs)) == 6, "cells that were trained again are a comparison of their own"
     assert len(cells_of(runs)) == 3 + 6 + 2 + 2
 
@@ -76,12 +80,14 @@ def test_the_parts_of_the_noise_add_up() -> None:
     """A report has the sd that each part adds to the mean over 4 seeds, the page that of one seed."""
     differences = [0.0, 4.0, 0.0, 4.0]  # their variance is 16 / 3, that of their mean 4 / 3
     parts = {"seeds": 0.75, "seeds_x_problems": 0.25, "sampling": 1 / 3, "problems": 0.25}
-    found = {part: {"sd_pp": variance**0.5} for part, variance in parts.items()}
-    budget = {"refused": None, "n_seeds": 4, "new_problems": {"parts": found}}
-    refused = {"differences_pp": [0.0, 90.0], "variance": {"refused": "why"}}
+    found = {part: Share.model_construct(sd_pp=variance**0.5) for part, variance in parts.items()}
+    over_new = ErrorBudget.model_construct(parts=found)
+    budget = Variance.model_construct(refused=None, n_seeds=4, new_problems=over_new)
+    refused = ContrastRow.model_construct(differences_pp=[0.0, 90.0], variance=Variance.model_construct(refused="why"))
     kept = Kept(Path("mine"))
     vars(kept)["sweep"] = SimpleNamespace(seeds=range(4))
-    vars(kept)["report"] = {"contrasts": [{"differences_pp": differences, "variance": budget}, refused]}
+    measured = ContrastRow.model_construct(differences_pp=differences, variance=budget)
+    vars(kept)["report"] = Report.model_construct(contrasts=[measured, refused])
     assert "In 1 of 1 run with sampled answers" in _main_part([kept])
     assert "make up 25% of the variance" in _main_part([kept]), "a third of 4 / 3"
     last = _budget([kept]).splitlines()[-1]
@@ -96,9 +102,11 @@ def test_cells_that_were_trained_again_are_compared_with_the_first() -> None:
     runs = []
     for day, (name, trained) in enumerate(cells.items()):
         run = run_of(name, f"2026-01-0{day + 1}", {"arm": []})
-        run.report["cells"] = [
-            {"hash": str(place), "digest": digest, "score_pp": score} for place, (digest, score) in enumerate(trained)
+        rows = [
+            CellRow.model_construct(hash=str(place), digest=digest, score_pp=score)
+            for place, (digest, score) in enumerate(trained)
         ]
+        vars(run)["report"] = Report.model_construct(cells=rows)
         runs.append(run)
     table = [line for line in _again(runs[::-1]).splitlines() if line.startswith("| ")][2:]
     assert table == ["| again | 2 | +2.00 | 1.41 |"]
