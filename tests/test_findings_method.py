@@ -106,7 +106,7 @@ def test_cells_that_were_trained_again_are_compared_with_the_first() -> None:
             CellRow.model_construct(hash=str(place), digest=digest, score_pp=score)
             for place, (digest, score) in enumerate(trained)
         ]
-        vars(run)["report"] = Report.model_construct(cells=rows)
+        vars(run)["report"] = run.report.model_copy(update={"cells": rows})
         runs.append(run)
     table = [line for line in _again(runs[::-1]).splitlines() if line.startswith("| ")][2:]
     assert table == ["| again | 2 | +2.00 | 1.41 |"]
@@ -124,6 +124,7 @@ def test_few_seeds_see_large_effects_only() -> None:
 def test_pairing_is_summed_up_over_runs() -> None:
     runs = [Kept(Path(name)) for name in ("half", "none")]
     for run, ratio in zip(runs, (0.5, 0.95), strict=True):
-        vars(run)["report"] = {"contrasts": [{"variance_ratio": ratio}, {"variance_ratio": None}]}
+        contrasts = [ContrastRow.model_construct(variance_ratio=one) for one in (ratio, None)]
+        vars(run)["report"] = Report.model_construct(contrasts=contrasts)
     assert "in 1 of 2 runs, and less than a tenth in 1." in _saving(runs)
     assert _saving([]) == "What pairing saved is unknown."
