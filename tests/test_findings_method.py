@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,25 @@ from docs.findings.method import ONE_SEED_SDS, _again, _budget, _few, _main_part
 from docs.findings.page import _registered
 from docs.findings.sharpening import CEILING, section
 from docs.findings.source import read_findings
-from reports.report import CellRow, ContrastRow, CoverageRow, ErrorBudget, RegistrationRow, Report, Share, Variance
+from reports.report import (
+    CellRow,
+    ContrastRow,
+    CoverageRow,
+    ErrorBudget,
+    Node,
+    RegistrationRow,
+    Report,
+    Share,
+    Variance,
+)
 from reports.statistics import power
 
 ABOUT_ALL = next(one for one in read_findings() if one.about == "coverage")
+
+
+def node(kind: type[Node], **fields: Any) -> Any:
+    """A part of a report with these fields only."""
+    return kind.model_construct(**fields)
 
 
 def run_of(name: str, at: str, cells: dict[str, list[str]], words: Sequence[str] = (), weights: str = "") -> Kept:
@@ -25,19 +41,15 @@ def run_of(name: str, at: str, cells: dict[str, list[str]], words: Sequence[str]
     weights: what training gave on its machine."""
     kept = Kept(Path(name))
     arms = [*cells]
-    hashes = [
-        CellRow.model_construct(arm=arm, hash=one, digest=weights) for arm, found in cells.items() for one in found
-    ]
-    contrasts = [ContrastRow.model_construct(arm=arm, baseline=arms[0], differences_pp=[1.0]) for arm in arms[1:]]
+    hashes = [node(CellRow, arm=arm, hash=one, digest=weights) for arm, found in cells.items() for one in found]
+    contrasts = [node(ContrastRow, arm=arm, baseline=arms[0], differences_pp=[1.0]) for arm in arms[1:]]
     coverage = [
-        CoverageRow.model_construct(arm=arm, against=None, task="sums", word=word, k=[1, 16], low_pp=None)
+        node(CoverageRow, arm=arm, against=None, task="sums", word=word, k=[1, 16], low_pp=None)
         for arm, word in zip(arms, words, strict=False)
     ]
     vars(kept)["sweep"] = SimpleNamespace(baseline=arms[0], arms=arms)
-    registered = [RegistrationRow.model_construct(time=at, sentence="Registered before the first cell.")]
-    vars(kept)["report"] = Report.model_construct(
-        registration=registered, cells=hashes, contrasts=contrasts, coverage=coverage
-    )
+    registered = [node(RegistrationRow, time=at, sentence="Registered before the first cell.")]
+    vars(kept)["report"] = node(Report, registration=registered, cells=hashes, contrasts=contrasts, coverage=coverage)
     return kept
 
 
@@ -80,14 +92,14 @@ def test_the_parts_of_the_noise_add_up() -> None:
     """A report has the sd that each part adds to the mean over 4 seeds, the page that of one seed."""
     differences = [0.0, 4.0, 0.0, 4.0]  # their variance is 16 / 3, that of their mean 4 / 3
     parts = {"seeds": 0.75, "seeds_x_problems": 0.25, "sampling": 1 / 3, "problems": 0.25}
-    found = {part: Share.model_construct(sd_pp=variance**0.5) for part, variance in parts.items()}
-    over_new = ErrorBudget.model_construct(parts=found)
-    budget = Variance.model_construct(refused=None, n_seeds=4, new_problems=over_new)
-    refused = ContrastRow.model_construct(differences_pp=[0.0, 90.0], variance=Variance.model_construct(refused="why"))
+    found = {part: node(Share, sd_pp=variance**0.5) for part, variance in parts.items()}
+    over_new = node(ErrorBudget, parts=found)
+    budget = node(Variance, refused=None, n_seeds=4, new_problems=over_new)
+    refused = node(ContrastRow, differences_pp=[0.0, 90.0], variance=node(Variance, refused="why"))
     kept = Kept(Path("mine"))
     vars(kept)["sweep"] = SimpleNamespace(seeds=range(4))
-    measured = ContrastRow.model_construct(differences_pp=differences, variance=budget)
-    vars(kept)["report"] = Report.model_construct(contrasts=[measured, refused])
+    measured = node(ContrastRow, differences_pp=differences, variance=budget)
+    vars(kept)["report"] = node(Report, contrasts=[measured, refused])
     assert "In 1 of 1 run with sampled answers" in _main_part([kept])
     assert "make up 25% of the variance" in _main_part([kept]), "a third of 4 / 3"
     last = _budget([kept]).splitlines()[-1]
@@ -103,7 +115,7 @@ def test_cells_that_were_trained_again_are_compared_with_the_first() -> None:
     for day, (name, trained) in enumerate(cells.items()):
         run = run_of(name, f"2026-01-0{day + 1}", {"arm": []})
         rows = [
-            CellRow.model_construct(hash=str(place), digest=digest, score_pp=score)
+            node(CellRow, hash=str(place), digest=digest, score_pp=score)
             for place, (digest, score) in enumerate(trained)
         ]
         vars(run)["report"] = run.report.model_copy(update={"cells": rows})
@@ -124,7 +136,7 @@ def test_few_seeds_see_large_effects_only() -> None:
 def test_pairing_is_summed_up_over_runs() -> None:
     runs = [Kept(Path(name)) for name in ("half", "none")]
     for run, ratio in zip(runs, (0.5, 0.95), strict=True):
-        contrasts = [ContrastRow.model_construct(variance_ratio=one) for one in (ratio, None)]
-        vars(run)["report"] = Report.model_construct(contrasts=contrasts)
+        contrasts = [node(ContrastRow, variance_ratio=one) for one in (ratio, None)]
+        vars(run)["report"] = node(Report, contrasts=contrasts)
     assert "in 1 of 2 runs, and less than a tenth in 1." in _saving(runs)
     assert _saving([]) == "What pairing saved is unknown."
