@@ -1,6 +1,5 @@
 """The tasks that can be trained on and evaluated: this folder's Python modules and YAML files, those of plug-ins, YAML
-files of the user's own by their path, and the tasks of the packages reasoning-gym, lm-eval and verifiers; and each of
-them in one mode of thinking."""
+files of the user's own by their path, and the tasks of other packages; and each of them in one mode of thinking."""
 
 from __future__ import annotations
 
@@ -11,15 +10,13 @@ from typing import Literal
 from pydantic import Field
 
 from evals.errors import EvalError
-from evals.tasks.base import GYM_PREFIX, LM_EVAL_PREFIX, VERIFIERS_PREFIX, Task
+from evals.tasks.base import Task, TaskFamily
 from evals.tasks.rows import Fields, HubDataset, LocalFile, Rows
 from evals.yaml_file import ENDINGS, read_yaml
 from harness import plugins
 from harness.plugins import Kind
 from harness.settings import Settings
 
-GYM_TASKS = f"{GYM_PREFIX}<name>[?option=value&...]"
-"""How a task of the package reasoning-gym is named."""
 MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
 """Before the name of a task that is to be evaluated in a mode."""
 
@@ -86,14 +83,18 @@ TASKS: Kind[Task] = Kind(
     from_yaml=_read_task,
     summary_of=lambda task: f"grader {task.grader}; splits {', '.join(task.splits)}",
     besides={
-        GYM_TASKS: "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
-        f"{LM_EVAL_PREFIX}<name or file>": "tasks of lm-eval, written or multiple choice; needs pip install -e "
-        "'.[lm-eval]'; grader own; split test",
-        f"{VERIFIERS_PREFIX}<taskset>[?option=value&...]": "tasksets of verifiers, with turns; needs pip install -e "
-        "'.[verifiers]'; grader own; splits train, test",
         "direct:<task>": "any of our tasks, the answer asked for at once; its template must have modes; split test",
         "think<N>:<task>": "any of our tasks, thinking cut after N tokens; split test",
     },
+)
+
+
+FAMILIES: Kind[TaskFamily] = Kind(
+    "family of tasks",
+    lambda thing: isinstance(thing, TaskFamily),
+    "evals.tasks",
+    "bench ls tasks",
+    name_of=lambda family: family.form,
 )
 
 
@@ -104,9 +105,8 @@ def task_names() -> list[str]:
 
 def get_task(name: str) -> Task:
     """A shipped task or a plug-in's by name; a task of one's own by the path of its YAML file (see
-    `plugins.user_file`), whose local files are looked for beside it; one of reasoning-gym's,
-    `reasoning_gym:<name>[?option=value&...]`; one of lm-eval's, `lm_eval:<name>` or `lm_eval:<file>.yaml`; or a taskset
-    of verifiers, `verifiers:<name>[?option=value&...]`. A mode may precede the name (see `evals.tasks.modes`).
+    `plugins.user_file`), whose local files are looked for beside it; or one of another package's (`TaskFamily`). A mode
+    may precede the name (see `evals.tasks.modes`).
 
     Raises UnknownNameError for an unknown name, and EvalError for a faulty file, for faulty options, for a package that
     is not installed, and for an environment that cannot be played.
@@ -118,18 +118,9 @@ def get_task(name: str) -> Task:
         if MODE_PREFIX.match(own):
             raise EvalError(f"{name}: names two modes or budgets. Leave one of them out.")
         return in_mode(get_task(own), mode[0], mode["budget"])
-    if name.startswith(GYM_PREFIX):
-        from evals.tasks.reasoning_gym import load_gym_task
-
-        return load_gym_task(name)
-    if name.startswith(LM_EVAL_PREFIX):
-        from evals.tasks.lm_eval import load_lm_eval_task
-
-        return load_lm_eval_task(name)
-    if name.startswith(VERIFIERS_PREFIX):
-        from evals.tasks.verifiers import load_verifiers_task
-
-        return load_verifiers_task(name)
+    for family in FAMILIES.all().values():
+        if name.startswith(family.prefix):
+            return family.load(name)
     if not name.endswith(ENDINGS):
         return _named(name)
     path = plugins.user_file(name)

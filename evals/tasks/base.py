@@ -19,9 +19,7 @@ from evals.tasks.environment import Reply, Turn, last_turn
 from harness.errors import few, nearest
 from harness.plugins import UserModule
 
-GYM_PREFIX = "reasoning_gym:"
 LM_EVAL_PREFIX = "lm_eval:"
-VERIFIERS_PREFIX = "verifiers:"
 
 
 @dataclass(frozen=True)
@@ -230,3 +228,16 @@ class Task:
                 "grader, here or in the task's file, and give its rows their answers; or take a task that has one."
             )
         return self.grader
+
+
+@dataclass(frozen=True)
+class TaskFamily:
+    """The tasks of another package, each named by a prefix and its own name."""
+
+    prefix: str
+    """With the colon, e.g. `verifiers:`."""
+    form: str
+    """How one is named, e.g. `verifiers:<taskset>[?option=value&...]`."""
+    summary: str
+    load: Callable[[str], Task]
+    """(the whole name) -> the task. Raises EvalError."""

@@ -28,7 +28,7 @@ import yaml
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.tasks.base import LM_EVAL_PREFIX as PREFIX
-from evals.tasks.base import Problem, Task
+from evals.tasks.base import Problem, Task, TaskFamily
 from evals.yaml_file import ENDINGS, YamlError, compose_yaml, read_text
 from harness import plugins
 
@@ -126,3 +126,11 @@ class _Metric:
 
     def __call__(self, answer: str) -> Reason:
         return "match" if self.source.score(self.number, answer) >= 1 else "mismatch"
+
+
+FAMILY = TaskFamily(
+    PREFIX,
+    f"{PREFIX}<name or file>",
+    "tasks of lm-eval, written or multiple choice; needs pip install -e '.[lm-eval]'; grader own; split test",
+    load_lm_eval_task,
+)

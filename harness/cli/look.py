@@ -36,7 +36,7 @@ WIDTH = 80
 KINDS = {
     "algorithms": ("algorithms.presets:PRESETS",),
     "rules": ("algorithms.rules:RULES",),
-    "tasks": ("evals.tasks:TASKS",),
+    "tasks": ("evals.tasks:TASKS", "evals.tasks:FAMILIES"),
     "templates": ("evals.prompts:TEMPLATES",),
     "graders": ("evals.graders:GRADERS",),
     "metrics": ("evals.metrics:METRICS",),

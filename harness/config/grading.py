@@ -12,7 +12,7 @@ from evals.graders import judge_of, runs_code
 from evals.grading import OWN
 from evals.grading.model_judge import Judge
 from evals.grading.pair_judge import PairJudge
-from evals.tasks import GYM_TASKS, get_task
+from evals.tasks import get_task
 from harness.rewards.parts.correct import JudgeScore, PassedTests
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def _own_problems(spec: RunSpec) -> Iterator[str]:
         if grader == OWN and without:
             yield (
                 f"{knob}={OWN} with the task{'s' if len(without) > 1 else ''} {', '.join(without)}: only tasks "
-                f"{GYM_TASKS} have a comparison of their own. Set {knob} to math or numeric, which compare with the "
-                "reference answers of all tasks"
+                f"whose grader is {OWN} (`bench ls tasks`) have a comparison of their own. Set {knob} to math or "
+                "numeric, which compare with the reference answers of all tasks"
             )
 
 

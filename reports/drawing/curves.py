@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from reports.drawing.marks import mark, mark_legend, name_axes
 from reports.drawing.panels import Panels, legend_at_bottom, share_axes
-from reports.drawing.rendering import Drawing, Rows, mark, mark_legend, name_axes
+from reports.drawing.rendering import Drawing, Rows
 from reports.drawing.style import (
     BASE_MODEL,
     GREY,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_OVERLAID_ARMS = 4
 LOG_SCALE_RATIO = 8
-"""Of the largest to the smallest thinking budget."""
+"""An axis of budgets is logarithmic from this ratio of the largest to the smallest."""
 PANEL_CHARACTERS = 38
 OVERVIEW_IN, OVERVIEW_GAP_IN = 2.6, 0.75
 """The height of the panel with the means of all arms, and what lies between it and those of single arms."""

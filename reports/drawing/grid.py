@@ -15,8 +15,9 @@ from reports.drawing.curves import (
     extremes,
     only_value,
 )
+from reports.drawing.marks import mark, name_axes
 from reports.drawing.panels import Panels, hide_labels, legend_at_bottom, share_limits, write_above
-from reports.drawing.rendering import DataRow, Drawing, Rows, mark, name_axes
+from reports.drawing.rendering import DataRow, Drawing, Rows
 from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow, new_figure, say_not_recorded, short_name
 from reports.formats import number, percent
 from reports.measure import Analysis

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from reports.drawing.rendering import mark
+from reports.drawing.marks import mark
 from reports.drawing.style import GREY, RC, is_narrow, legend_columns, new_figure, short_name, width_in
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-from reports.drawing.rendering import attributes_of, mark_panels
+from reports.drawing.marks import attributes_of, mark_panels
 from reports.drawing.style import INK, RC, SEED_ALPHA, SEED_ALPHA_ON_DARK
 
 if TYPE_CHECKING:

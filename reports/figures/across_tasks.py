@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reports.drawing.curves import seeds_per_arm
+from reports.drawing.marks import mark
 from reports.drawing.panels import as_strip, hide_labels, strip_panels
-from reports.drawing.rendering import Drawing, mark
+from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow
 from reports.figures import Figure
 from reports.formats import percent

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.drawing.curves import describe_seeds, draw_curves, seeds_per_arm
+from reports.drawing.marks import mark
 from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, hide_labels, share_limits, strip_panels
-from reports.drawing.rendering import DataRow, Drawing, mark
+from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import BASE_MODEL, GREY, arm_styles
 from reports.figures import Figure
 from reports.formats import number

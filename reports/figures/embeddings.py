@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.drawing.curves import PANEL_CHARACTERS, arm_label, panel_columns, seeds_per_arm
+from reports.drawing.marks import mark
 from reports.drawing.panels import Panels, legend_at_bottom, share_axes
-from reports.drawing.rendering import DataRow, Drawing, mark
+from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, INK, SEED_ALPHA, ArmStyle, arm_styles, is_narrow
 from reports.figures import Figure
 from reports.formats import number, percent

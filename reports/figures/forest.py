@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from reports.drawing.marks import mark, name_axes
 from reports.drawing.panels import (
     MEAN_Y,
     NARROW_TITLE_IN,
@@ -16,7 +17,7 @@ from reports.drawing.panels import (
     strip_panels,
     write_above,
 )
-from reports.drawing.rendering import Drawing, mark, name_axes
+from reports.drawing.rendering import Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles, bounded_view, is_narrow, short_name
 from reports.figures import Figure
 from reports.formats import interval, percent, signed_pp

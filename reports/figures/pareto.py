@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports.drawing.curves import arm_label, describe_seeds
-from reports.drawing.rendering import DataRow, Drawing, mark
+from reports.drawing.marks import mark
+from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import (
     GREY,
     LEGEND_ROW_IN,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from reports.drawing.curves import draw_step_field, seeds_per_arm
 from reports.drawing.grid import Column, Trace, draw_step_grid
-from reports.drawing.rendering import DataRow, Drawing, mark
+from reports.drawing.marks import mark
+from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import LEGEND_ROW_IN, arm_styles, legend_columns, new_figure, short_name
 from reports.figures import Figure
 from reports.measure import Analysis

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.drawing.rendering import mark
+from reports.drawing.marks import mark
 from reports.drawing.style import INK, new_figure
 from reports.drawing.svg import PLACES, UNITS, Sheet, draw_svg, short_path
 

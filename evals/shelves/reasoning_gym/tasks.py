@@ -37,10 +37,10 @@ from pydantic import TypeAdapter, ValidationError
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.grading.worker_process import WORKER, WorkerProcess
-from evals.tasks.base import GYM_PREFIX as PREFIX
-from evals.tasks.base import Problem, Task
+from evals.tasks.base import Problem, Task, TaskFamily
 from harness.errors import UnknownNameError, few, nearest
 
+PREFIX = "reasoning_gym:"
 TEST_PROBLEMS = 256
 TRAIN_PROBLEMS = 2048
 # To one problem that is wanted; a task that repeats itself more often has too few of them.
@@ -249,3 +249,11 @@ def _as_json(config: Any) -> dict[str, Any]:
 
 def _pickled(value: Any) -> str:
     return base64.b64encode(pickle.dumps(value)).decode()
+
+
+FAMILY = TaskFamily(
+    PREFIX,
+    f"{PREFIX}<name>[?option=value&...]",
+    "any task of reasoning-gym; needs pip install -e '.[reasoning-gym]'; grader own; splits train, test",
+    load_gym_task,
+)

@@ -1,7 +1,7 @@
 """The worker program in which environments of the package verifiers are played. It is started by its path, so that it
 imports nothing of ours:
 
-    _verifiers.py verifiers <memory_bytes> <cpu_limit_s>
+    _player.py verifiers <memory_bytes> <cpu_limit_s>
 
 It prints `ready`, then answers each line of JSON on stdin with one on stdout. A request names a `taskset`, its
 `options`, and the `folder` of the user's module. `do` says what is asked:

@@ -14,8 +14,8 @@ from evals import get_task, grade, task_names
 from evals.errors import EvalError
 from evals.evaluate import missing_draws
 from evals.prompts import get_template
+from evals.shelves.reasoning_gym.tasks import PROCESS, TEST_PROBLEMS, TRAIN_PROBLEMS, GymScorer, load_gym_task
 from evals.tasks.base import Problem
-from evals.tasks.reasoning_gym import PROCESS, TEST_PROBLEMS, TRAIN_PROBLEMS, GymScorer, load_gym_task
 from harness.errors import RefusedError, UnknownNameError
 from harness.plan import make_plan
 from tests.evals.scripted import graded_row

@@ -10,7 +10,7 @@ JSON, or bare text. `size` is the most training problems, and `right_from` the l
 first problems of the taskset are the test split, and the next ones the training split.
 
 The environment's own `run` decides what the model is asked, and the task's own rewards decide what it earns. A worker
-process plays the episodes (see _verifiers.py). After each turn it plays from the beginning, with all that the model has
+process plays the episodes (see _player.py). After each turn it plays from the beginning, with all that the model has
 said, so that no state of an environment has to be kept. The reward of a turn is what the turn adds to the reward of an
 episode that ends there. So the rewards of all turns add up to the reward of the episode, however many turns it has.
 """
@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.grading.worker_process import WorkerLostError, WorkerProcess
-from evals.tasks.base import VERIFIERS_PREFIX as PREFIX
-from evals.tasks.base import Environment, Problem, Task
+from evals.tasks.base import Environment, Problem, Task, TaskFamily
 from evals.tasks.environment import Reply
 from harness import plugins
 from harness.plugins import UserModule
@@ -43,7 +42,8 @@ _MOST_TEST_FRAC = 0.25
 _RECIPE_VERSION = 1
 _PACKAGE_VERSION = "0.4"
 _INSTALL = "pip install -e '.[verifiers]'"
-_PROGRAM = Path(__file__).with_name("_verifiers.py")
+PREFIX = "verifiers:"
+_PROGRAM = Path(__file__).with_name("_player.py")
 _MEMORY_BYTES = 8 << 30
 _CPU_LIMIT_S = 10.0
 """For one episode, or for opening an environment."""
@@ -184,7 +184,7 @@ class _Played:
     place: _Place
 
     def ask(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
-        """What _verifiers.py replies. Raises EvalError for an environment that cannot be played, and
+        """What _player.py replies. Raises EvalError for an environment that cannot be played, and
         WorkerLostError."""
         if _imported.setdefault(self.taskset, self.place) != self.place:
             PROCESS.close()  # it has imported the module as it was
@@ -216,7 +216,7 @@ class _Stream:
 
     @cached_property
     def tasks(self) -> list[dict[str, Any]]:
-        """What _verifiers.py gives, each with its number. Raises EvalError if there are fewer than two."""
+        """What _player.py gives, each with its number. Raises EvalError if there are fewer than two."""
         most = TEST_PROBLEMS + self.size
         tasks: list[dict[str, Any]] = self.played.before_training("load", _LOAD_LIMIT_S, most=most)["tasks"]
         if len(tasks) < 2:
@@ -306,3 +306,11 @@ def _options(task: str, written: str) -> dict[str, Any]:
         except ValueError:
             found[name] = text
     return found
+
+
+FAMILY = TaskFamily(
+    PREFIX,
+    f"{PREFIX}<taskset>[?option=value&...]",
+    "tasksets of verifiers, with turns; needs pip install -e '.[verifiers]'; grader own; splits train, test",
+    load_verifiers_task,
+)

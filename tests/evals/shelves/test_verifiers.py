@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from evals.errors import EvalError
 from evals.evaluate import regrade
+from evals.shelves.verifiers.tasks import Episode, load_verifiers_task
 from evals.tasks import get_task
 from evals.tasks.base import Environment, Problem
 from evals.tasks.environment import Turn
-from evals.tasks.verifiers import Episode, load_verifiers_task
 from harness import plugins
 from harness.config.hashing import semantic_hash, user_code
 from harness.errors import RefusedError
@@ -79,7 +79,7 @@ def test_without_the_right_package_it_is_said_how_to_install_it(
             raise metadata.PackageNotFoundError(name)
         return installed
 
-    monkeypatch.setattr("evals.tasks.verifiers.metadata.version", version)
+    monkeypatch.setattr("evals.shelves.verifiers.tasks.metadata.version", version)
     with pytest.raises(EvalError, match=rf"{message}.* {remedy}: pip install -e '\.\[verifiers\]'"):
         get_task(GAME)
     with pytest.raises(RefusedError, match=rf"task\.train.*{message}"):

@@ -1,0 +1,1 @@
+"""Tasks of the package reasoning-gym: `reasoning_gym:<name>`."""

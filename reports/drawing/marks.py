@@ -1,0 +1,71 @@
+"""What the parts of a figure stand for.
+
+A page's script reads what parts stand for, from attributes of the SVG:
+
+    data-arm      the arm that a line, band, dot or name belongs to
+    data-kind     `mean`, `seed`, `interval` (a band or a bar) or `name`
+    data-seeds    the seeds of a line or of dots, in the order in which they are drawn
+    data-axes     on the background of a panel: the ends and the names of its axes, as JSON
+
+Matplotlib's artists carry them as ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl, urlencode
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
+
+Kind = Literal["mean", "seed", "interval", "name"]
+_PREFIX = "mark?"
+
+
+def mark(artist: Artist, arm: str, kind: Kind, seeds: Sequence[int] = ()) -> None:
+    """Say what an artist shows. seeds: those of the parts of a line with gaps, or of dots."""
+    _carry(artist, {"arm": arm, "kind": kind, "seeds": " ".join(map(str, seeds))})
+
+
+def mark_legend(legend: Legend, handles: Sequence[Artist]) -> None:
+    """Say of the entries of a legend whose they are, where their handles are marked."""
+    for handle, drawn, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
+        arm = attributes_of(str(handle.get_gid() or "")).get("arm")
+        if arm is not None:
+            for entry in (drawn, text):
+                if entry is not None:
+                    mark(entry, arm, "name")
+
+
+def name_axes(axes: Axes, x: str, y: str) -> None:
+    """Name what the axes of a panel measure, where a label stands elsewhere."""
+    axes.set_label(json.dumps({"x": x, "y": y}))
+
+
+def mark_panels(figure: Figure) -> None:
+    """Write the ends and the names of all axes onto the backgrounds of their panels. Call it when all is drawn."""
+    for axes in figure.axes:
+        label = str(axes.get_label())
+        named = json.loads(label) if label.startswith("{") else {}
+        ends: dict[str, Any] = {}
+        for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+            low, high = axis.get_view_interval()
+            what = named.get(name, axis.get_label_text())
+            ends[name] = {"low": float(f"{low:.7g}"), "high": float(f"{high:.7g}"), "label": what}
+            if axis.get_scale() != "linear":
+                ends[name]["scale"] = axis.get_scale()
+        _carry(axes.patch, {"axes": json.dumps(ends, ensure_ascii=False, separators=(",", ":"))})
+
+
+def attributes_of(gid: str) -> dict[str, str]:
+    """What the id of an artist says of it; nothing if it is not one of ours."""
+    return dict(parse_qsl(gid.removeprefix(_PREFIX))) if gid.startswith(_PREFIX) else {}
+
+
+def _carry(artist: Artist, attributes: dict[str, str]) -> None:
+    artist.set_gid(_PREFIX + urlencode(attributes))
