@@ -143,9 +143,11 @@ class Metric:
                 f"metric {metric!r} names the task {task!r}: the sweep evaluates {', '.join(sweep.tasks)}"
             )
         if not sweep.compares_arms(name):
+            fractions = accuracy_names(sweep.k)
             raise MetricError(
-                f"metric is {metric!r}: arms are compared in percentage points and the higher one is called better, so"
-                f" it must be a fraction in [0, 1] of which more is better: {', '.join(accuracy_names(sweep.k))}"
+                f"metric is {metric!r}{nearest(name, fractions)} Arms are compared in percentage points and the higher "
+                "one is called better, so it must be a fraction in [0, 1] of which more is better: "
+                f"{', '.join(fractions)}"
             )
         return cls(task or sweep.tasks[0], name)
 

@@ -45,7 +45,7 @@ def _load(path: Path, context: StageContext) -> None:
     require_gold_texts(spec, language_model, context.starting_point.generator(spec))
     context.engine(language_model)
     for remark in language_model.remarks():
-        context.tell_progress(0, 0, remark=remark)
+        context.tell({"remark": remark})
 
 
 def _require_teacher(context: StageContext, student: LanguageModel) -> None:

@@ -65,7 +65,7 @@ def test_a_completion_cannot_fill_a_hole(tmp_path: Path) -> None:
     [
         ({"text": "{first}"}, "text: has no {second}; a pairwise judge must see both completions"),
         ({"parse": r"Score: (\d+)"}, "parse: has 1 groups, but needs two, around the scores"),
-        ({"right": ["yes"]}, "right: unknown key"),
+        ({"right": ["yes"]}, "right is not a key here"),
         ({"address": None}, "neither an address nor a source"),
     ],
 )

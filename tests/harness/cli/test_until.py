@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,8 +47,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
     # What takes long and is no verdict.
     monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))
-    monkeypatch.setattr("reports.page.document.law_rows", lambda analysis: [])
-    monkeypatch.setattr("reports.page.document.read_reflection", lambda analysis: SimpleNamespace(arms=[]))
+    monkeypatch.setattr("reports.page.document._of_shelves", lambda analysis: {})
     monkeypatch.setattr("reports.processes.process_count", lambda n_cells: 1)
     return trained
 

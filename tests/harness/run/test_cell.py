@@ -21,7 +21,7 @@ from harness.records.files import append_jsonl
 from harness.run import cell as cell_log
 from harness.run import cell as cell_module
 from harness.run.learning.rewards import Rollouts
-from harness.sampling import evaluation
+from harness.sampling import evaluation, store
 from harness.sampling.sampler import EngineSampler
 from harness.training import checkpoint
 from harness.training.batch import Batch
@@ -156,9 +156,9 @@ def writes(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None], torn:
 
         monkeypatch.setattr(module, name, write)
 
-    for module in (cell_log, record_files, evaluation):
+    for module in (cell_log, record_files, store):
         counted(module, "append_jsonl")
-    for module in (cell_log, evaluation):
+    for module in (cell_log, store):
         counted(module, "write_atomic")
     counted(cell_log, "keep_jsonl")
     counted(cell_module, "save_checkpoint")
@@ -319,11 +319,11 @@ def test_the_final_evaluation_keeps_whole_chunks(
     drawn: list[int] = []
     real = EngineSampler.draw
 
-    def draw(self: EngineSampler, draws: Any, params: Any) -> Any:
+    def draw(self: EngineSampler, draws: Any, *others: Any) -> Any:
         drawn.append(1 + max(draw.sample for draw in draws))
         if drawn == [2, 2, 4, 4, 4]:  # the first two are along the curve
             raise Killed
-        return real(self, draws, params)
+        return real(self, draws, *others)
 
     monkeypatch.setattr(EngineSampler, "draw", draw)
     made = new_cell(tmp_path / "cell")

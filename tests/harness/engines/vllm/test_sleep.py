@@ -57,7 +57,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     monkeypatch.setattr(vllm_engine, "require_parity", lambda *args: made.calls.append("parity"))
     monkeypatch.setattr(vllm_engine._Resident, "_score", lambda resident, sequences: made.calls.append("score"))
     monkeypatch.setattr(vllm_engine._Resident, "complete", lambda resident, *args: made.calls.append("draw"))
-    monkeypatch.setattr(vllm_engine, "_completions", lambda *args: None)
+    monkeypatch.setattr(vllm_engine.Completions, "of", lambda *args, **settings: None)
     yield made
     monkeypatch.setattr(vllm_engine, "_resident", None)
 
