@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from harness.config.rollout import RolloutSpec
-from harness.engines.base import make_engine
+from harness.engines.base import Completions, make_engine
 from harness.engines.vllm import VLLM
 from harness.engines.vllm import engine as vllm_engine
 from harness.engines.vllm.engine import VllmEngine
@@ -57,7 +57,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     monkeypatch.setattr(vllm_engine, "require_parity", lambda *args: made.calls.append("parity"))
     monkeypatch.setattr(vllm_engine._Resident, "_score", lambda resident, sequences: made.calls.append("score"))
     monkeypatch.setattr(vllm_engine._Resident, "complete", lambda resident, *args: made.calls.append("draw"))
-    monkeypatch.setattr(vllm_engine.Completions, "of", lambda *args, **settings: None)
+    monkeypatch.setattr(Completions, "of", lambda *args, **settings: None)
     yield made
     monkeypatch.setattr(vllm_engine, "_resident", None)
 
