@@ -33,7 +33,7 @@ from harness.training.demonstrations import encoded_demonstrations, require_demo
 from tests.harness.run.small import run_cell, small_spec
 
 GUESS: dict[str, Any] = {"task.train": "guess", "eval.tasks": ["guess"], "rollout.max_completion_tokens": 24}
-TASKSETS = Path(__file__).parents[2] / "evals" / "tasks" / "tasksets"
+TASKSETS = Path(__file__).parents[2] / "evals" / "shelves" / "tasksets"
 GAME = "verifiers:higher_lower"
 OF_VERIFIERS: dict[str, Any] = {
     **{"task.train": GAME, "task.template": "plain", "eval.tasks": [GAME], "eval.template": "plain"},
