@@ -283,7 +283,7 @@ def phase_of_cell(cell: Path, epoch: int) -> str:
         if ((read_last_row(cell / "starts.jsonl") or {}).get("epoch")) != epoch:
             return "resume"
         checkpoints = sorted(path.name for path in (cell / "checkpoints").glob("*"))
-        checkpoints += [path.name for path in (cell / "checkpoints").glob(".*.tmp")]
+        checkpoints += [path.name for path in cell.glob(".writes-*/.step-*.tmp")]
         if not checkpoints:
             return "training"
         if checkpoints[-1].endswith(".tmp"):
