@@ -1,4 +1,4 @@
-"""What an objective is called elsewhere: the settings of other trainers, and what such settings compute.
+"""Other trainers' settings for an objective, and the objective that such settings compute.
 
 A dialect is one file of this folder, or of a plug-in: a trainer with its configs. A config has two functions: `write`
 finds the settings nearest to a point of our space, `read` says at which point settings are. A translation reads back
@@ -42,7 +42,7 @@ _MOST_RATIO = 4.85e8
 
 @dataclass(frozen=True)
 class Point:
-    """What settings compute."""
+    """An objective, as settings say it."""
 
     knobs: Knobs
     """Knobs of the objective. Those left out have our defaults."""
@@ -81,7 +81,7 @@ class Config:
     """Settings that say nothing of the objective; `trainer.*` stands for a whole section."""
 
     def knows(self, setting: str) -> bool:
-        """Whether the trainer has such a setting, or one of which it is a part."""
+        """Return whether the trainer has such a setting, or one of which it is a part."""
         parts = setting.split(".")
         wholes = {".".join(parts[: place + 1]) for place in range(len(parts))}
         return not self._names.isdisjoint(wholes | {f"{whole}.*" for whole in wholes})
@@ -108,7 +108,7 @@ class Dialect:
     """With the version that the mapping was made for."""
     summary: str
     checked: str
-    """What the mapping was held against."""
+    """The code and version that the mapping was compared with."""
     line: Callable[[str, Any], str] = lambda setting, value: f"{setting}: {yaml_scalar(value)}"
     """How the trainer's users write a setting."""
     configs: tuple[Config, ...]
@@ -135,7 +135,7 @@ class Given:
         return self._all[setting]
 
     def has(self, setting: str) -> bool:
-        """Whether it is anything but none, or something within it is set."""
+        """Return whether it is anything but none, or something within it is set."""
         return self._all.get(setting) is not None or any(one.startswith(f"{setting}.") for one in self._all)
 
     def number(self, setting: str) -> float:
@@ -198,7 +198,7 @@ class Translation:
 
     @cached_property
     def inert(self) -> dict[str, str]:
-        """Those differences that cannot act with one optimiser step per rollout, each with the reason."""
+        """Return the differences that cannot act with one optimiser step per rollout, each with the reason."""
         if not isinstance(self.objective, Objective) or not isinstance(self.reads_as, Objective):
             return {}
         inert = differences_that_cannot_act(self.objective, self.reads_as, 1)
@@ -238,7 +238,7 @@ def _translated(dialect: Dialect, config: Config, objective: AnyObjective) -> Tr
 
 @dataclass(frozen=True)
 class Understood:
-    """What the settings of a config compute."""
+    """An objective as the settings of a config compute it."""
 
     dialect: Dialect
     config: Config
@@ -248,7 +248,7 @@ class Understood:
 
     @cached_property
     def expected(self) -> dict[str, str]:
-        """What in the settings bears an algorithm's name -> that preset. The config's own name counts where no setting
+        """Map what in the settings bears an algorithm's name to that preset. The config's own name counts where no setting
         that could bear one is given."""
         said = {
             f"{setting}={value}": name
