@@ -248,8 +248,8 @@ class Understood:
 
     @cached_property
     def expected(self) -> dict[str, str]:
-        """Map what in the settings bears an algorithm's name to that preset. The config's own name counts where no setting
-        that could bear one is given."""
+        """Map what in the settings bears an algorithm's name to that preset. The config's own name counts where no
+        setting that could bear one is given."""
         said = {
             f"{setting}={value}": name
             for (setting, value), name in self.config.promises.items()
