@@ -251,7 +251,7 @@ def test_a_sweep_that_compares_by_what_should_be_low_is_refused(bench: Bench, ho
     write(home, "one", {"base": 0.0, "up": 3.0}, {}, seeds=3, metric="eval.final.ece")
     result = bench(*verb)
     assert (result.code, result.out) == (2, "")
-    assert "'eval.final.ece': arms are compared in percentage points" in result.err and "Traceback" not in result.err
+    assert "'eval.final.ece'. Arms are compared in percentage points" in result.err and "Traceback" not in result.err
 
 
 def test_an_alpha_that_is_no_level_ends_a_report(bench: Bench, home: Path) -> None:
