@@ -214,7 +214,7 @@ def test_levels_are_shared_by_the_arms(tmp_path):
     one = with_rates(tmp_path / "one", {"base": BEFORE, "arm": SHARPER}, seeds=3)
     two = with_rates(tmp_path / "two", {"base": BEFORE, "arm": SHARPER, "other": SHARPER}, seeds=3)
     assert [coverage(analysis)[0].alpha for analysis in (one, two)] == [0.05, 0.025]
-    seen = Look(question="", seeds=[0, 1], evaluation=None, planned=False)
+    seen = Look(question=two.sweep.asks, seeds=[0, 1], evaluation=None, planned=False)
     again = replace(two, sweep=two.sweep.model_copy(update={"looks": [seen]}))
     assert coverage(again)[0].alpha == alpha_of_each(again.sweep, 2) < 0.025
 
