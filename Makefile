@@ -90,9 +90,9 @@ models: .models/SmolLM2-135M-Instruct.Q4_1.gguf
 	$(PYTHON) -m venv .venv
 	touch $@
 
-# Installs what is given, and says every five seconds how far it is: pip loads all packages before it puts one in place.
+# Installs what is given, and says every five seconds how far it is.
 define install
-@echo "installing bench and what it needs into .venv: one to three minutes"
+@echo "installing into .venv, in one to three minutes: pip loads all packages, then puts them in place"
 @$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)' & pip=$$!; waited=0; \
 trap "kill $$pip; exit 130" INT TERM; while sleep 5; kill -0 $$pip 2>/dev/null; do waited=$$((waited + 5)); \
 	echo "  $$waited s: $$(ls -d .venv/lib/python*/site-packages/*.dist-info | wc -l) packages in place"; \
