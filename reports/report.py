@@ -46,7 +46,8 @@ class Node(BaseModel):
 
     def as_json(self) -> dict[str, Any]:
         """Return what report.json holds of it."""
-        return self.model_dump(mode="json", exclude_unset=True)
+        document: dict[str, Any] = without_nan(self.model_dump(mode="json", exclude_unset=True))
+        return document
 
 
 class Sentence(Node):
