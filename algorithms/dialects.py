@@ -288,7 +288,7 @@ class Understood:
 
 
 def understand(dialect: Dialect, config: Config, settings: Settings) -> Understood:
-    """What these settings compute; the config's defaults stand for those left out.
+    """Return the objective of these settings; the config's defaults stand for those left out.
 
     Raises RefusedError for settings that the config does not have, values that it does not take, and combinations that
     no objective has.

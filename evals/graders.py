@@ -35,7 +35,7 @@ def get_grader(name: str) -> Grader:
 
 
 def runs_code(grader: str | None) -> bool:
-    """Whether a grader of that name runs programs. Raises as `get_grader`."""
+    """Return whether a grader of that name runs programs. Raises as `get_grader`."""
     from evals.grading.unit_tests import RunsTests
 
     return grader is not None and isinstance(get_grader(grader), RunsTests)

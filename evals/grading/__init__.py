@@ -80,7 +80,7 @@ class Grader:
     """
 
     reads_whole: ClassVar[bool] = False
-    """Whether it reads whole completions, many of them at once: `verdicts` is its own, and nothing is compared."""
+    """It reads whole completions, many of them at once: `verdicts` is its own, and nothing is compared."""
     asks_model: ClassVar[bool] = False
 
     name: str

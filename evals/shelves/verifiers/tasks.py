@@ -184,7 +184,7 @@ class _Played:
     place: _Place
 
     def ask(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
-        """What _player.py replies. Raises EvalError for an environment that cannot be played, and
+        """The reply of _player.py. Raises EvalError for an environment that cannot be played, and
         WorkerLostError."""
         if _imported.setdefault(self.taskset, self.place) != self.place:
             PROCESS.close()  # it has imported the module as it was
@@ -216,7 +216,7 @@ class _Stream:
 
     @cached_property
     def tasks(self) -> list[dict[str, Any]]:
-        """What _player.py gives, each with its number. Raises EvalError if there are fewer than two."""
+        """The problems of _player.py, each with its number. Raises EvalError if there are fewer than two."""
         most = TEST_PROBLEMS + self.size
         tasks: list[dict[str, Any]] = self.played.before_training("load", _LOAD_LIMIT_S, most=most)["tasks"]
         if len(tasks) < 2:
