@@ -23,6 +23,7 @@ from harness.plan.sweep_file import (
     find_file,
     parse_settings,
     shipped_probes,
+    use_plugins,
     validated,
 )
 from harness.settings import Listed, Settings
@@ -215,6 +216,7 @@ class ProbeFile(Settings):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     question: str
     profile: str = Field(description="name of a shipped profile, or path of your own; --profile overrides it")
+    plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
     base: dict[str, Any] = Field({}, description="settings on top of the profile; none of the objective")
     objectives: dict[ArmName, dict[str, Any]] = Field(min_length=1, description="name -> algorithm and objective.*")
     baseline: str | None = Field(None, description="objective with which others are compared; none = the first")
@@ -249,4 +251,6 @@ def is_of_objective(key: str) -> bool:
 def load_probe(given: str) -> tuple[ProbeFile, Path]:
     """The probe of a path or of a shipped name. Raises RefusedError with all faults of the file."""
     path = find_file(given, shipped_probes(), "probe")
-    return validated(ProbeFile, load_yaml(path), path), path
+    document = load_yaml(path)
+    use_plugins(document, path)
+    return validated(ProbeFile, document, path), path

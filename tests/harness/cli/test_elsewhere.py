@@ -61,6 +61,8 @@ def test_a_folder_from_another_machine_goes_on_with_all_that_it_names(tmp_path: 
 
     (here / "small" / "question" / "code" / "my_scale.py").write_text(CHANGED)
     code, stderr = bench_run.run_here(here / "small", here)
+    assert code == 2 and "--trust-code" in stderr, "it is another code than the one that its user ran"
+    code, stderr = bench_run.run_here(here / "small", here, "--trust-code")
     assert code == 0, stderr
     assert "2 finished cells" in stderr and "have these settings under another hash" in stderr
     assert len(bench_run.cells(here)) == 4

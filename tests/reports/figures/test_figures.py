@@ -224,7 +224,7 @@ def test_a_policy_that_has_not_moved_is_drawn(tmp_path):
     assert "overoptimisation" in [figure.name for figure in render_figures(analyse(sweep))]
 
 
-@pytest.mark.parametrize("absent", [None, {}, {"base": []}])
+@pytest.mark.parametrize("absent", [{}, {"base": []}])
 def test_without_best_of_n_the_paths_are_drawn_alone(tmp_path, absent):
     sweep = write_sweep(tmp_path, {"base": 0.0}, seeds=1, best_of_n=absent)
     (drawing,) = drawn(sweep, ["overoptimisation"])

@@ -7,8 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.shelves.probe.cli import _print_probe
-from tests.harness.cli.conftest import Bench
+from tests.harness.cli.conftest import Bench, bench
 from tests.harness.shelves.probe.files import write_probe_file
+
+__all__ = ["bench"]
 
 pytestmark = pytest.mark.slow
 

@@ -205,8 +205,7 @@ def test_the_reference_is_drawn_apart_and_group_sizes_share_their_draws(
         assert torch.equal(fours.sequences.completions[row, :length], pairs.sequences.completions[2 * prompt, :length])
 
 
-def test_completions_that_cannot_be_scored_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.plugins._for_records", False)  # an earlier test of this process may have read records
+def test_completions_that_cannot_be_scored_are_refused(tmp_path: Path) -> None:
     base = {**PROBE["base"], "reward.parts.tests.harness.shelves.probe.toy:unscorable": 1.0}
     design = make_design(str(write_probe_file(tmp_path, base=base)))
     with pytest.raises(RefusedError, match="none of 256 completions could be scored"):
