@@ -22,7 +22,7 @@ from algorithms.rules import LOG_RATIO_LIMIT
 from evals.grading.asked_model import reply_costs
 from evals.grading.model_judge import reply_metrics
 from evals.tasks.base import Problem
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 from harness.processes import Processes
 from harness.rewards import Attempt
 from harness.rewards.judging import judge_metrics
