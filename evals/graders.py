@@ -100,7 +100,7 @@ def grade(
     own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`. problem: its statement, for a
         judge.
 
-    Raises UnknownNameError for an unknown grader, EvalError for an unknown extraction, and where the grader cannot
+    Raises UnknownNameError for an unknown grader or extraction, and EvalError where the grader cannot
     compare with the reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own`
     for a problem without a comparison.
     """

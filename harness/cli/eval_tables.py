@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.cli.console import print_link, print_table, print_text
 
 if TYPE_CHECKING:
-    from evals.lm_eval_adapter import LmEvalResult
+    from evals.lm_eval_results import LmEvalResult
     from evals.paired_change import PairedChange
     from harness.evaluate.suite import SuiteResult
 

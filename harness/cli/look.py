@@ -39,6 +39,7 @@ KINDS = {
     "tasks": ("evals.tasks:TASKS", "evals.tasks:FAMILIES"),
     "templates": ("evals.prompts:TEMPLATES",),
     "graders": ("evals.graders:GRADERS",),
+    "extractions": ("evals.grading.extract:EXTRACTIONS",),
     "metrics": ("evals.metrics:METRICS",),
     "dialects": ("algorithms.dialects:DIALECTS",),
     "rewards": ("harness.rewards.base:PARTS",),

@@ -11,7 +11,7 @@ from typing import Any
 
 from algorithms import RULES, Objective
 from evals.graders import GRADERS, grader_version
-from evals.grading.extract import EXTRACTION_VERSION
+from evals.grading.extract import EXTRACTION_VERSION, EXTRACTIONS
 from evals.grading.pair_judge import read_pair_judge
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES, template_version
@@ -145,12 +145,14 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     functions = [part for part in spec.reward.parts if is_reference(part)]
     graders = [grader for grader in (spec.reward.grader, spec.eval.grader) if grader is not None]
     objective = spec.objective
+    tasks = [spec.task.train, *spec.eval.tasks]
     named: list[tuple[Kind[Any], list[str]]] = [
         (PARTS, [part for part in spec.reward.parts if part not in functions]),
         (RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
         (ENGINES, [spec.rollout.engine]),
         (TRAINERS, [spec.trainer.type]),
-        (TASKS, [without_mode(name) for name in (spec.task.train, *spec.eval.tasks)]),
+        (TASKS, [without_mode(name) for name in tasks]),
+        (EXTRACTIONS, [get_task(name).extract for name in tasks]),
         (TEMPLATES, spec.templates),
         (GRADERS, graders),
         (METRICS, list(METRICS.names())),
@@ -158,7 +160,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     found = [
         *(plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions),
         *(spec.trainer.sources() if isinstance(spec.trainer, OutsideTrainer) and not spec.checkpoint else ()),
-        *(module for name in (spec.task.train, *spec.eval.tasks) for module in get_task(name).modules),
+        *(module for name in tasks for module in get_task(name).modules),
         *(source for kind, names in named for name in names if name in kind.names() and (source := kind.source(name))),
     ]
     return list({module.name: module for module in found}.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 from algorithms import RULES, Objective
 from evals.graders import grader_version, judge_of
-from evals.grading.extract import EXTRACTION_VERSION
+from evals.grading.extract import EXTRACTION_VERSION, extraction_identity
 from evals.grading.model_judge import Judge
 from evals.grading.pair_judge import PairJudge
 from evals.metrics import metric_sources
@@ -123,7 +123,7 @@ def judge_identity(judge: Judge | PairJudge) -> object:
 
 def problems_of_split(task_name: str, split: str) -> dict[str, str]:
     task, source = get_task(task_name), task_source(task_name)
-    problems = {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
+    problems = {"task": task.name, "extract": extraction_identity(task.extract), "rows": task.split(split).fingerprint}
     if task.environment is not None:
         problems["environment"] = "v{version}, {max_turns} turns".format(**task.environment.identity)
     return problems if source is None else problems | {"source": source}

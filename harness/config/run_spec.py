@@ -21,8 +21,8 @@ from algorithms.preference import PreferenceObjective
 from evals.graders import judge_of, runs_code
 from evals.grading.model_judge import Judge
 from evals.grading.pair_judge import PairJudge
-from evals.tasks import get_task, without_mode
-from evals.tasks.base import LM_EVAL_PREFIX, Environment
+from evals.tasks import get_task, without_family
+from evals.tasks.base import Environment
 from harness.config.clashes import clashes
 from harness.config.engine import ENGINES, engine_on
 from harness.config.model import OF_ALL, ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
@@ -176,7 +176,7 @@ class RunSpec(Settings):
     def own_files(self) -> Iterator[str]:
         """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
         for name in (self.task.train, *self.eval.tasks, *self.templates):
-            file = without_mode(name).removeprefix(LM_EVAL_PREFIX)
+            file = without_family(name)
             path = Path(file)
             if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
                 yield file

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.grading.extract import EXTRACTIONS, extract_hash
+from evals.grading.extract import CODE, extract_hash
 from evals.tasks import get_task
 
 TRAIN, TEST = 64, 8
@@ -16,7 +16,7 @@ TRAIN, TEST = 64, 8
 
 def write_sums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """Two tasks with the same problems: by unit tests, and by the grader `numeric`."""
-    monkeypatch.setitem(EXTRACTIONS, "code", _program_of)
+    monkeypatch.setitem(vars(CODE), "find", _program_of)
     for split, count in (("train", TRAIN), ("test", TEST)):
         rows = [
             {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from evals.errors import DataMissingError, EvalError
-from evals.lm_eval_loading import OWN_TASKS
-from evals.lm_eval_tasks.utils import boxed_prompt, keep_all, load_rows, score_math, score_numeric
+from evals.shelves.lm_eval.lm_eval_tasks.utils import boxed_prompt, keep_all, load_rows, score_math, score_numeric
+from evals.shelves.lm_eval.loading import OWN_TASKS
 from tests.evals.scripted import write_rows
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: pip install -e '.[lm-eval]'")

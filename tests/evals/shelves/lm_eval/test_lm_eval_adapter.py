@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from evals.lm_eval_adapter import DEFAULT_MAX_GEN_TOKS, run_lm_eval
-from evals.lm_eval_loading import OWN_TASKS, task_manager
 from evals.sampler import Draw, SamplingParams
-from tests.evals.lm_eval_parity import minerva_runs
+from evals.shelves.lm_eval.adapter import DEFAULT_MAX_GEN_TOKS, run_lm_eval
+from evals.shelves.lm_eval.loading import OWN_TASKS, task_manager
 from tests.evals.scripted import Scripted, undrawn, write_rows
+from tests.evals.shelves.lm_eval.parity import minerva_runs
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs lm-eval: pip install -e '.[lm-eval]'")
 
@@ -85,7 +85,7 @@ def test_metrics_and_rows():
 
 def test_decoding_of_a_task_without_a_length_is_a_default_that_is_told(caplog):
     sampler = always("#### 2")
-    with caplog.at_level(logging.WARNING, "evals.lm_eval_adapter"):
+    with caplog.at_level(logging.WARNING, "evals.shelves.lm_eval.adapter"):
         result = run_lm_eval(["gsm8k_local"], sampler, limit=2)
     ((draws, decoding),) = sampler.calls
     assert decoding == SamplingParams(DEFAULT_MAX_GEN_TOKS, temperature=0.0, stop=("Question:", "</s>", "<|im_end|>"))
@@ -97,20 +97,20 @@ def test_decoding_of_a_task_without_a_length_is_a_default_that_is_told(caplog):
 
 def test_decoding_of_a_task_with_a_length(caplog):
     sampler = always("")
-    with caplog.at_level(logging.WARNING, "evals.lm_eval_adapter"):
+    with caplog.at_level(logging.WARNING, "evals.shelves.lm_eval.adapter"):
         (task,) = run_lm_eval(["aime24_local"], sampler).tasks
     assert sampler.calls[0][1].max_completion_tokens == 32768
     assert not task.max_gen_toks_assumed
-    assert "evals.lm_eval_adapter" not in {record.name for record in caplog.records}
+    assert "evals.shelves.lm_eval.adapter" not in {record.name for record in caplog.records}
 
 
 def test_a_length_that_is_asked_for_holds_for_every_task(caplog):
     sampler = always("")
-    with caplog.at_level(logging.WARNING, "evals.lm_eval_adapter"):
+    with caplog.at_level(logging.WARNING, "evals.shelves.lm_eval.adapter"):
         tasks = run_lm_eval(["aime24_local", "gsm8k_local"], sampler, limit=1, max_gen_toks=77).tasks
     assert {decoding.max_completion_tokens for _, decoding in sampler.calls} == {77}
     assert not any(task.max_gen_toks_assumed for task in tasks)
-    assert "evals.lm_eval_adapter" not in {record.name for record in caplog.records}
+    assert "evals.shelves.lm_eval.adapter" not in {record.name for record in caplog.records}
 
 
 def test_default_length_is_that_of_lm_eval():

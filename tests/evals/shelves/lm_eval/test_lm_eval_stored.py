@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from evals.lm_eval_adapter import LmEvalResult, run_lm_eval
-from tests.evals.lm_eval_differences import BY_DESIGN, ONLY_LM_EVAL_ACCEPTS, ONLY_WE_ACCEPT
-from tests.evals.lm_eval_parity import IDENTICAL, Comparison, minerva_runs, skip_unless_it_runs, verdicts
+from evals.lm_eval_results import LmEvalResult
+from evals.shelves.lm_eval.adapter import run_lm_eval
 from tests.evals.scripted import Scripted, write_rows
+from tests.evals.shelves.lm_eval.differences import BY_DESIGN, ONLY_LM_EVAL_ACCEPTS, ONLY_WE_ACCEPT
+from tests.evals.shelves.lm_eval.parity import IDENTICAL, Comparison, minerva_runs, skip_unless_it_runs, verdicts
 
 pytest.importorskip("lm_eval", reason="needs lm-eval: pip install -e '.[lm-eval]'")
 

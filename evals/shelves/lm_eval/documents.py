@@ -14,7 +14,7 @@ from typing import Any
 
 from evals.choices import COMPARISONS, Choices, Comparison, Continuation
 from evals.errors import EvalError
-from evals.lm_eval_loading import GENERATE, installed, load_tasks, task_manager
+from evals.shelves.lm_eval.loading import GENERATE, installed, load_tasks, task_manager
 
 # What a task file says of paths; the documents themselves identify a task.
 _SOURCE_OF_DOCUMENTS = ("dataset_path", "dataset_kwargs", "metadata")

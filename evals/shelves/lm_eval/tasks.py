@@ -1,6 +1,6 @@
 """Tasks of lm-eval as held-out tasks of a training sweep: what training costs elsewhere gets seeds and intervals.
 
-    lm_eval:gsm8k_local     a task of lm-eval's, or of evals/lm_eval_tasks
+    lm_eval:gsm8k_local     a task of lm-eval's, or of the folder lm_eval_tasks beside this file
     lm_eval:mine.yaml       a task file of your own
 
 Prompts, few-shot examples, stop strings, filters and the metric are lm-eval's. How completions are drawn is for `eval`
@@ -27,14 +27,15 @@ import yaml
 
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
-from evals.tasks.base import LM_EVAL_PREFIX as PREFIX
+from evals.shelves.lm_eval.adapter import run_lm_eval
 from evals.tasks.base import Problem, Task, TaskFamily
 from evals.yaml_file import ENDINGS, YamlError, compose_yaml, read_text
 from harness import plugins
 
 if TYPE_CHECKING:
-    from evals.lm_eval_documents import LmEvalDocuments
+    from evals.shelves.lm_eval.documents import LmEvalDocuments
 
+PREFIX = "lm_eval:"
 # lm-eval's targets may be lists, numbers or empty; a reader of the records wants some text.
 _NO_REFERENCE = "(no reference: lm-eval's metric decides)"
 
@@ -56,7 +57,7 @@ def load_lm_eval_task(name: str) -> Task:
 
 @lru_cache
 def _load(name: str, folder: Path | None) -> Task:
-    from evals.lm_eval_documents import LmEvalDocuments
+    from evals.shelves.lm_eval.documents import LmEvalDocuments
 
     documents = LmEvalDocuments.load(name, folder)
     return Task(
@@ -133,4 +134,5 @@ FAMILY = TaskFamily(
     f"{PREFIX}<name or file>",
     "tasks of lm-eval, written or multiple choice; needs pip install -e '.[lm-eval]'; grader own; split test",
     load_lm_eval_task,
+    run_lm_eval,
 )

@@ -18,9 +18,9 @@ Source: `lm_eval/tasks/{gsm8k,aime,minerva_math}` of that version.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from evals.grading import bare, normalise
+from evals.grading.extract import Extraction
 
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
@@ -90,11 +90,7 @@ def extract_minerva(text: str) -> str | None:
     return bare(normalise(found[1])) if found else None
 
 
-LM_EVAL_FILTERS: dict[str, Callable[[str], str | None]] = {
-    "lm_eval_gsm8k_strict": extract_gsm8k_strict,
-    "lm_eval_gsm8k_flexible": extract_gsm8k_flexible,
-    "lm_eval_aime": extract_aime,
-    "lm_eval_minerva": extract_minerva,
-    "whole": lambda text: text,  # for lm-eval's own filters
-}
-"""They are given the completion as it is, thoughts included."""
+STRICT = Extraction("lm_eval_gsm8k_strict", extract_gsm8k_strict, "all")
+FLEXIBLE = Extraction("lm_eval_gsm8k_flexible", extract_gsm8k_flexible, "all")
+AIME = Extraction("lm_eval_aime", extract_aime, "all")
+MINERVA = Extraction("lm_eval_minerva", extract_minerva, "all")

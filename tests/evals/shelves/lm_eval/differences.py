@@ -1,11 +1,11 @@
 """Where lm-eval's verdict and ours differ on the stored completions, by design: form -> why.
 
-Our graders are not bent to lm-eval's; who wants its verdicts names its filters (`evals.grading.lm_eval_filters`).
+Our graders are not bent to lm-eval's; who wants its verdicts names its filters (`evals.shelves.lm_eval.grading`).
 """
 
 from __future__ import annotations
 
-from tests.evals.lm_eval_parity import Comparison
+from tests.evals.shelves.lm_eval.parity import Comparison
 
 FIRST_HASH = "the filter takes the first ####, we the last"
 NUMBER_ONLY = "the filter wants a bare number one space after ####"

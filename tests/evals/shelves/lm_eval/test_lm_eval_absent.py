@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from evals.errors import EvalError
-from evals.lm_eval_adapter import run_lm_eval
+from evals.shelves.lm_eval.adapter import run_lm_eval
 from harness.errors import RefusedError
 from tests.evals.scripted import Scripted, undrawn
 from tests.evals.test_lazy_imports import HEAVY, imported_by
@@ -49,4 +49,4 @@ def test_a_task_must_be_named():
 
 
 def test_importing_the_adapter_imports_nothing_heavy():
-    assert imported_by("import evals.lm_eval_adapter").isdisjoint(HEAVY | {"lm_eval"})
+    assert imported_by("import evals.shelves.lm_eval.adapter").isdisjoint(HEAVY | {"lm_eval"})

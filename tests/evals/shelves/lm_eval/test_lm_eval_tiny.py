@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from evals.lm_eval_adapter import run_lm_eval
-from evals.lm_eval_loading import OWN_TASKS
 from evals.sampler import Draw, Drawn, SamplingParams
+from evals.shelves.lm_eval.adapter import run_lm_eval
+from evals.shelves.lm_eval.loading import OWN_TASKS
 from evals.tasks import get_task
 from evals.tasks.rows import file_rows
-from tests.evals.lm_eval_parity import IDENTICAL, Comparison, skip_unless_it_runs, verdicts
 from tests.evals.scripted import write_rows
+from tests.evals.shelves.lm_eval.parity import IDENTICAL, Comparison, skip_unless_it_runs, verdicts
 
 pytest.importorskip("lm_eval", reason="needs lm-eval: pip install -e '.[lm-eval]'")
 

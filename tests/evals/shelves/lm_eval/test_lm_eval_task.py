@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from evals.lm_eval_adapter import run_lm_eval
+from evals.shelves.lm_eval.adapter import run_lm_eval
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.hashing import semantic_hash

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from evals.lm_eval_adapter import LmEvalResult
+from evals.lm_eval_results import LmEvalResult
 from evals.tasks.base import Generated, Problem, Task
 from tests.evals.scripted import draw_of, graded_row
 

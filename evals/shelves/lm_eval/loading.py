@@ -1,6 +1,6 @@
 """Finds tasks of lm-eval by name and loads them with their documents, or says why they cannot be had.
 
-Like `lm_eval_documents` and `lm_eval_adapter` it knows lm-eval's interfaces. They are those of 0.4.13, and 0.5 has
+Like `documents` and `adapter` it knows lm-eval's interfaces. They are those of 0.4.13, and 0.5 has
 others: filters become scorers.
 """
 
