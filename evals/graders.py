@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from evals.errors import EvalError
 from evals.grading import OWN, Grader, OwnComparison, Submission, Verdict
@@ -36,9 +37,16 @@ def get_grader(name: str) -> Grader:
 
 def runs_code(grader: str | None) -> bool:
     """Return whether a grader of that name runs programs. Raises as `get_grader`."""
-    from evals.grading.unit_tests import RunsTests
+    return grader is not None and get_grader(grader).runs_code
 
-    return grader is not None and isinstance(get_grader(grader), RunsTests)
+
+def account_of(graders: Iterable[str | None]) -> dict[str, Any]:
+    """What a start's provenance says of how these graders grade. Raises as `get_grader`, and EvalError where programs
+    cannot be contained."""
+    found: dict[str, Any] = {}
+    for grader in graders:
+        found |= {} if grader is None else get_grader(grader).account()
+    return found
 
 
 def judge_of(grader: str | None) -> Judge | None:
@@ -57,14 +65,11 @@ def grader_version(name: str) -> int | str:
 
 
 def applicable_graders(answer: str) -> list[str]:
-    """The graders that can compare an extracted answer with this reference, sorted; none of them with unit tests."""
-    from evals.grading.unit_tests import has_tests
-
-    if has_tests(answer):
+    """The graders that can compare an extracted answer with this reference, sorted; none with a program's tests."""
+    fitting = {name: grader for name, grader in GRADERS.all().items() if grader.can_compare_with(answer)}
+    if any(grader.runs_code for grader in fitting.values()):
         return []
-    return sorted(
-        name for name, grader in GRADERS.all().items() if not grader.reads_whole and grader.can_compare_with(answer)
-    )
+    return sorted(name for name, grader in fitting.items() if not grader.reads_whole)
 
 
 def require_gradable(answer: str, grader: str, own: OwnComparison | None = None) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from evals.errors import EvalError
 
@@ -82,6 +82,8 @@ class Grader:
     reads_whole: ClassVar[bool] = False
     """It reads whole completions, many of them at once: `verdicts` is its own, and nothing is compared."""
     asks_model: ClassVar[bool] = False
+    runs_code: ClassVar[bool] = False
+    """It runs programs that a model wrote, which must be allowed; their references are tests."""
 
     name: str
     version: int | str
@@ -112,6 +114,15 @@ class Grader:
         else:
             reason = self.compare(one.extracted, one.answer)
         return Verdict(correct=reason == "match", extracted=one.extracted, reason=reason)
+
+    def account(self) -> dict[str, Any]:
+        """What a start's provenance says of how it grades."""
+        return {}
+
+    def reference_in(self, row: Mapping[str, Any]) -> str | None:
+        """The reference that a row of a task's file holds in columns of the grader's own; None: in the answer's. Raises
+        EvalError for what cannot be one."""
+        return None
 
     @property
     def at_once(self) -> int:

@@ -12,7 +12,6 @@ from typing import Literal
 from evals.grading import bare, normalise
 from evals.grading.choice import last_stated_choice
 from evals.grading.numeric import AMOUNT, ELLIPSIS, REPEATING, is_amount, is_percentage, parse_number
-from evals.grading.unit_tests import extract_code
 from harness.plugins import Kind
 
 # Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
@@ -464,7 +463,6 @@ GSM8K = Extraction("gsm8k", extract_gsm8k)
 HASH = Extraction("hash", extract_hash)
 LAST_NUMBER = Extraction("last_number", extract_last_number)
 CHOICE = Extraction("choice", extract_choice)
-CODE = Extraction("code", extract_code, "program")
 WHOLE = Extraction("whole", whole, "all")
 
 EXTRACTIONS: Kind[Extraction] = Kind(

@@ -133,7 +133,6 @@ def eval_(
     from harness.evaluate.suite import LmEvaluation, Suite
     from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
     from harness.plan.subject import find_subject
-    from harness.sampling.code_tester import code_allowed
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])
@@ -206,8 +205,7 @@ def eval_(
         Suite(one, convention.evaluations(one, names, budgets, allow_code), lm_eval_tasks, probe) for one in subjects
     ]
     folder = home_folder(home)
-    with code_allowed(folder, allow_code):
-        results = [_run(suite, folder, convention.seed, regrade) for suite in suites]
+    results = [_run(suite, folder, convention.seed, regrade) for suite in suites]
     _write_samples(results, convention.seed)
     for result in results:
         _log(result, folder)

@@ -45,6 +45,7 @@ KINDS = {
     "rewards": ("harness.rewards.base:PARTS",),
     "engines": ("harness.config.engine:ENGINES",),
     "executors": ("harness.executors.base:EXECUTORS",),
+    "services": ("harness.sampling.services:SERVICES",),
     "trainers": ("harness.config.trainer:TRAINERS",),
     "stages": ("harness.run.stages:STAGES",),
     "sections": ("reports.page.section:SECTIONS",),

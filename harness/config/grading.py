@@ -13,7 +13,8 @@ from evals.grading import OWN
 from evals.grading.model_judge import Judge
 from evals.grading.pair_judge import PairJudge
 from evals.tasks import get_task
-from harness.rewards.parts.correct import JudgeScore, PassedTests
+from harness.rewards.base import nameable_parts
+from harness.rewards.parts.correct import JudgeScore
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -85,12 +86,12 @@ def _code_problems(spec: RunSpec) -> Iterator[str]:
                 f"{knob}={grader} with {', '.join(wrong)}: the problems of such tasks {have}. Set {knob} to {instead}, "
                 "or leave these tasks out"
             )
-    part = PassedTests.name
-    if part in spec.reward.parts and not runs_code(spec.reward.grader):
-        yield (
-            f"reward.parts.{part} with reward.grader={spec.reward.grader}: this grader runs no tests. Train on a task "
-            "with unit tests, or leave the part out"
-        )
+    if not runs_code(spec.reward.grader):
+        for name in (name for name, part in nameable_parts().items() if part.needs_code and name in spec.reward.parts):
+            yield (
+                f"reward.parts.{name} with reward.grader={spec.reward.grader}: this grader runs no tests. Train on a "
+                "task with unit tests, or leave the part out"
+            )
     if spec.runs_code and not spec.reward.allow_code:
         graders = " and ".join(knob for knob, (grader, _) in _graded(spec).items() if runs_code(grader))
         yield (

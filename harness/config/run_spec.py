@@ -262,15 +262,15 @@ class RunSpec(Settings):
     def judges(self) -> list[Judge | PairJudge]:
         """The judges of files that a cell asks: graders that ask a model, and one that compares."""
         pairwise = None if self.checkpoint else self.reward.asked_judge
-        return [judge for judge in (*map(judge_of, self._graders), pairwise) if judge is not None]
+        return [judge for judge in (*map(judge_of, self.graders), pairwise) if judge is not None]
 
     @property
     def runs_code(self) -> bool:
         """Whether a cell runs programs that the policy writes."""
-        return any(map(runs_code, self._graders))
+        return any(map(runs_code, self.graders))
 
     @property
-    def _graders(self) -> dict[str | None, None]:
+    def graders(self) -> dict[str | None, None]:
         """Those that a cell uses, each once."""
         return dict.fromkeys([self.eval.grader] if self.checkpoint else [self.reward.grader, self.eval.grader])
 

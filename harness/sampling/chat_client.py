@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from evals.prompts import Message
 from harness.errors import BenchError, RefusedError, shown
+from harness.sampling.services import OnWaiting
 from harness.secrets import redact, register_variable
 
 if TYPE_CHECKING:
@@ -47,9 +48,6 @@ class ChatReply:
 
 OnReply = Callable[[int, ChatReply], None]
 """(index of the question, its reply); called in the thread that asks."""
-OnWaiting = Callable[[str, bool], None]
-"""Called every few seconds while no reply comes: with a sentence on the wait, and whether the server is away (else it
-is still working on its replies)."""
 
 
 @dataclass

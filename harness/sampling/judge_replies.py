@@ -18,8 +18,9 @@ from evals.grading.asked_model import Asking, Question, lent
 from harness.config.hashing import digest
 from harness.config.references import model_fingerprint
 from harness.errors import RefusedError
-from harness.sampling.chat_client import ChatClient, ChatReply, OnWaiting, read_key
+from harness.sampling.chat_client import ChatClient, ChatReply, read_key
 from harness.sampling.remembered import Remembered, Row
+from harness.sampling.services import OnWaiting
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel

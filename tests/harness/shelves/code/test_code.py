@@ -10,18 +10,18 @@ import pytest
 
 from evals.errors import EvalError
 from evals.grading import Submission, Verdict
-from evals.grading.unit_tests import Outcome, Trial, reference_of, unit_tests
+from evals.shelves.code.grading import Outcome, Trial, reference_of, unit_tests
 from harness.config.hashing import training_hash
 from harness.errors import RefusedError
 from harness.records import CellRecord
-from harness.rewards.parts.correct import PassedTests
-from harness.sampling import code_tester
-from harness.sampling.code_tester import CodeTester, code_allowed
 from harness.sampling.conditions import Conditions
+from harness.shelves.code import services
+from harness.shelves.code.parts import PassedTests
+from harness.shelves.code.services import CodeTester, code_allowed
 from tests.harness.rewards.attempts import attempt, context, part_rewards, same
 from tests.harness.run import bench
 from tests.harness.run.small import run_cell, small_spec
-from tests.harness.run.sums_with_tests import write_sums
+from tests.harness.shelves.code.sums_with_tests import write_sums
 
 STEPS = {"train.steps": 3, "train.checkpoint_every": 3, "eval.every": 0, "eval.samples": 2, "eval.problems": 8}
 
@@ -55,7 +55,7 @@ def test_a_cell_learns_from_tests_as_from_the_answers(tmp_path: Path, monkeypatc
     assert by_tests.own.provenance["code"]["processes"] == "none but its own"
     assert "code" not in by_number.own.provenance
 
-    monkeypatch.setattr(code_tester, "outcome_of", lambda trial: pytest.fail("a program was run again"))
+    monkeypatch.setattr(services, "outcome_of", lambda trial: pytest.fail("a program was run again"))
     part = {"reward.parts": {"correct": 0.0, "tests_passed": 1.0}}
     settings = {"task.train": task, "reward.allow_code": True, **part}
     again = _trained(tmp_path / "c" / "x-s0-0123456789", tmp_path, settings)
@@ -126,7 +126,7 @@ def test_outcomes_are_remembered_by_program_and_tests(tmp_path: Path, monkeypatc
         run.append(trial)
         return Outcome("mismatch", len(trial.code))
 
-    monkeypatch.setattr(code_tester, "outcome_of", outcome_of)
+    monkeypatch.setattr(services, "outcome_of", outcome_of)
     one, other, third = Trial("a", "x"), Trial("\ud800", "x"), Trial("a", "y")
     tester = CodeTester(tmp_path)
     assert tester.outcomes([one, other, one]) == [Outcome("mismatch", 1)] * 3

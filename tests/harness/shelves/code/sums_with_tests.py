@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.grading.extract import CODE, extract_hash
+from evals.grading.extract import extract_hash
+from evals.shelves.code.grading import CODE
 from evals.tasks import get_task
 
 TRAIN, TEST = 64, 8

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from evals.grading import _sandbox, sandbox
-from evals.grading.sandbox import Isolation, Limits, Program, Ran, isolation, run_program
+from evals.shelves.code import _sandbox, sandbox
+from evals.shelves.code.sandbox import Isolation, Limits, Program, Ran, isolation, run_program
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 MODES = ("namespaces", "namespaces of an ordinary user", "none", "none of an ordinary user")
@@ -281,11 +281,11 @@ def test_it_dies_with_bench(tmp_path: Path) -> None:
     import subprocess
 
     code = (
-        "from evals.grading.sandbox import *\n"
+        "from evals.shelves.code.sandbox import *\n"
         "print('on', flush=True)\n"
         "run_program(Program('import time\\ndef attack(): time.sleep(60)', 'attack', [[]]))"
     )
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[4])}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment) as bench:
         assert bench.stdout is not None and bench.stdout.readline() == b"on\n"
         deadline_s = time.monotonic() + 20

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from evals.grading.unit_tests import NAME
+from evals.shelves.code.grading import NAME
 from evals.tasks.base import Task
 from evals.tasks.rows import LocalFile, Rows
 

@@ -2,7 +2,7 @@
 
 The reference answer of such a problem is its tests, as one line of JSON. A program is run by the `sandbox`, and only if
 somebody allows it (`lent`): whoever asks for grades lends a `Tester`, which also remembers outcomes
-(`harness.sampling.code_tester`).
+(`harness.shelves.code.services`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -19,7 +19,8 @@ from pydantic import Field, ValidationError
 
 from evals.errors import EvalError
 from evals.grading import NO_VERDICT, Grader, Reason, Submission, Verdict, never_compares
-from evals.grading.sandbox import AT_ONCE, Program, run_program
+from evals.grading.extract import Extraction
+from evals.shelves.code.sandbox import AT_ONCE, Program, isolation, run_program
 from harness.settings import Settings
 
 NAME = "unit_tests"
@@ -63,11 +64,6 @@ def _fault_in(error: ValidationError) -> str:
     )
 
 
-def has_tests(reference: str) -> bool:
-    """Whether a reference answer is tests."""
-    return _fault(reference) is None
-
-
 def _fault(reference: str) -> str | None:
     try:
         FunctionTests.model_validate_json(reference)
@@ -82,6 +78,9 @@ def extract_code(text: str) -> str | None:
     outside, *parts = _FENCE.split(text)
     code = parts[(len(parts) - 2) // 2 * 2] if len(parts) > 1 else outside
     return code if code.strip() else None
+
+
+CODE = Extraction("code", extract_code, "program")
 
 
 class Trial(NamedTuple):
@@ -158,6 +157,15 @@ class RunsTests(Grader):
     """The score of a verdict is the share of tests that a program passes; None without a verdict."""
 
     reads_whole: ClassVar[bool] = True
+    runs_code: ClassVar[bool] = True
+
+    def account(self) -> dict[str, Any]:
+        """Raises EvalError where programs cannot be contained."""
+        return {"code": isolation().account}
+
+    def reference_in(self, row: Mapping[str, Any]) -> str:
+        """The columns `entry_point` and `tests` as an answer."""
+        return reference_of(row.get("entry_point"), row.get("tests"))
 
     @property
     def at_once(self) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evals.errors import EvalError
-from evals.grading.unit_tests import Trial, outcome_of
+from evals.shelves.code.grading import Trial, outcome_of
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 

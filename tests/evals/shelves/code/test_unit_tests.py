@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from evals.errors import EvalError
 from evals.evaluate import grade_all
 from evals.graders import GRADERS, applicable_graders, grade, rule_beside
-from evals.grading import sandbox
 from evals.grading.extract import extract_answer
-from evals.grading.sandbox import Limits
-from evals.grading.unit_tests import Outcome, Trial, lent, outcome_of, reference_of, same_value
+from evals.shelves.code import sandbox
+from evals.shelves.code.grading import Outcome, Trial, lent, outcome_of, reference_of, same_value
+from evals.shelves.code.sandbox import Limits
 from evals.tasks.base import Problem
 
 ADD = reference_of("add", [{"args": [1, 2], "returns": 3}, {"args": [2, 2], "returns": 4}])
@@ -192,7 +192,7 @@ def test_what_cannot_be_tests_is_refused(entry_point: object, tests: object, mes
 
 
 def test_nothing_is_run_that_nobody_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evals.grading.unit_tests.run_program", lambda program: pytest.fail("it was run"))
+    monkeypatch.setattr("evals.shelves.code.grading.run_program", lambda program: pytest.fail("it was run"))
     with pytest.raises(EvalError, match=r"nobody has allowed that here.*reward\.allow_code: true"):
         grade(RIGHT, ADD, UNIT_TESTS, "code")
 

@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from evals.grading import Reason
-from evals.grading.sandbox import AT_ONCE, Limits, isolation
-from evals.grading.unit_tests import Outcome, Trial, lent, outcome_of, unit_tests
+from evals.shelves.code.grading import Outcome, Trial, lent, outcome_of, unit_tests
+from evals.shelves.code.sandbox import AT_ONCE, Limits
 from harness.config.hashing import digest
 from harness.sampling.remembered import Remembered, Row
+from harness.sampling.services import OnWaiting, Service
 
 FOLDER = "code"
 
@@ -45,7 +46,7 @@ class CodeTester:
         self._outcomes = Outcomes(home / "cache" / FOLDER / digest(python)[:16])
 
     def outcomes(self, asked: Sequence[Trial]) -> list[Outcome]:
-        """As `evals.grading.unit_tests.Tester.outcomes`."""
+        """As `evals.shelves.code.grading.Tester.outcomes`."""
         names = [_name(one) for one in asked]
         by_name = dict(zip(names, asked, strict=True))
         missing = self._outcomes.missing([*by_name])
@@ -60,13 +61,10 @@ def _name(trial: Trial) -> str:
 
 
 @contextmanager
-def code_allowed(home: Path, allowed: bool) -> Iterator[None]:
+def code_allowed(home: Path, allowed: bool, on_waiting: OnWaiting | None = None) -> Iterator[None]:
     """Let programs be run, if that is allowed, with what this home remembers, until the block ends."""
     with lent(CodeTester(home)) if allowed else nullcontext():
         yield
 
 
-def code_account(runs_code: bool) -> dict[str, Any]:
-    """What a start's provenance says of how programs are contained; {} where none are run. Raises EvalError where they
-    cannot be contained."""
-    return {"code": isolation().account} if runs_code else {}
+CODE = Service("code", "runs the programs of completions, and remembers how they ended", code_allowed)
