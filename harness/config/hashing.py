@@ -259,16 +259,6 @@ def pairs_hash(spec: RunSpec) -> str:
     return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
-def reward_model_hash(spec: RunSpec) -> str:
-    """Names a reward model: the same for all seeds, and whatever is learned from it."""
-    return graded_hash("reward_model", spec, "reward.reward_model.")
-
-
-def best_of_n_hash(spec: RunSpec) -> str:
-    """Names the choice among the starting weights' samples by a reward model."""
-    return digest({"best_of_n": [base_evaluation_hash(spec), reward_model_hash(spec)]})
-
-
 def digest(document: Any) -> str:
     """40 hexadecimal digits over canonical JSON."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

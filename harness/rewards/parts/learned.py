@@ -16,7 +16,7 @@ class LearnedReward(RewardPart):
     """The score of a Bradley-Terry model of the verdict, in standard deviations over the starting weights' completions.
 
     The model is trained once, on completions of the starting weights, and shared by all arms and seeds. The options say
-    how; see `harness.training.reward_model`.
+    how; see `harness.shelves.learned.reward_model`.
     """
 
     name = "reward_model"

@@ -23,12 +23,12 @@ from harness.records.files import read_json
 from harness.rewards import Attempt
 from harness.rewards.parts.learned import LearnedReward
 from harness.run.prompts import labelled_prompts
-from harness.run.stages import reward_model as reward_model_stage
-from harness.run.stages.reward_model import draw_graded, verdict_pairs, with_label_noise
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
+from harness.shelves.learned.reward_model import RewardModel, train_reward_model
+from harness.shelves.learned.stages import reward_model as reward_model_stage
+from harness.shelves.learned.stages.reward_model import draw_graded, verdict_pairs, with_label_noise
 from harness.training.batch import Batch
-from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage
@@ -93,7 +93,7 @@ def test_writes_a_model_with_a_report_of_its_quality(
 
         return train_reward_model(model, rows, pairs, options, also_here)
 
-    monkeypatch.setattr("harness.training.reward_model.train_reward_model", training)
+    monkeypatch.setattr("harness.shelves.learned.reward_model.train_reward_model", training)
     spec = stage_spec({"reward.reward_model.label_noise_rate": 0.4})
     told = make(tmp_path / "made", tiny, spec)
     assert told == [(20, 23), (21, 23), (22, 23), (23, 23)]

@@ -26,13 +26,15 @@ from harness.rewards.judging import Pair, Scores, position_metrics, preferences
 from harness.rewards.parts.learned import PairwiseJudge
 from harness.run.prompts import places_of_step
 from harness.run.stages import Stage, StageContext
-from harness.run.stages.reward_model import REPORT_FILE, draw_labelled_pairs, read_report
+from harness.shelves.learned.stages.reward_model import REPORT_FILE, draw_labelled_pairs, read_report
 from harness.training.demonstrations import Demonstration
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from harness.sampling.judge import GenerativeJudge
+    from harness.models.language_model import LanguageModel
+    from harness.run.learning.base import Examples
+    from harness.shelves.learned.generative_judge import GenerativeJudge
     from harness.training.batch import Batch
 
 BETTER, WORSE = 8, 2
@@ -69,7 +71,7 @@ def _make(folder: Path, context: StageContext) -> None:
 
     Raises RefusedError if there is nothing to learn from, or if training diverges.
     """
-    from harness.sampling.judge import GenerativeJudge
+    from harness.shelves.learned.generative_judge import GenerativeJudge
     from harness.training.cold_start import fine_tune
     from harness.training.reference import frozen_copy
 
@@ -147,7 +149,7 @@ def _demonstrations(
 ) -> Iterator[Demonstration]:
     """Endless questions with scores that follow their labels. Raises RefusedError if the scores are longer than
     the limit for an answer."""
-    from harness.sampling.judge import written_scores
+    from harness.shelves.learned.generative_judge import written_scores
 
     answers = {
         first_is_better: judge.language_model.encode_completion(written_scores(*scores))
@@ -269,6 +271,13 @@ def judge_hash(spec: RunSpec) -> str:
     return graded_hash("judge", spec, *options, template=template_version(spec.judge_template or ""))
 
 
+def _add(examples: Examples, folder: Path, spec: RunSpec, start: LanguageModel) -> Examples:
+    from harness.shelves.learned.generative_judge import GenerativeJudge
+
+    account = examples.account | {"judge": read_report(folder)}
+    return replace(examples, judge=GenerativeJudge.load(folder, spec, start), account=account)
+
+
 JUDGE = Stage(
     "judge",
     "training the judge",
@@ -276,4 +285,5 @@ JUDGE = Stage(
     key=lambda spec: f"judge-{judge_hash(spec)[:16]}",
     make=_make,
     remark=_remark,
+    add=_add,
 )

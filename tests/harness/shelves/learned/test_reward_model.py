@@ -14,12 +14,12 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_tokenizer
 from harness.random_keys import permutation, random_key
 from harness.rewards.parts.learned import LearnedReward
-from harness.run.stages.reward_model import draw_graded, verdict_pairs, with_label_noise
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
-from harness.training import reward_model
+from harness.shelves.learned import reward_model
+from harness.shelves.learned.reward_model import RewardModel, train_reward_model
+from harness.shelves.learned.stages.reward_model import draw_graded, verdict_pairs, with_label_noise
 from harness.training.batch import Batch
-from harness.training.reward_model import RewardModel, train_reward_model
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts

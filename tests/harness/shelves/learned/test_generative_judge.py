@@ -15,7 +15,7 @@ from evals.sampler import SamplingParams
 from harness.engines.base import Completions
 from harness.models.language_model import LanguageModel, load_model
 from harness.rewards.judging import NO_SCORES, Pair, Scores
-from harness.sampling.judge import GenerativeJudge, read_scores, written_scores
+from harness.shelves.learned.generative_judge import GenerativeJudge, read_scores, written_scores
 from tests.harness.run.small import small_spec
 
 JUDGED = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}}

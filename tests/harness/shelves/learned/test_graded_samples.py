@@ -14,10 +14,10 @@ from harness.engines.base import Completions
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.random_keys import random_key
-from harness.run.stages.reward_model import draw_graded
 from harness.sampling import evaluation
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
+from harness.shelves.learned.stages.reward_model import draw_graded
 from harness.training.batch import Batch
 from tests.harness.run.small import small_spec
 

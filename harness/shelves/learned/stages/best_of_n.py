@@ -9,10 +9,11 @@ from pathlib import Path
 
 from evals.metrics.success import best_of_n, best_of_n_kl
 from evals.tasks import get_task
-from harness.config.hashing import best_of_n_hash
+from harness.config.hashing import base_evaluation_hash, digest
+from harness.config.run_spec import RunSpec
 from harness.records.files import write_json
 from harness.run.stages import Stage, StageContext
-from harness.run.stages.reward_model import REWARD_MODEL, draw_graded
+from harness.shelves.learned.stages.reward_model import REWARD_MODEL, draw_graded, reward_model_hash
 
 
 def _make(path: Path, context: StageContext) -> None:
@@ -23,7 +24,7 @@ def _make(path: Path, context: StageContext) -> None:
     `correct` at n = 1 is its avg@n.
     """
     from harness.sampling.conditions import Conditions
-    from harness.training.reward_model import RewardModel
+    from harness.shelves.learned.reward_model import RewardModel
 
     spec, start = context.spec, context.start
     context.tell_progress(0, 0)
@@ -49,6 +50,11 @@ def _make(path: Path, context: StageContext) -> None:
     store.drop()
 
 
+def best_of_n_hash(spec: RunSpec) -> str:
+    """Names the choice among the starting weights' samples by a reward model."""
+    return digest({"best_of_n": [base_evaluation_hash(spec), reward_model_hash(spec)]})
+
+
 BEST_OF_N = Stage(
     "best_of_n",
     "best of n by the reward model",
@@ -57,4 +63,5 @@ BEST_OF_N = Stage(
     make=_make,
     reads=("start", "reward_model"),
     for_cells=False,
+    in_report=True,
 )

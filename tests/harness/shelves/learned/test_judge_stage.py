@@ -24,9 +24,9 @@ from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
 from harness.run.stages import find_stage, stages_of_cell
-from harness.run.stages import judge as judge_stage
-from harness.run.stages.judge import BETTER, WORSE, Question, without_contradictions
-from harness.sampling.judge import GenerativeJudge
+from harness.shelves.learned.generative_judge import GenerativeJudge
+from harness.shelves.learned.stages import judge as judge_stage
+from harness.shelves.learned.stages.judge import BETTER, WORSE, Question, without_contradictions
 from tests.harness.run.small import ignore_progress, small_spec
 from tests.harness.run.stages_here import make_stage
 

@@ -14,7 +14,7 @@ from harness.records.files import read_json
 from harness.run.evaluation import Evaluator
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
-from harness.training.reward_model import RewardModel
+from harness.shelves.learned.reward_model import RewardModel
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec
 from tests.harness.run.stages_here import make_stage

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from evals.grading import Verdict
 from evals.tasks.base import Problem
-from harness.config.hashing import reward_model_hash
+from harness.config.hashing import graded_hash
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.random_keys import permutation, random_key, uniform
 from harness.records.files import read_json, write_folder, write_json
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from harness.engines.base import Engine
     from harness.models.language_model import LanguageModel
+    from harness.run.learning.base import Examples
     from harness.sampling.conditions import Conditions
     from harness.sampling.store import SampleStore
     from harness.training.batch import Batch
@@ -156,7 +158,7 @@ def _make(folder: Path, context: StageContext) -> None:
     """
     import torch
 
-    from harness.training.reward_model import train_reward_model
+    from harness.shelves.learned.reward_model import train_reward_model
 
     spec, start = context.spec, context.start
     options = spec.reward.of(LearnedReward)
@@ -237,6 +239,18 @@ def _accuracy(scores: Tensor, pairs: Tensor) -> float | None:
     return float((better > worse).float().mean())
 
 
+def reward_model_hash(spec: RunSpec) -> str:
+    """Names a reward model: the same for all seeds, and whatever is learned from it."""
+    return graded_hash("reward_model", spec, "reward.reward_model.")
+
+
+def _add(examples: Examples, folder: Path, spec: RunSpec, start: LanguageModel) -> Examples:
+    from harness.shelves.learned.reward_model import RewardModel
+
+    account = examples.account | {"reward_model": read_report(folder)}
+    return replace(examples, reward_model=RewardModel.load(folder, start), account=account)
+
+
 REWARD_MODEL = Stage(
     "reward_model",
     "training the reward model",
@@ -244,4 +258,5 @@ REWARD_MODEL = Stage(
     key=lambda spec: f"reward-model-{reward_model_hash(spec)[:16]}",
     make=_make,
     remark=_remark,
+    add=_add,
 )
