@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evals.errors import EvalError
 from evals.grading import OWN, Grader, OwnComparison, Submission, Verdict
@@ -11,7 +11,7 @@ from evals.yaml_file import ENDINGS
 from harness.plugins import Kind
 
 if TYPE_CHECKING:
-    from evals.grading.model_judge import Judge
+    from evals.grading.asked_model import Asking
 
 GRADERS: Kind[Grader] = Kind(
     "grader",
@@ -29,9 +29,10 @@ def get_grader(name: str) -> Grader:
     Raises UnknownNameError, and EvalError if the file is missing or faulty.
     """
     if name.endswith(ENDINGS):
-        from evals.grading.model_judge import read_judge
+        from evals.grading.asked_model import JUDGES, ONE
 
-        return read_judge(name)
+        judge: Grader = JUDGES.find(ONE).read(name)
+        return judge
     return GRADERS.find(name)
 
 
@@ -49,12 +50,10 @@ def account_of(graders: Iterable[str | None]) -> dict[str, Any]:
     return found
 
 
-def judge_of(grader: str | None) -> Judge | None:
+def judge_of(grader: str | None) -> Asking | None:
     """The judge if the grader of this name is one, else None. Raises as `get_grader`."""
-    from evals.grading.model_judge import Judge
-
     found = None if grader is None else get_grader(grader)
-    return found if isinstance(found, Judge) else None
+    return cast("Asking", found) if found is not None and found.asks_model else None
 
 
 def grader_version(name: str) -> int | str:

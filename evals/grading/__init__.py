@@ -1,7 +1,7 @@
 """Grading: the answer of a completion is found (`extract`), then compared with the reference by a named grader.
 
 A grader is a file of this folder, or of a plug-in, with a `Grader(...)` at its top level. A judge, a grader that asks a
-model, is a YAML file of the user's own (see `model_judge`). This module holds what all of them stand on: verdicts, and
+model, is a YAML file of the user's own (see `asked_model`). This module holds what all of them stand on: verdicts, and
 the text of an answer as a reader sees it. `evals.graders` finds and asks them.
 """
 
@@ -123,6 +123,11 @@ class Grader:
         """The reference that a row of a task's file holds in columns of the grader's own; None: in the answer's. Raises
         EvalError for what cannot be one."""
         return None
+
+    @property
+    def gives_scores(self) -> bool:
+        """Whether its verdicts have scores."""
+        return self.runs_code
 
     @property
     def at_once(self) -> int:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from evals.graders import judge_of, runs_code
+from evals.graders import get_grader, judge_of, runs_code
 from evals.grading import OWN
-from evals.grading.model_judge import Judge
-from evals.grading.pair_judge import PairJudge
+from evals.grading.asked_model import Asking
 from evals.tasks import get_task
 from harness.rewards.base import nameable_parts
 from harness.rewards.parts.correct import JudgeScore
@@ -46,13 +45,14 @@ def _own_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _judge_problems(spec: RunSpec) -> Iterator[str]:
-    scoring = judge_of(spec.reward.grader)
-    if JudgeScore.name in spec.reward.parts and (scoring is None or scoring.file.right_from is None):
+    grader = spec.reward.grader
+    scores = judge_of(grader) is not None and get_grader(str(grader)).gives_scores
+    if JudgeScore.name in spec.reward.parts and not scores:
         yield (
-            f"reward.parts.{JudgeScore.name} with reward.grader={spec.reward.grader}: this grader gives no numbers. "
+            f"reward.parts.{JudgeScore.name} with reward.grader={grader}: this grader gives no numbers. "
             "Name a judge file with `right_from`, or leave the part out"
         )
-    judges: dict[str, Judge | PairJudge | None] = {
+    judges: dict[str, Asking | None] = {
         **{knob: judge_of(grader) for knob, (grader, _) in _graded(spec).items()},
         "reward.pairwise.judge": spec.reward.asked_judge,
     }

@@ -11,8 +11,8 @@ from typing import Any
 
 from algorithms import RULES, Objective
 from evals.graders import GRADERS, grader_version
+from evals.grading.asked_model import read_pair_judge
 from evals.grading.extract import EXTRACTION_VERSION, EXTRACTIONS
-from evals.grading.pair_judge import read_pair_judge
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES, template_version
 from evals.tasks import TASKS, get_task, without_mode
@@ -170,7 +170,7 @@ def run_by(spec: RunSpec) -> dict[str, str]:
     """Map what else a cell runs or asks, besides `user_code`, to what messages call it: a program with its settings, a
     model's own code, and judges, which are sent a key. The keys are for `harness.plugins.user_code`."""
     # Not by its version: that leaves out the address, to which a key is sent.
-    files = [(judge.name, judge.file) for judge in spec.judges if judge.file is not None]
+    files = [(judge.name, judge.file) for judge in spec.judges]
     found = {f"judge {digest(file.model_dump(mode='json'))}": f"the judge {name}" for name, file in files}
     if spec.model.trust_remote_code:
         source = spec.model.source

@@ -10,9 +10,8 @@ from typing import Any
 
 from algorithms import RULES, Objective
 from evals.graders import grader_version, judge_of
+from evals.grading.asked_model import Asking
 from evals.grading.extract import EXTRACTION_VERSION, extraction_identity
-from evals.grading.model_judge import Judge
-from evals.grading.pair_judge import PairJudge
 from evals.metrics import metric_sources
 from evals.pairs import parse_pair_source
 from evals.prompts import template_version
@@ -115,7 +114,7 @@ def grader_identity(given: str | None) -> object:
     return given if judge is None else judge_identity(judge)
 
 
-def judge_identity(judge: Judge | PairJudge) -> object:
+def judge_identity(judge: Asking) -> object:
     """The digest of those fields of a judge's file that can change a verdict, wherever the file lies, and with `source`
     that of its model's files."""
     return judge.version if judge.file.source is None else [judge.version, model_fingerprint(judge.file.source)]

@@ -19,8 +19,7 @@ from pydantic import Discriminator, Field, Tag
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
 from evals.graders import judge_of, runs_code
-from evals.grading.model_judge import Judge
-from evals.grading.pair_judge import PairJudge
+from evals.grading.asked_model import Asking
 from evals.tasks import get_task, without_family
 from evals.tasks.base import Environment
 from harness.config.clashes import clashes
@@ -259,7 +258,7 @@ class RunSpec(Settings):
         return self.reward.grader
 
     @property
-    def judges(self) -> list[Judge | PairJudge]:
+    def judges(self) -> list[Asking]:
         """The judges of files that a cell asks: graders that ask a model, and one that compares."""
         pairwise = None if self.checkpoint else self.reward.asked_judge
         return [judge for judge in (*map(judge_of, self.graders), pairwise) if judge is not None]

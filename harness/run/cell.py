@@ -40,7 +40,7 @@ from harness.run.health import health_flags
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples
 from harness.run.provenance import append_start
-from harness.sampling.chat_client import ServerAwayError
+from harness.sampling.services import ServerAwayError
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import Checkpoint, all_finite, checkpoint_path, load_latest, save_checkpoint
 from harness.training.optimizer import DivergedError

@@ -33,7 +33,7 @@ from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED
 from harness.run.program_cell import ProgramCell
 from harness.run.prompts import read_correct_counts, training_prompts
 from harness.run.stages import find_stage, inputs_of_cell, source_of_start, source_of_teacher
-from harness.sampling.chat_client import ServerAwayError
+from harness.sampling.services import ServerAwayError
 from harness.training.optimizer import DivergedError
 
 Row = dict[str, Any]

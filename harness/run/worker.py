@@ -83,7 +83,7 @@ def _run_job(
     from harness.engines.base import EngineMismatchError
     from harness.run.cell_job import run_cell, serve_cell
     from harness.run.stages import StageContext, find_stage
-    from harness.sampling.chat_client import ServerAwayError
+    from harness.sampling.services import ServerAwayError
 
     path = home / job.path
     try:

@@ -8,11 +8,16 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import BenchError
 from harness.plugins import Kind
 
 OnWaiting = Callable[[str, bool], None]
 """Called every few seconds while a service keeps us waiting: with a sentence on the wait, and whether its server is
 away (else it is still working)."""
+
+
+class ServerAwayError(BenchError):
+    """A server did not answer within the caller's patience. Its earlier replies are kept."""
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from evals.errors import EvalError
 from evals.graders import get_grader, grade, grader_version
 from evals.grading import Reply, Submission, Verdict
-from evals.grading.asked_model import Asking, Question, lent
-from evals.grading.model_judge import Judge, cohens_kappa, read_judge, reply_metrics
+from evals.grading.asked_model import Asking, Question, cohens_kappa, lent, reply_metrics
+from evals.shelves.judges.grading import Judge, read_judge
 from harness.errors import RefusedError
 from harness.rewards.parts.correct import JudgeScore
 from tests.harness.rewards.attempts import attempt, context
 from tests.harness.run.small import small_spec
-from tests.harness.sampling.judge_server import write_judge
+from tests.harness.shelves.judges.judge_server import write_judge
 
 SUBMISSION = Submission("2 + 2?", "4", "I say {answer}: 5", "5")
 ADDRESS = "http://localhost:8000/v1"
@@ -112,6 +112,9 @@ def test_judges_ask_through_what_was_lent(tmp_path: Path) -> None:
 
         def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
             return [Reply(question.name, "Verdict: yes", 5, 2) for question in questions]
+
+        def require(self, judge: Asking) -> None:
+            pass
 
     path = write_judge(tmp_path, address=ADDRESS)
     with pytest.raises(EvalError, match="only `bench run`"):

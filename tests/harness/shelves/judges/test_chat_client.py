@@ -10,9 +10,10 @@ import pytest
 
 from evals.prompts import Message
 from harness.errors import RefusedError
-from harness.sampling import chat_client
-from harness.sampling.chat_client import ChatClient, ChatReply, ServerAwayError
-from tests.harness.sampling.judge_server import Fault, ScriptedServer, serving
+from harness.sampling.services import ServerAwayError
+from harness.shelves.judges import chat_client
+from harness.shelves.judges.chat_client import ChatClient, ChatReply
+from tests.harness.shelves.judges.judge_server import Fault, ScriptedServer, serving
 
 
 @pytest.fixture(autouse=True)

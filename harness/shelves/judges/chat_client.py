@@ -19,8 +19,8 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from evals.prompts import Message
-from harness.errors import BenchError, RefusedError, shown
-from harness.sampling.services import OnWaiting
+from harness.errors import RefusedError, shown
+from harness.sampling.services import OnWaiting, ServerAwayError
 from harness.secrets import redact, register_variable
 
 if TYPE_CHECKING:
@@ -33,10 +33,6 @@ _MOST_BYTES = 16 * 2**20
 """Limit for one response; a longer one cannot be a judge's reply."""
 _WORTH_ANOTHER_TRY = frozenset({408, 409, 425, 429})
 """HTTP statuses to retry, besides all from 500 on."""
-
-
-class ServerAwayError(BenchError):
-    """A server did not answer within the caller's patience. Its earlier replies are kept."""
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 
 from evals.grading import Reply
-from evals.grading.model_judge import read_judge
+from evals.shelves.judges.grading import read_judge
 from harness.config.hashing import evaluation_hash, training_hash
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.records.files import read_jsonl
-from harness.sampling import chat_client, remembered
-from harness.sampling.judge_replies import Replies, judges_in, require_askable
+from harness.sampling import remembered
+from harness.shelves.judges import chat_client
+from harness.shelves.judges.services import JudgeMessenger, Replies, judges_in
 from tests.harness.run import bench
 from tests.harness.run.small import run_cell, small_spec
-from tests.harness.sampling.judge_server import serving, write_judge
+from tests.harness.shelves.judges.judge_server import serving, write_judge
 
 STEPS = {"train.steps": 4, "train.checkpoint_every": 4, "eval.every": 0, "eval.samples": 2}
 
@@ -186,4 +187,4 @@ def test_a_missing_key_and_a_missing_model_are_told_before_anything_trains(tmp_p
     assert not any(cell.read_steps() for cell in bench.cells(tmp_path).values())
     absent = write_judge(tmp_path, "absent.yaml", address=None, model=None, source=f"path:{tmp_path}/absent")
     with pytest.raises(RefusedError, match="no config"):
-        require_askable(read_judge(absent))
+        JudgeMessenger(tmp_path).require(read_judge(absent))

@@ -1,11 +1,13 @@
 """Judges: graders that ask a model. A judge is a YAML file of the user's own, named by its path where a grader is.
 
 The file says which model is asked and where (at an OpenAI-compatible address, or in process), what the question is, and
-how the reply is parsed into a verdict.
+how the reply is parsed into a verdict. A judge of two completions is such a file too: its reply has two scores,
+and `harness.rewards.judging` asks it in both orders.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +15,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from evals.grading import NO_VERDICT, Grader, Reason, Reply, Submission, Verdict, never_compares
-from evals.grading.asked_model import ModelFile, Question, messenger, reply_costs
+from evals.grading import Grader, Reason, Reply, Submission, Verdict, never_compares
+from evals.grading.asked_model import ONE, PAIRWISE, JudgeSort, Question, messenger
+from evals.shelves.judges.model_file import ModelFile
 from harness import plugins
 from harness.settings import Listed
 
@@ -86,6 +89,10 @@ class Judge(Grader):
     def at_once(self) -> int:
         return self.file.concurrency
 
+    @property
+    def gives_scores(self) -> bool:
+        return self.file.right_from is not None
+
     def question(self, submission: Submission) -> Question:
         return self.file.question({name: str(getattr(submission, name) or "") for name in JudgeFile.holes})
 
@@ -126,42 +133,66 @@ def _judge_in(path: str, name: str) -> Judge:
     )
 
 
-def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[str, float | None]:
-    """Cost and content of a judge's replies, as fields `judge/*` of a step; {} for verdicts of another grader.
-
-    verdicts: by the judge and by the task's own grader, if it has one. `agreement_frac` and `kappa` are over
-    completions with a verdict from both; `rule_correct` is the share that the task's own grader finds right.
-    """
-    replies = [one.reply for one, _ in verdicts if one.reply is not None]
-    if not replies:
-        return {}
-    pairs = [
-        (verdict.correct, rule.correct)
-        for verdict, rule in verdicts
-        if rule is not None and not NO_VERDICT & {verdict.reason, rule.reason}
-    ]
-    ruled = [rule.correct for _, rule in verdicts if rule is not None]
-    return {
-        **reply_costs(replies),
-        "judge/undecided_frac": sum(one.reason == "undecided" for one, _ in verdicts) / len(verdicts),
-        "judge/rule_correct": sum(ruled) / len(ruled) if ruled else None,
-        "judge/agreement_frac": agreement(pairs),
-        "judge/kappa": cohens_kappa(pairs),
-    }
+ONE_JUDGE = JudgeSort(ONE, "graders: whether one completion is right", read_judge)
 
 
-def agreement(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """Share of pairs whose two verdicts are equal; None without pairs."""
-    return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
+class PairJudgeFile(ModelFile):
+    """What a pairwise judge's file says."""
+
+    holes: ClassVar[tuple[str, ...]] = ("problem", "first", "second")
+    groups: ClassVar[tuple[int, str]] = (
+        2,
+        "two, around the scores of the first and the second completion, e.g. 'Scores: ([0-9.]+), ([0-9.]+)'",
+    )
+
+    text: str = Field(description="the question, with {first} and {second}; also {problem}")
+    parse: str = Field(
+        description="a regular expression with two groups; its last match in the reply holds the scores of the first "
+        "and the second completion"
+    )
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        if missing := [f"{{{hole}}}" for hole in ("first", "second") if hole not in self.shown]:
+            yield f"text: has no {' and no '.join(missing)}; a pairwise judge must see both completions"
 
 
-def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """Agreement of two graders, corrected for chance: (p - e) / (1 - e), where p is the share of equal verdicts and e
-    the share expected of independent graders with the same rates (Cohen 1960). 1 is full agreement, 0 is chance. None
-    without pairs, and if both graders always give one and the same verdict."""
-    alike = agreement(pairs)
-    if alike is None:
-        return None
-    a, b = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
-    by_chance = a * b + (1 - a) * (1 - b)
-    return None if by_chance == 1 else (alike - by_chance) / (1 - by_chance)
+@dataclass(frozen=True)
+class PairJudge:
+    """A `harness.rewards.judging.Judge` as its file says."""
+
+    name: str
+    file: PairJudgeFile
+
+    @property
+    def version(self) -> str:
+        return self.file.version
+
+    def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, Reply]]:
+        """For each (problem, first, second), the scores of both, and the reply that they were read from; NaN where it
+        has none. Raises EvalError if no messenger was lent, and what the messenger raises."""
+        questions = [self.file.question(dict(zip(PairJudgeFile.holes, pair, strict=True))) for pair in pairs]
+        return [(*self._read(reply), reply) for reply in messenger().ask(self, questions)]
+
+    def _read(self, reply: Reply) -> tuple[float, float]:
+        found = self.file.last_match(reply)
+        try:
+            scores = (math.nan, math.nan) if found is None else (float(found[1]), float(found[2]))
+        except (TypeError, ValueError):  # a group that matches no number, or nothing
+            return math.nan, math.nan
+        return scores if all(map(math.isfinite, scores)) else (math.nan, math.nan)
+
+
+def read_pair_judge(name: str) -> PairJudge:
+    """The pairwise judge in a YAML file. Raises EvalError if the file is missing or faulty."""
+    return _pair_judge_in(str(plugins.user_file(name).resolve()), name)
+
+
+@plugins.cached
+def _pair_judge_in(path: str, name: str) -> PairJudge:
+    """Read once per process, so that editing the file does not change verdicts of a running cell."""
+    file = PairJudgeFile.read(Path(path), "pairwise judge")
+    return PairJudge(name, file)
+
+
+PAIR_JUDGE = JudgeSort(PAIRWISE, "compare two completions, for the reward part pairwise", read_pair_judge)

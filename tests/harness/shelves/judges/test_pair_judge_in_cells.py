@@ -14,7 +14,7 @@ from harness.errors import RefusedError
 from harness.records.files import read_jsonl
 from tests.harness.run import bench
 from tests.harness.run.small import small_spec
-from tests.harness.sampling.judge_server import PAIR_JUDGE, serving, write_judge
+from tests.harness.shelves.judges.judge_server import PAIR_JUDGE, serving, write_judge
 
 COMPARED = {"algorithm": "brpo", "reward.parts": {"correct": 0.0, "pairwise": 1.0}}
 

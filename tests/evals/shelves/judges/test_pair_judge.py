@@ -9,9 +9,9 @@ import pytest
 
 from evals.errors import EvalError
 from evals.grading import Reply
-from evals.grading.asked_model import Asking, Question, lent
-from evals.grading.pair_judge import judge_in, read_pair_judge
-from tests.harness.sampling.judge_server import PAIR_JUDGE, write_judge
+from evals.grading.asked_model import Asking, Question, judge_in, lent
+from evals.shelves.judges.grading import read_pair_judge
+from tests.harness.shelves.judges.judge_server import PAIR_JUDGE, write_judge
 
 ADDRESS = "http://localhost:8000/v1"
 NONE = (math.nan, math.nan)
@@ -32,6 +32,9 @@ class Says:
     def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
         self.asked += [question.messages[-1]["content"] for question in questions]
         return [Reply(question.name, self.text, 5, 2) for question in questions]
+
+    def require(self, judge: Asking) -> None:
+        pass
 
 
 @pytest.mark.parametrize(

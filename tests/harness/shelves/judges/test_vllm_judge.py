@@ -18,11 +18,11 @@ import pytest
 
 from evals.grading import Submission
 from evals.grading.asked_model import requests_sent
-from evals.grading.model_judge import read_judge
+from evals.shelves.judges.grading import read_judge
 from harness.errors import RefusedError
 from harness.models.language_model import load_model
-from harness.sampling.judge_replies import judges_in
-from tests.harness.sampling.judge_server import write_judge
+from harness.shelves.judges.services import judges_in
+from tests.harness.shelves.judges.judge_server import write_judge
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
