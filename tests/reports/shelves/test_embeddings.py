@@ -11,8 +11,8 @@ from harness.records.cell import EMBEDDINGS_FILE
 from harness.records.embeddings import read_embeddings, write_embeddings
 from harness.records.files import DamagedRecordError
 from reports.drawing.rendering import Drawing
-from reports.figures.embeddings import draw_embeddings
 from reports.measure import analyse
+from reports.shelves.reflection.figures.embeddings import draw_embeddings
 from tests.reports.synthetic import write_sweep
 
 

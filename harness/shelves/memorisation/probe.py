@@ -1,4 +1,4 @@
-"""The probe for statements that a model knows by heart (`evals.memorisation`), its completions kept.
+"""The probe for statements that a model knows by heart (see `statements`), its completions kept.
 
 `<home>/evals/<model>/memorisation-<hash>/`: spec.json, samples.jsonl and starts.jsonl as `RememberingSampler` keeps
 them, and `<task>.json`: the summary and each completion with what it should have been.
@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evals.memorisation import GIVEN_FRAC, probe, require_statements, summarise
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import digest
 from harness.plan.subject import Subject
@@ -19,6 +18,7 @@ from harness.records.files import file_name, write_json
 from harness.run.provenance import append_start
 from harness.sampling.sampler import Policy
 from harness.sampling.store import OnProgress, RememberingSampler, ignore_progress
+from harness.shelves.memorisation.statements import GIVEN_FRAC, probe, require_statements, summarise
 
 PROBE_TOKENS = 512
 """Room for the rest of a statement and a short solution, where none is asked for."""
@@ -43,7 +43,7 @@ class MemorisationProbe:
         policy: Policy,
         on_progress: OnProgress = ignore_progress,
     ) -> dict[str, Any]:
-        """The fields of `evals.memorisation.Memorisation`, with the task, the share that was given and the path.
+        """The fields of `Memorisation`, with the task, the share that was given and the path.
 
         Completions are greedy, so there is no seed. Raises EvalError as `probe`, RefusedError as `store.claimed`.
         """

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.memorisation import Completion, Memorisation, probe, rouge_l, split_statement, summarise
 from evals.sampler import Draw, Drawn, SamplingParams
 from evals.tasks.base import Generated, Problem, Task
+from harness.shelves.memorisation.statements import Completion, Memorisation, probe, rouge_l, split_statement, summarise
 
 STATEMENT = "Ana has  3 red and\n4 blue pens. How many pens does she have in all?"
 GIVEN, REST = "Ana has  3 red and\n4 blue pens. How", " many pens does she have in all?"
