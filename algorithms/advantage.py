@@ -74,7 +74,6 @@ def advantages(
             return result.clamp(max=0)
 
 
-@torch.no_grad()
 def policy_waits(objective: Objective, step: int) -> bool:
     """Whether step `step` is part of the critic's warm-up, in which only the critic's own weights move."""
     return objective.baseline == "critic" and step <= objective.critic.warmup_steps

@@ -178,8 +178,10 @@ def _read_grpo(given: Given) -> Point:
 
 def _read_group(given: Given, outside: dict[str, str]) -> dict[str, KnobValue]:
     """What GRPOTrainer's own way from rewards to advantages is."""
-    scale = {True: "group", False: "none"}.get(given["scale_rewards"], given["scale_rewards"])
-    if scale not in ("group", "batch", "none"):
+    scale = given["scale_rewards"]
+    if isinstance(scale, bool):
+        scale = "group" if scale else "none"
+    else:
         scale = given.one_of("scale_rewards", ("group", "batch", "none"))
     if given["multi_objective_aggregation"] != "sum_then_normalize":
         outside["multi_objective_aggregation"] = "each reward function is standardised by itself before they are summed"

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from harness.config.machine import device_kind, dtype_on
 from harness.config.model import Lora
-from harness.config.run_spec import RunSpec, device_kind, dtype_on
+from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.executors.slots import gpu_share, show_only
 from harness.models.language_model import ChatTemplate, LanguageModel, load_model

@@ -10,8 +10,9 @@ from pathlib import Path
 from evals.metrics import metrics_for
 from evals.tasks import get_task
 from harness.config.knobs import acts_of, knob_at
+from harness.config.machine import resolved_for_machine
 from harness.config.resolve import Layer, faults_of_incomplete, resolve
-from harness.config.run_spec import RunSpec, resolved_for_machine
+from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
 from harness.executors.slots import gpu_here

@@ -15,8 +15,9 @@ from typing import Any
 
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
+from harness.config.machine import resolved_for_machine
 from harness.config.resolve import Layer, resolve
-from harness.config.run_spec import RunSpec, resolved_for_machine
+from harness.config.run_spec import RunSpec
 from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
 from harness.executors.slots import gpu_here

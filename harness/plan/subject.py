@@ -9,9 +9,10 @@ from typing import Any
 
 from harness.config.hashing import conditions_of_model, run_by
 from harness.config.knobs import acts_of, spec_knobs
+from harness.config.machine import resolved_for_machine
 from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
-from harness.config.run_spec import RunSpec, recorded_spec, resolved_for_machine
+from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
 from harness.executors.slots import gpu_here
 from harness.plugins import user_code

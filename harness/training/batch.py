@@ -77,7 +77,7 @@ class Batch:
     drawn_tokens: int | None = None
     """Those that the step has drawn, where they are not those of its completions (`rollout.partial`)."""
 
-    # Filled when they are graded and rewarded (harness.run.learning.rewards).
+    # Filled when they are graded and rewarded (harness.run.learning.rollouts).
     attempts: Sequence[Attempt] = ()
     """[N] the completions with their verdicts, as reward parts see them."""
     rewards: Tensor = UNFILLED
@@ -213,7 +213,7 @@ def filter_rows(objective: Objective, batch: Batch) -> Batch:
     overlong: `mask_after` takes truncated completions out of the loss only; `mask_before` also makes their reward NaN,
     so that no baseline or std sees it; `drop` removes them. zero_std: groups whose scored rewards are all equal are
     kept, masked out of the loss, or removed (`drop`; `refill`, whose other half is to draw more, see
-    `harness.run.learning.rewards`).
+    `harness.run.learning.rollouts`).
     """
     truncated, kept = batch.truncated, torch.ones_like(batch.truncated)
     mask = batch.sequences.mask

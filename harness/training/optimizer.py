@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from algorithms import Objective
-from harness.config.run_spec import RunSpec, TrainSpec
+from harness.config.run_spec import RunSpec
+from harness.config.train import TrainSpec
 from harness.errors import RefusedError
 from harness.processes import Processes
 from harness.random_keys import permutation, random_key

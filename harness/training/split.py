@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 from harness.processes import Processes, gathered, is_part
 from harness.training.prefix_attention import shares_prompts
 from harness.training.token_scores import output_head

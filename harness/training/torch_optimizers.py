@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.config.optimizer import AdamW, Muon, Sgd
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

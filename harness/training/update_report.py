@@ -21,7 +21,7 @@ from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
 from evals.grading.asked_model import reply_costs, reply_metrics
 from evals.tasks.base import Problem
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 from harness.processes import Processes
 from harness.rewards import Attempt
 from harness.rewards.judging import judge_metrics

@@ -310,8 +310,10 @@ class OneTokenPass:
     def __call__(self, tokens: Tensor, positions: Tensor, masks: Masks, cache: StaticCache) -> Tensor:
         """Logits [R, V] of what follows tokens [R] at positions [R], whose keys and values the cache then has."""
         if self.by_layers is None:
+            # Both write this token's keys and values into the cache: the whole model last, whose are right.
+            by_layers = self._by_layers(tokens, positions, masks, cache)
             whole = self._whole(tokens, positions, masks, cache)
-            self.by_layers = torch.equal(self._by_layers(tokens, positions, masks, cache), whole)
+            self.by_layers = torch.equal(by_layers, whole)
             return whole
         compute = self._by_layers if self.by_layers else self._whole
         return compute(tokens, positions, masks, cache)

@@ -9,7 +9,7 @@ import pytest
 from evals.calibration import expected_calibration_error, reliability
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
-from harness.run.evaluation import Evaluator, Row
+from harness.run.evaluator import Evaluator, Row
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from tests.harness.run.small import small_spec
