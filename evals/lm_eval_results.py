@@ -10,12 +10,7 @@ from evals.sampler import SamplingParams
 
 
 class LmEvalRow(TypedDict):
-    """One document under one filter, with its K samples (`repeats` of the task file).
-
-    completions [K]: as lm-eval saw them, without the stop string. n_tokens, truncated [K]: as drawn.
-    reference: lm-eval's target, as text. filtered: what the filter made of the completions. metrics: lm-eval's, where
-        they are a number for each document.
-    """
+    """One document under one filter, with its K samples (`repeats` of the task file)."""
 
     task: str
     doc_id: int
@@ -23,27 +18,34 @@ class LmEvalRow(TypedDict):
     filter: str
     prompt: str | list[Message]
     reference: str
+    """lm-eval's target, as text."""
     completions: list[str]
+    """[K]: as lm-eval saw them, without the stop string."""
     n_tokens: list[int]
+    """[K]: as sampled."""
     truncated: list[bool]
+    """[K]: as sampled."""
     filtered: Any
+    """The output of the filter."""
     metrics: dict[str, float]
+    """lm-eval's metrics that are a number for each document."""
 
 
 @dataclass(frozen=True)
 class LmEvalMetric:
-    """A task's score. stderr: lm-eval's, over documents; None where it has none."""
+    """The score of a task."""
 
     task: str
     name: str
     filter: str
     value: float
     stderr: float | None
+    """lm-eval's standard error over documents; None if it has none."""
 
 
 @dataclass(frozen=True)
 class LmEvalTask:
-    """How a task was run. max_gen_toks_assumed: the task sets no limit of its own, so our default was taken."""
+    """The settings with which a task ran."""
 
     name: str
     version: str
@@ -51,11 +53,12 @@ class LmEvalTask:
     repeats: int
     decodings: tuple[SamplingParams, ...]
     max_gen_toks_assumed: bool
+    """The task sets no limit of its own, so the default applied."""
 
 
 @dataclass(frozen=True)
 class LmEvalResult:
-    """The results of one model. A group or a tag stands here as its tasks."""
+    """The results of one model. A group or a tag is replaced by its tasks."""
 
     tasks: tuple[LmEvalTask, ...]
     metrics: tuple[LmEvalMetric, ...]

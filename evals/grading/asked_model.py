@@ -19,9 +19,10 @@ from harness.plugins import Kind
 
 
 class Question(NamedTuple):
-    """A question to a model. name: a digest of everything that the reply depends on, except the model's files."""
+    """A question to a model."""
 
     name: str
+    """A digest of everything that the reply depends on, except the model's files."""
     messages: list[Message]
 
 
@@ -93,12 +94,13 @@ def judge_in(name: str) -> Asking | None:
 
 
 class Messenger(Protocol):
-    """Sends questions to models. requests: how many went to servers so far, retries included."""
+    """Sends questions to models."""
 
     requests: int
+    """The number of requests to servers so far, retries included."""
 
     def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
-        """The reply to each question, in order; equal questions are asked once."""
+        """Return the reply to each question, in order; equal questions are asked once."""
 
     def require(self, judge: Asking) -> None:
         """Raise RefusedError if the judge's key is missing or cannot be one, or its local model is missing."""
@@ -118,12 +120,12 @@ def lent(messenger: Messenger) -> Iterator[None]:
 
 
 def requests_sent() -> int:
-    """How many requests this process has sent to judges so far, retries included."""
+    """Return how many requests this process has sent to judges so far, retries included."""
     return _lent[-1].requests if _lent else 0
 
 
 def messenger() -> Messenger:
-    """The one that was lent last. Raises EvalError if none was."""
+    """Return the messenger that was lent last. Raises EvalError if none was."""
     if not _lent:
         raise EvalError(
             "the grader is a judge, and only `bench run`, `bench tune` and `bench eval` can ask judges. Name another "
@@ -133,8 +135,10 @@ def messenger() -> Messenger:
 
 
 def reply_costs(replies: Iterable[Reply]) -> dict[str, float | None]:
-    """Cost of replies, as fields `judge/*` of a step; those to equal questions count once. It is that of the original
-    requests, in whichever run they were made, so it does not depend on what is cached."""
+    """Return the cost of replies, as fields `judge/*` of a step; replies to equal questions count once.
+
+    It is the cost of the original requests, in whichever run they were made, so it does not depend on the cache.
+    """
     by_question = {reply.question: reply for reply in replies}
     return {
         "judge/questions": len(by_question),
@@ -144,10 +148,10 @@ def reply_costs(replies: Iterable[Reply]) -> dict[str, float | None]:
 
 
 def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[str, float | None]:
-    """Cost and content of a judge's replies, as fields `judge/*` of a step; {} for verdicts of another grader.
+    """Return the cost and content of a judge's replies, as fields `judge/*` of a step; {} for another grader.
 
     verdicts: by the judge and by the task's own grader, if it has one. `agreement_frac` and `kappa` are over
-    completions with a verdict from both; `rule_correct` is the share that the task's own grader finds right.
+    completions with a verdict from both. `rule_correct` is the share that the task's own grader finds right.
     """
     replies = [one.reply for one, _ in verdicts if one.reply is not None]
     if not replies:
@@ -168,14 +172,16 @@ def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[st
 
 
 def agreement(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """Share of pairs whose two verdicts are equal; None without pairs."""
+    """Return the share of pairs whose two verdicts are equal; None without pairs."""
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
 
 
 def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """Agreement of two graders, corrected for chance: (p - e) / (1 - e), where p is the share of equal verdicts and e
-    the share expected of independent graders with the same rates (Cohen 1960). 1 is full agreement, 0 is chance. None
-    without pairs, and if both graders always give one and the same verdict."""
+    """Return the agreement of two graders, corrected for chance: (p - e) / (1 - e) (Cohen 1960).
+
+    p is the share of equal verdicts, and e the share expected of independent graders with the same rates. 1 is full
+    agreement, 0 is chance. None without pairs, and if both graders always give one and the same verdict.
+    """
     alike = agreement(pairs)
     if alike is None:
         return None

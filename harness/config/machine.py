@@ -11,27 +11,28 @@ from harness.errors import RefusedError
 
 
 def device_kind(device: str, on_gpu: Callable[[], bool]) -> str:
-    """`train.device` with auto resolved: cuda where there is one, which is asked only then."""
+    """Resolve `auto` in `train.device`: cuda if there is a GPU. on_gpu is called only then."""
     if device == "auto":
         return "cuda" if on_gpu() else "cpu"
     return device
 
 
 def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
-    """`model.dtype` with auto resolved: bfloat16 on CUDA, float32 on a CPU."""
+    """Resolve `auto` in `model.dtype`: bfloat16 on CUDA, float32 on a CPU."""
     if dtype == "auto":
         return "bfloat16" if device.startswith("cuda") else "float32"
     return "float32" if dtype == "float32" else "bfloat16"
 
 
 def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
-    """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device, and
-    with precision that is the model's anyway left out, so that two hashes never mean the same numbers.
+    """Return the spec with nothing left to the machine.
 
-    Raises RefusedError for a precision that the engine of the machine does not have.
+    So one hash never means the numbers of two kinds of device. A precision that equals the model's is left out too, so
+    two hashes never mean the same numbers. Raises RefusedError for a precision that the engine of the machine lacks.
     """
     device = device_kind(spec.train.device, on_gpu)
     engine, dtype = engine_on(device, spec.rollout.engine), dtype_on(device, spec.model.dtype)
+    # A model in float32 has a head in float32 anyway.
     head: Literal["model", "float32"] = "model" if dtype == "float32" else spec.model.head_dtype
     if head not in ENGINES.find(engine).head_dtypes:
         raise RefusedError(

@@ -1,4 +1,7 @@
-"""The resolved run spec: every knob of one cell, with every default written out. Dotted field names are the knobs."""
+"""The resolved run spec: every knob of one cell, with every default written out.
+
+Dotted field names are the knobs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ from harness.settings.marks import YOUNGER, Acts
 
 
 def _family(objective: object) -> str:
-    """Preference objectives alone have a link."""
+    """Return the family of an objective: only preference objectives have a link."""
+    # pydantic calls this with a mapping from a document, and with an objective that was made before.
     has_link = "link" in objective if isinstance(objective, dict) else isinstance(objective, PreferenceObjective)
     return "preference" if has_link else "policy_gradient"
 
@@ -44,7 +48,7 @@ class RunSpec(Settings):
     """Everything that one cell does."""
 
     model: Annotated[ModelSpec, Acts("train", "start", any_trainer=True)]
-    # One that only writes completions is explained by no objective.
+    # A teacher that only writes completions is not explained by any knob of the objective.
     teacher: Annotated[TeacherChoice, IfChosen("objective.distill.where"), OF_TRAINING] = NoTeacher()
     task: Annotated[TaskSpec, Acts("draw", any_trainer=True)]
     reward: Annotated[Reward, OF_DRAWING]
@@ -78,13 +82,15 @@ class RunSpec(Settings):
 
     @property
     def checkpoint_folder(self) -> Path | None:
-        """The folder of a cell's checkpoint that is evaluated; None for a cell that trains, and for a model that is
-        evaluated from its source."""
+        """The folder of a cell's checkpoint that is evaluated.
+
+        None for a cell that trains, and for a model that is evaluated from its source.
+        """
         folder = Path(self.checkpoint or "")
         return folder if folder.is_absolute() else None
 
     def own_files(self) -> Iterator[str]:
-        """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
+        """Yield tasks and templates of the user's own, named by a path that does not depend on the machine."""
         for name in (self.task.train, *self.eval.tasks, *self.templates):
             file = without_family(name)
             path = Path(file)
@@ -93,7 +99,7 @@ class RunSpec(Settings):
 
     @property
     def judge_template(self) -> str | None:
-        """The template with which a pairwise judge that is trained is asked; None without such a judge."""
+        """The template with which a trained pairwise judge is asked; None without such a judge."""
         if not self.reward.trains_judge:
             return None
         return self.reward.of(PairwiseJudge).template or get_task(self.task.train).judge_template
@@ -109,13 +115,13 @@ class RunSpec(Settings):
 
     @property
     def cold_starts(self) -> list[SupervisedColdStart]:
-        """Those of the policy and of its teacher."""
+        """The cold starts of the policy and of its teacher."""
         of_teacher = [] if self.teacher.type == "none" else [self.teacher.cold_start]
         return [recipe for recipe in (self.model.cold_start, *of_teacher) if recipe.type == "sft"]
 
     @property
     def training_steps(self) -> int:
-        """The most steps that a cell trains for; 0 where a checkpoint is evaluated."""
+        """The most steps that a cell trains for; 0 if a checkpoint is evaluated."""
         return 0 if self.checkpoint else self.train.steps
 
     @property
@@ -125,76 +131,81 @@ class RunSpec(Settings):
 
     @property
     def model_teacher(self) -> ModelTeacher:
-        """The teacher of a cell that has one. TypeError where there is none."""
+        """The teacher of a cell. Raises TypeError if it has none."""
         if not isinstance(self.teacher, ModelTeacher):
             raise TypeError("no teacher: nothing is distilled")
         return self.teacher
 
     @property
     def start_teaches(self) -> bool:
-        """Whether the teacher is the starting policy, which needs no weights of its own."""
+        """True if the teacher is the starting policy, which needs no weights of its own."""
         teacher = self.teacher
         return teacher.type == "model" and teacher.source is None and teacher.cold_start.type == "none"
 
     @property
     def teacher_template(self) -> str:
-        """The prompt template of the teacher. TypeError where there is none."""
+        """The prompt template of the teacher. Raises TypeError without a teacher."""
         return self.model_teacher.template or self.task.template
 
     @property
     def policy_gradient(self) -> Objective:
-        """The objective of a cell that learns from rewards. TypeError for one that learns from pairs."""
+        """The objective of a cell that learns from rewards. Raises TypeError for one that learns from pairs."""
         if not isinstance(self.objective, Objective):
             raise TypeError("a preference objective where a policy-gradient objective is needed")
         return self.objective
 
     @property
     def preference(self) -> PreferenceObjective:
-        """The objective of a cell that learns from pairs. TypeError for one that learns from rewards."""
+        """The objective of a cell that learns from pairs. Raises TypeError for one that learns from rewards."""
         if isinstance(self.objective, Objective):
             raise TypeError("a policy-gradient objective where a preference objective is needed")
         return self.objective
 
     @property
     def environment(self) -> Environment | None:
-        """What answers the turns of completions in training; None where they have one turn."""
+        """The environment that answers the turns of completions in training; None if completions have one turn."""
         environment, max_turns = get_task(self.task.train).environment, self.rollout.max_turns
         return environment if environment is None or max_turns is None else replace(environment, max_turns=max_turns)
 
     @property
     def rollout_grader(self) -> str:
-        """The grader of completions drawn in training. TypeError where there are none and none is needed."""
+        """The grader of completions sampled in training. Raises TypeError if there is none, which then none needs."""
         if self.reward.grader is None:
             raise TypeError("no grader: nothing is drawn in training that it could grade")
         return self.reward.grader
 
     @property
     def judges(self) -> list[Asking]:
-        """The judges of files that a cell asks: graders that ask a model, and one that compares."""
+        """The judges that a cell asks and that have files: graders that ask a model, and a pairwise one."""
         pairwise = None if self.checkpoint else self.reward.asked_judge
         return [judge for judge in (*map(judge_of, self.graders), pairwise) if judge is not None]
 
     @property
     def runs_code(self) -> bool:
-        """Whether a cell runs programs that the policy writes."""
+        """True if a cell runs programs that the policy writes."""
         return any(map(runs_code, self.graders))
 
     @property
     def graders(self) -> dict[str | None, None]:
-        """Those that a cell uses, each once."""
+        """The graders that a cell uses, each once."""
         return dict.fromkeys([self.eval.grader] if self.checkpoint else [self.reward.grader, self.eval.grader])
 
     @property
     def optimizer_steps_per_rollout(self) -> int:
+        """Optimiser steps on each rollout batch."""
         return self.train.updates_per_rollout * self.train.epochs
 
 
 _SHOWN = 3
+"""The most fields that the message names."""
 
 
 def recorded_spec(cell: CellRecord) -> RunSpec:
-    """Raises DamagedRecordError without a spec.json, RefusedError for one whose fields this version does not know, and
-    for an imported cell, which has settings of another tool."""
+    """Return the spec under which a recorded cell was run.
+
+    Raises DamagedRecordError without a spec.json. Raises RefusedError for one whose fields this version does not know,
+    and for an imported cell, which has another tool's settings.
+    """
     from pydantic import ValidationError
 
     if "imported" in cell.spec:

@@ -57,7 +57,7 @@ class TrainSpec(Settings):
         "many completion tokens; never for objectives on pairs; 0 = never",
     )
     checkpoint_every: Annotated[int, BY_ALL] = Field(10, ge=1, description="steps between checkpoints")
-    # How many processes train a cell changes no more than rounding, as threads do; each start records it.
+    # The number of processes changes no more than rounding, as the number of threads does; each start records it.
     processes: Annotated[int, NOT_HASHED] = Field(
         1, ge=1, le=1024, description="processes that train a cell together, each on its own GPU or CPU core"
     )

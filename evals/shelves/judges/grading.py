@@ -1,4 +1,4 @@
-"""Judges: graders that ask a model. A judge is a YAML file of the user's own, named by its path where a grader is.
+"""Judges: graders that ask a model. A judge is a YAML file of the user's own; its path replaces a grader's name.
 
 The file says which model is asked and where (at an OpenAI-compatible address, or in process), what the question is, and
 how the reply is parsed into a verdict. A judge of two completions is such a file too: its reply has two scores,
@@ -62,7 +62,7 @@ def _folded(words: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Judge(Grader):
-    """A judge as its file says. version: the file's."""
+    """A judge as described by its file, whose version it has."""
 
     reads_whole: ClassVar[bool] = True
     asks_model: ClassVar[bool] = True
@@ -70,10 +70,10 @@ class Judge(Grader):
     file: JudgeFile = None  # type: ignore[assignment]  # dataclasses want defaults after those of Grader
 
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
-        """A verdict for each submission, all asked together. If the judge sees only the extracted answer and there is
-        none, it is not asked.
+        """Return a verdict for each submission; all questions are sent together.
 
-        Raises EvalError if no messenger was lent, and what the messenger raises.
+        If the judge sees only the extracted answer and there is none, it is not asked. Raises EvalError if no messenger
+        was lent, and what the messenger raises.
         """
         shows_completion = "completion" in self.file.shown
         asked = [one for one in submissions if shows_completion or one.extracted is not None]
@@ -94,17 +94,18 @@ class Judge(Grader):
         return self.file.right_from is not None
 
     def question(self, submission: Submission) -> Question:
+        """Return the question about a submission, with "" for what is missing."""
         return self.file.question({name: str(getattr(submission, name) or "") for name in JudgeFile.holes})
 
     def read(self, reply: Reply, extracted: str | None) -> Verdict:
-        """The verdict from the last match of `parse` after the model's thoughts; `undecided` if nothing matches."""
+        """Return the verdict from the last match of `parse` after the model's thoughts; `undecided` without a match."""
         found = self.file.last_match(reply)
         correct, score = (None, None) if found is None else self._meaning((found[1] or "").strip())
         reason: Reason = "undecided" if correct is None else "match" if correct else "mismatch"
         return Verdict(bool(correct), extracted, reason, reply, score)
 
     def _meaning(self, word: str) -> tuple[bool | None, float | None]:
-        """Whether the answer is right (None for an unknown word), and its score from 0 to 1 if it is a number."""
+        """Return whether the answer is right (None for an unknown word), and its score in [0, 1] if it is a number."""
         if self.file.right_from is None:
             said = {True: _folded(self.file.right), False: _folded(self.file.wrong)}
             return next((is_right for is_right, words in said.items() if word.casefold() in words), None), None
@@ -112,19 +113,19 @@ class Judge(Grader):
             number = float(word)
         except ValueError:
             return None, None
-        if not 0 <= number <= self.file.largest:  # NaN is not between them either
+        if not 0 <= number <= self.file.largest:  # false for NaN too
             return None, None
         return number >= self.file.right_from, number / self.file.largest
 
 
 def read_judge(name: str) -> Judge:
-    """The judge in a YAML file. Raises EvalError if the file is missing or faulty."""
+    """Return the judge in a YAML file. Raises EvalError if the file is missing or faulty."""
     return _judge_in(str(plugins.user_file(name).resolve()), name)
 
 
 @plugins.cached
 def _judge_in(path: str, name: str) -> Judge:
-    """Read once per process, so that editing the file does not change verdicts of a running cell."""
+    """Read a judge once per process, so that editing the file does not change verdicts of a running cell."""
     file = JudgeFile.read(Path(path), "judge")
     who = file.model or file.source
     where = "in process" if file.address is None else f"at {file.address}"
@@ -159,7 +160,7 @@ class PairJudgeFile(ModelFile):
 
 @dataclass(frozen=True)
 class PairJudge:
-    """A `harness.rewards.judging.Judge` as its file says."""
+    """A `harness.rewards.judging.Judge` as described by its file."""
 
     name: str
     file: PairJudgeFile
@@ -169,8 +170,10 @@ class PairJudge:
         return self.file.version
 
     def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, Reply]]:
-        """For each (problem, first, second), the scores of both, and the reply that they were read from; NaN where it
-        has none. Raises EvalError if no messenger was lent, and what the messenger raises."""
+        """Return, for each (problem, first, second), the scores of both and the reply that holds them.
+
+        Scores are NaN if the reply has none. Raises EvalError if no messenger was lent, and what the messenger raises.
+        """
         questions = [self.file.question(dict(zip(PairJudgeFile.holes, pair, strict=True))) for pair in pairs]
         return [(*self._read(reply), reply) for reply in messenger().ask(self, questions)]
 
@@ -184,13 +187,13 @@ class PairJudge:
 
 
 def read_pair_judge(name: str) -> PairJudge:
-    """The pairwise judge in a YAML file. Raises EvalError if the file is missing or faulty."""
+    """Return the pairwise judge in a YAML file. Raises EvalError if the file is missing or faulty."""
     return _pair_judge_in(str(plugins.user_file(name).resolve()), name)
 
 
 @plugins.cached
 def _pair_judge_in(path: str, name: str) -> PairJudge:
-    """Read once per process, so that editing the file does not change verdicts of a running cell."""
+    """Read a judge once per process, so that editing the file does not change verdicts of a running cell."""
     file = PairJudgeFile.read(Path(path), "pairwise judge")
     return PairJudge(name, file)
 

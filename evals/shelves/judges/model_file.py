@@ -22,7 +22,9 @@ from harness.settings import Settings
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
-"""Fields that say where and how patiently the model is asked. They cannot change a verdict, so no hash covers them."""
+"""Fields for the address of the model and the patience with it. They cannot change a verdict, so no hash covers
+them.
+"""
 
 
 class ModelFile(Settings):
@@ -31,7 +33,7 @@ class ModelFile(Settings):
     holes: ClassVar[tuple[str, ...]] = ()
     """The placeholders of the text."""
     groups: ClassVar[tuple[int, str]] = (1, "")
-    """How many groups `parse` has, and around what, with an example."""
+    """The number of groups of `parse`, and what they enclose, with an example."""
 
     address: str | None = Field(None, description="base URL of an OpenAI-compatible server, up to /v1")
     model: str | None = Field(None, min_length=1, description="the model's name at the address")
@@ -48,14 +50,14 @@ class ModelFile(Settings):
 
     @classmethod
     def read(cls, path: Path, noun: str) -> Self:
-        """The content of a file. Raises EvalError if it is missing or faulty."""
+        """Read the content of a file. Raises EvalError if it is missing or faulty."""
         file = read_yaml(path, cls, noun, listed=False)
         if faults := list(file.faults()):
             raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
         return file
 
     def model_post_init(self, _: object) -> None:
-        if self.api_key_env is not None:  # its name need not say that it holds a secret
+        if self.api_key_env is not None:  # the variable's name may not show that it holds a secret
             register_variable(self.api_key_env)
 
     @classmethod
@@ -64,12 +66,12 @@ class ModelFile(Settings):
 
     @property
     def shown(self) -> set[str]:
-        """The placeholders that the text has."""
+        """The placeholders in the text."""
         return set(self._hole().findall(self.text))
 
     @property
     def version(self) -> str:
-        """A digest of what can change a verdict."""
+        """A digest of the fields that can change a verdict."""
         return _digest(self.model_dump(mode="json", exclude=set(SERVICE)))
 
     @property
@@ -79,19 +81,22 @@ class ModelFile(Settings):
         return {"model": self.model or self.source, **kept}
 
     def question(self, filling: Mapping[str, str]) -> Question:
-        """All holes are filled in one pass, so a placeholder that a completion writes is left alone."""
+        """Build the question with this filling.
+
+        All placeholders are filled in one pass, so a placeholder that a completion writes stays as it is.
+        """
         content = self._hole().sub(lambda hole: filling[hole[1]], self.text)
         system: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
         messages: list[Message] = [*system, {"role": "user", "content": content}]
         return Question(_digest([self.decoding, messages]), messages)
 
     def last_match(self, reply: Reply) -> re.Match[str] | None:
-        """The last match of `parse` after the model's thoughts."""
+        """Return the last match of `parse` after the model's thoughts."""
         matches = [*re.finditer(self.parse, reply.text.rpartition(_THOUGHTS_END)[2])]
         return matches[-1] if matches else None
 
     def faults(self) -> Iterator[str]:
-        """The faults of the file, each with its remedy. Values that may be a misplaced secret are not shown."""
+        """Yield the faults of the file, each with its remedy. Values that may be a misplaced secret are not shown."""
         if (self.address is None) == (self.source is None):
             both = "both an address and a source" if self.address else "neither an address nor a source"
             yield f"a judge has {both}: give `address` (http://host:port/v1) and `model`, or give `source` alone"
