@@ -6,18 +6,27 @@ VLLM_TESTS := tests/test_real_input.py tests/harness/shelves/judges/test_vllm_ju
 
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-rest test-slow test-long test-vllm test-lm-eval test-verl .venv-vllm .venv-lm-eval \
+.PHONY: demo test quick test-all test-rest test-slow test-long test-vllm test-lm-eval test-verl .venv-vllm .venv-lm-eval \
 	.venv-verl check docs findings chromium models reasoning-gym verifiers postgresql clean
 
 # Runs the first sweep and writes its report. Typed again it finishes in seconds: every cell is done.
 demo: .venv/installed
 	$(BIN)/bench run sweeps/std_norm.yaml
 
-# What a contributor runs: lint, types, and the tests that catch most breaks, in 12 minutes on 2 cores. Two processes of
-# one thread each: models of this size gain nothing from more threads. Each begins with half of the files, and takes over
-# tests of the other when it is done. The first run keeps the tests as compiled by pytest for the next.
-test: check
-	$(PYTEST) -m "not slow and not long"
+# The tests that most mistakes in a number, a hash or a record fail.
+QUICK := tests/test_architecture.py tests/algorithms/test_golden.py tests/harness/run/test_golden.py \
+	tests/sweeps/test_shipped.py tests/harness/plan/test_gate.py tests/harness/records/test_fence.py tests/reports/statistics
+
+# What a change must pass: lint, types, and the tests that catch most breaks. `make test ONLY=tests/harness/records` runs
+# some tests and nothing else. Two processes of one thread each: models of this size gain nothing from more threads. Each
+# begins with half of the files, and takes over tests of the other when it is done. The first run keeps the tests as
+# compiled by pytest for the next.
+test: $(if $(ONLY),.venv/installed-test,check)
+	$(PYTEST) -m "not slow and not long" $(ONLY)
+
+# Lint, types, and the tests of the numbers, while you work.
+quick: check
+	$(PYTEST) -m "not slow and not long" $(QUICK)
 
 # Everything CI checks.
 test-all: test test-rest

@@ -232,7 +232,7 @@ def _scaled(
         case "group_std":
             squared = _variance(totals, count, group, ddof)
         case "batch_std":
-            # Of raw rewards (LitePPO), so it includes the spread between prompts; mini_batch_std is of centred ones.
+            # Raw rewards (LitePPO), whose std includes the spread between prompts; mini_batch_std takes centred ones.
             squared = _variance(totals, count, batch, ddof)
         case "mini_batch_std":
             step = batch if mini_batches is None else _numbered("mini_batches", mini_batches, rewarded)

@@ -32,7 +32,7 @@ class PairedChange:
     difference: float
     """after - before."""
     stderr: float | None
-    """Of the difference, sd / sqrt(n) of the n_problems differences (ddof 1); None for a single problem."""
+    """Standard error of the difference, sd / sqrt(n) of the n_problems differences (ddof 1); None for a single problem."""
     gained: int
     """The number of problems on which the metric rose."""
     lost: int

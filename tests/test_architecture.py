@@ -56,6 +56,7 @@ MAY_IMPORT = {
     "harness.runs": PACKAGES,
     "harness.api": PACKAGES,
     "harness.cli": PACKAGES,
+    "harness.__main__": PACKAGES,
     "harness.shelves": PACKAGES,
     "reports.statistics": ("reports.statistics",),
 }

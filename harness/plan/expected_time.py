@@ -43,11 +43,11 @@ class Pace:
     filled_frac: float
     """Tokens that a step generated, as a fraction of the most that it could."""
     sample_s: float
-    """Of one sample in an evaluation."""
+    """Seconds of one sample in an evaluation."""
     problems: int
     """Problems of each of its evaluation tasks."""
     rest_s: float
-    """Of the whole cell, neither training nor evaluation."""
+    """Seconds of the cell in neither training nor evaluation."""
 
     def fits(self, spec: RunSpec) -> bool:
         """Return whether a cell of this spec does the same kind of work in batches of about the same size.

@@ -117,7 +117,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
     None is as cheap and better, nor cheaper and as good.
     """
     best: list[tuple[float, float]] = []
-    # Of equally cheap points the best comes first, and a later one must be strictly better.
+    # The best of equally cheap points comes first, and a later one must be strictly better.
     for cost, score in sorted(set(points), key=lambda point: (point[0], -point[1])):
         if not best or score > best[-1][1]:
             best.append((cost, score))

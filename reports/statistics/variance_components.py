@@ -41,7 +41,7 @@ class Part:
     sd: Interval
     """In the unit of the scores."""
     share: Interval
-    """Of the whole variance, in [0, 1]."""
+    """Its share of the whole variance, in [0, 1]."""
 
 
 @dataclass(frozen=True)

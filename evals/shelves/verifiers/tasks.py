@@ -136,7 +136,7 @@ class _State:
     asked: str | None = None
     """The environment's next text; None if the episode has ended."""
     reward: float = 0.0
-    """Of all turns."""
+    """The reward of all turns together."""
     failed: Reason | None = None
     """Why both are unknown."""
 
