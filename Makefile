@@ -1,7 +1,7 @@
 # `make demo` and `make test` work on a clean machine with Python 3.11+, pip and make.
 PYTHON ?= python3
 BIN := .venv/bin
-VLLM_TESTS := tests/test_real_input.py tests/harness/sampling/test_vllm_judge.py $(addprefix tests/harness/engines/,\
+VLLM_TESTS := tests/test_real_input.py tests/harness/shelves/judges/test_vllm_judge.py $(addprefix tests/harness/engines/,\
 	test_engine.py test_parity.py test_choice.py vllm)
 
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal

@@ -45,7 +45,7 @@ def main(engine: str, model: str, device: str, problems: int, max_gen_toks: int,
 
 def by_sampler(engine: str, language_model: LanguageModel, problems: int, max_gen_toks: int) -> Callable[[], Row]:
     """Through our adapter of lm-eval."""
-    from evals.lm_eval_adapter import run_lm_eval
+    from evals.shelves.lm_eval.adapter import run_lm_eval
     from harness.config.rollout import RolloutSpec
     from harness.engines.base import make_engine
     from harness.sampling.sampler import EngineSampler
@@ -68,7 +68,7 @@ def by_hf(language_model: LanguageModel, problems: int, max_gen_toks: int, batch
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
-    from evals.lm_eval_loading import OWN_TASKS
+    from evals.shelves.lm_eval.loading import OWN_TASKS
 
     backend = HFLM(
         pretrained=language_model.model,

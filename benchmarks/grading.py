@@ -23,8 +23,8 @@ from outcome import arguments, bounds, finish
 
 from evals.graders import grade
 from evals.grading.extract import extract_answer
-from evals.grading.sandbox import AT_ONCE, isolation
-from evals.grading.unit_tests import Trial, outcome_of
+from evals.shelves.code.grading import Trial, outcome_of
+from evals.shelves.code.sandbox import AT_ONCE, isolation
 from evals.tasks import get_task
 
 REQUIRED_PER_S = 2_000

@@ -14,8 +14,8 @@ from typing import Any, TypedDict
 from evals.errors import EvalError
 from evals.graders import applicable_graders, get_grader
 from evals.grading import OWN, Grader, Submission, Verdict
+from evals.grading.asked_model import cohens_kappa
 from evals.grading.extract import extract_answer
-from evals.grading.model_judge import cohens_kappa
 from evals.metrics import Samples, metrics_for
 from evals.prompts import Template
 from evals.sampler import Draw, Drawn

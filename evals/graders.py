@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 from evals.errors import EvalError
 from evals.grading import OWN, Grader, OwnComparison, Submission, Verdict
@@ -10,7 +11,7 @@ from evals.yaml_file import ENDINGS
 from harness.plugins import Kind
 
 if TYPE_CHECKING:
-    from evals.grading.model_judge import Judge
+    from evals.grading.asked_model import Asking
 
 GRADERS: Kind[Grader] = Kind(
     "grader",
@@ -28,25 +29,33 @@ def get_grader(name: str) -> Grader:
     Raises UnknownNameError, and EvalError if the file is missing or faulty.
     """
     if name.endswith(ENDINGS):
-        from evals.grading.model_judge import read_judge
+        from evals.grading.asked_model import JUDGES, ONE
 
-        return read_judge(name)
+        judge: Grader = JUDGES.find(ONE).read(name)
+        return judge
     return GRADERS.find(name)
 
 
 def runs_code(grader: str | None) -> bool:
     """Return whether a grader of that name runs programs. Raises as `get_grader`."""
-    from evals.grading.unit_tests import RunsTests
-
-    return grader is not None and isinstance(get_grader(grader), RunsTests)
+    return grader is not None and get_grader(grader).runs_code
 
 
-def judge_of(grader: str | None) -> Judge | None:
+def account_of(graders: Iterable[str | None]) -> dict[str, Any]:
+    """Return what a start's provenance says of how these graders grade.
+
+    Raises as `get_grader`, and EvalError if programs cannot be contained.
+    """
+    found: dict[str, Any] = {}
+    for grader in graders:
+        found |= {} if grader is None else get_grader(grader).account()
+    return found
+
+
+def judge_of(grader: str | None) -> Asking | None:
     """Return the judge if the grader of this name is one, else None. Raises as `get_grader`."""
-    from evals.grading.model_judge import Judge
-
     found = None if grader is None else get_grader(grader)
-    return found if isinstance(found, Judge) else None
+    return cast("Asking", found) if found is not None and found.asks_model else None
 
 
 def grader_version(name: str) -> int | str:
@@ -64,13 +73,10 @@ def applicable_graders(answer: str) -> list[str]:
 
     A reference with unit tests has none.
     """
-    from evals.grading.unit_tests import has_tests
-
-    if has_tests(answer):
+    fitting = {name: grader for name, grader in GRADERS.all().items() if grader.can_compare_with(answer)}
+    if any(grader.runs_code for grader in fitting.values()):
         return []
-    return sorted(
-        name for name, grader in GRADERS.all().items() if not grader.reads_whole and grader.can_compare_with(answer)
-    )
+    return sorted(name for name, grader in fitting.items() if not grader.reads_whole)
 
 
 def require_gradable(answer: str, grader: str, own: OwnComparison | None = None) -> None:
@@ -110,7 +116,7 @@ def grade(
     own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`. problem: its statement, for a
     judge.
 
-    Raises UnknownNameError for an unknown grader, EvalError for an unknown extraction, and where the grader cannot
+    Raises UnknownNameError for an unknown grader or extraction, and EvalError where the grader cannot
     compare with the reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own`
     for a problem without a comparison.
     """

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evals.errors import EvalError
-from evals.lm_eval_adapter import LmEvalResult, LmEvalRow
+from evals.lm_eval_results import LmEvalResult, LmEvalRow
 from evals.samples import SampleRow
 
 

@@ -6,7 +6,8 @@ From the bottom to the top, each room may import those before it:
     formats  processes                how numbers are written; worker processes
     measure                           what is read from records and computed from them
     drawing                           how figures are drawn, whatever they show
-    extras                            what few need: fitted laws, reflection words, thinking budgets
+    thinking_budget                   the figure of thinking budgets
+    shelves                           what few need: fitted laws, words of reflection, over-optimisation
     figures                           the figures of a report; a plug-in adds its own
     page                              the page of a sweep, and `bench compare`
     search                            the page of a search, with its own figures

@@ -416,7 +416,7 @@ class JudgeReplies(Node):
     """Replies of the judge that graded an arm's rollouts, and their cost; means over the arm's cells.
 
     questions, prompt_tokens, completion_tokens: totals of a cell, those of the original requests. The fractions and
-    kappa are means over steps (see `evals.grading.model_judge.reply_metrics`). correct: fraction that the judge finds
+    kappa are means over steps (see `evals.grading.asked_model.reply_metrics`). correct: fraction that the judge finds
     right, among completions with a verdict.
     """
 

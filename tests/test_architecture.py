@@ -21,7 +21,7 @@ PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
 ROOMS_OF_HARNESS = (
     *("errors", "namesakes", "plugins", "settings", "random_keys", "processes", "records", "rewards", "config"),
     *("trainers", "executors", "models", "engines", "sampling", "training", "plan", "run", "tracking", "search"),
-    *("evaluate", "extras", "runs", "api", "cli", "shelves"),
+    *("evaluate", "runs", "api", "cli", "shelves"),
 )
 ROOMS_OF_REPORTS = (
     *("statistics", "formats", "processes", "report", "measure"),
@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "reports.statistics": ("reports.statistics",),
 }
 
-PRODUCT_LINES = 80_900
+PRODUCT_LINES = 83_360
 """The most lines of Python that the product may have. A commit that raises it says what the new lines buy; one that
 deletes many lowers it."""
 

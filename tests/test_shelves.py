@@ -39,9 +39,11 @@ def test_core_lists_plans_and_refuses_without_shelves(core: Path) -> None:
     assert bench(core, "ls", "dialects").returncode == 0
     planned = bench(core, "plan", "std_norm", "--json")
     assert planned.returncode == 0, planned.stderr
-    asked_for_trl = bench(core, "plan", "std_norm", "--set", "trainer.type=trl")
-    assert asked_for_trl.returncode == 2
-    assert "Traceback" not in asked_for_trl.stderr
+    for what in ("trainer.type=trl", "task.train=programs", "reward.grader=judge.yaml"):
+        asked_for_it = bench(core, "plan", "std_norm", "--set", what)
+        assert asked_for_it.returncode == 2
+        assert "Traceback" not in asked_for_it.stderr
+    assert bench(core, "eval", "builtin:tiny", "--tasks", "arithmetic", "--memorisation").returncode == 2
     (core / "results.csv").write_text("arm,seed,score\n", encoding="utf-8")
     assert bench(core, "compare", "results.csv", "results.csv").returncode == 2
 

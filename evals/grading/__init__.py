@@ -1,7 +1,7 @@
 """Grading: `extract` finds the answer of a completion, then a named grader compares it with the reference.
 
 A grader is a file of this folder, or of a plug-in, with a `Grader(...)` at its top level. A judge, a grader that asks a
-model, is a YAML file of the user's own (see `model_judge`). This module holds what all of them share: verdicts, and the
+model, is a YAML file of the user's own (see `asked_model`). This module holds what all of them share: verdicts, and the
 text of an answer as a reader sees it. `evals.graders` finds and calls them.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from evals.errors import EvalError
 
@@ -72,6 +72,8 @@ class Grader:
     reads_whole: ClassVar[bool] = False
     """It reads whole completions, many of them at once: it overrides `verdicts`, and nothing is compared."""
     asks_model: ClassVar[bool] = False
+    runs_code: ClassVar[bool] = False
+    """It runs programs that a model wrote, which must be allowed; their references are tests."""
 
     name: str
     version: int | str
@@ -109,6 +111,20 @@ class Grader:
         else:
             reason = self.compare(one.extracted, one.answer)
         return Verdict(correct=reason == "match", extracted=one.extracted, reason=reason)
+
+    def account(self) -> dict[str, Any]:
+        """What a start's provenance says of how it grades."""
+        return {}
+
+    def reference_in(self, row: Mapping[str, Any]) -> str | None:
+        """The reference that a row of a task's file holds in columns of the grader's own; None: in the answer's. Raises
+        EvalError for what cannot be one."""
+        return None
+
+    @property
+    def gives_scores(self) -> bool:
+        """Whether its verdicts have scores."""
+        return self.runs_code
 
     @property
     def at_once(self) -> int:

@@ -1,34 +1,21 @@
-"""A model that answers questions: its YAML file with address and decoding, and how questions reach it.
+"""Models that are asked, by judges: how questions get to them, what replies cost, and who reads a judge's file.
 
-Judges of one completion (`model_judge`) and of two (`pair_judge`) are such files. They send nothing themselves: their
-caller lends a `Messenger`, which also caches replies (`harness.sampling.judge_replies`).
+Judges do not send anything themselves: whoever runs them lends a `Messenger` (`harness.sampling.services`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
-from urllib.parse import urlsplit
-
-from pydantic import Field
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from evals.errors import EvalError
-from evals.grading import Reply
+from evals.grading import NO_VERDICT, Reply, Verdict
 from evals.prompts import Message
-from evals.yaml_file import read_yaml
-from harness.secrets import register_variable
-from harness.settings import Settings
-
-_THOUGHTS_END = "</think>"
-SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
-"""Fields for the address of the model and the patience with it. They cannot change a verdict, so no hash covers
-them.
-"""
+from evals.yaml_file import ENDINGS, load_yaml
+from harness import plugins
+from harness.plugins import Kind
 
 
 class Question(NamedTuple):
@@ -39,113 +26,71 @@ class Question(NamedTuple):
     messages: list[Message]
 
 
-class ModelFile(Settings):
-    """What the files of all judges say. Only the fields of `SERVICE` cannot change a verdict."""
+class AskedFile(Protocol):
+    """What the file of a judge says, as far as others than judges read it."""
 
-    holes: ClassVar[tuple[str, ...]] = ()
-    """The placeholders of the text."""
-    groups: ClassVar[tuple[int, str]] = (1, "")
-    """The number of groups of `parse`, and what they enclose, with an example."""
-
-    address: str | None = Field(None, description="base URL of an OpenAI-compatible server, up to /v1")
-    model: str | None = Field(None, min_length=1, description="the model's name at the address")
-    api_key_env: str | None = Field(None, description="the environment variable that holds the key; none = no key")
-    source: str | None = Field(None, description="instead of an address: a model.source, loaded in process")
-    system: str | None = Field(None, description="the system message")
-    text: str = Field(description="the question, with its placeholders")
-    temperature: float = Field(0.0, ge=0, le=2, description="0 = greedy")
-    max_completion_tokens: int = Field(512, ge=1, le=1_000_000, description="a longer reply is cut")
-    parse: str = Field(description="a regular expression; its last match in the reply is the verdict")
-    concurrency: int = Field(8, ge=1, le=1024, description="questions asked at once")
-    timeout_s: float = Field(120.0, gt=0, description="time limit for one reply")
-    patience_s: float = Field(600.0, ge=0, description="how long a server may be away before the cell is interrupted")
-
-    @classmethod
-    def read(cls, path: Path, noun: str) -> Self:
-        """Read the content of a file. Raises EvalError if it is missing or faulty."""
-        file = read_yaml(path, cls, noun, listed=False)
-        if faults := list(file.faults()):
-            raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
-        return file
-
-    def model_post_init(self, _: object) -> None:
-        if self.api_key_env is not None:  # the variable's name may not show that it holds a secret
-            register_variable(self.api_key_env)
-
-    @classmethod
-    def _hole(cls) -> re.Pattern[str]:
-        return re.compile("{(" + "|".join(cls.holes) + ")}")
-
+    @property
+    def address(self) -> str | None: ...
+    @property
+    def api_key_env(self) -> str | None: ...
+    @property
+    def source(self) -> str | None: ...
     @property
     def shown(self) -> set[str]:
-        """The placeholders in the text."""
-        return set(self._hole().findall(self.text))
+        """The placeholders that the text has."""
 
-    @property
-    def version(self) -> str:
-        """A digest of the fields that can change a verdict."""
-        return _digest(self.model_dump(mode="json", exclude=set(SERVICE)))
-
-    @property
-    def decoding(self) -> dict[str, Any]:
-        """The fields, other than the question, that decide a reply."""
-        kept = {"temperature": self.temperature, "max_completion_tokens": self.max_completion_tokens}
-        return {"model": self.model or self.source, **kept}
-
-    def question(self, filling: Mapping[str, str]) -> Question:
-        """Build the question with this filling.
-
-        All placeholders are filled in one pass, so a placeholder that a completion writes stays as it is.
-        """
-        content = self._hole().sub(lambda hole: filling[hole[1]], self.text)
-        system: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
-        messages: list[Message] = [*system, {"role": "user", "content": content}]
-        return Question(_digest([self.decoding, messages]), messages)
-
-    def last_match(self, reply: Reply) -> re.Match[str] | None:
-        """Return the last match of `parse` after the model's thoughts."""
-        matches = [*re.finditer(self.parse, reply.text.rpartition(_THOUGHTS_END)[2])]
-        return matches[-1] if matches else None
-
-    def faults(self) -> Iterator[str]:
-        """Yield the faults of the file, each with its remedy. Values that may be a misplaced secret are not shown."""
-        if (self.address is None) == (self.source is None):
-            both = "both an address and a source" if self.address else "neither an address nor a source"
-            yield f"a judge has {both}: give `address` (http://host:port/v1) and `model`, or give `source` alone"
-        elif self.address is None and (self.model, self.api_key_env) != (None, None):
-            yield "model and api_key_env belong to an `address`: replace `source` by it, or leave them out"
-        elif self.address is not None:
-            yield from _address_faults(self.address)
-            if self.model is None:
-                yield "model: is missing; it is the model's name at the address"
-        # The value may be the key itself.
-        if self.api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.api_key_env):
-            yield "api_key_env: is the name of an environment variable, never the key itself"
-        try:
-            found = re.compile(self.parse).groups
-        except re.error as error:
-            yield f"parse: is not a regular expression: {error}"
-        else:
-            wanted, around = self.groups
-            if found != wanted:
-                yield f"parse: has {found} groups, but needs {around}"
-
-
-def _address_faults(address: str) -> Iterator[str]:
-    parts = urlsplit(address)
-    if parts.username or parts.password:
-        yield "address: holds a user or a password; name the environment variable of the key by api_key_env"
-    elif parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        yield f"address: is {address!r}, but must be like http://host:port/v1"
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
 
 
 class Asking(Protocol):
-    """A judge that asks a model."""
+    """Who asks a model. version: a digest of what can change a verdict."""
 
     @property
     def name(self) -> str: ...
     @property
-    def file(self) -> ModelFile: ...
+    def file(self) -> AskedFile: ...
+    @property
+    def version(self) -> int | str: ...
+
+
+class AskingOfPairs(Asking, Protocol):
+    """A judge of two completions; see `harness.rewards.judging.Judge`."""
+
+    def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, Reply]]: ...
+
+
+@dataclass(frozen=True)
+class JudgeSort:
+    """One sort of judges. read: (path as given) -> the judge. Raises EvalError if the file is missing or faulty."""
+
+    name: str
+    summary: str
+    read: Callable[[str], Any]
+
+
+JUDGES: Kind[JudgeSort] = Kind(
+    "sort of judges", lambda thing: isinstance(thing, JudgeSort), "evals.grading", "bench ls judges"
+)
+ONE, PAIRWISE = "one", "pairwise"
+"""The sorts that graders and the reward part `pairwise` are."""
+
+
+def read_pair_judge(name: str) -> AskingOfPairs:
+    """The pairwise judge in a YAML file. Raises as `JudgeSort.read`."""
+    judge: AskingOfPairs = JUDGES.find(PAIRWISE).read(name)
+    return judge
+
+
+def judge_in(name: str) -> Asking | None:
+    """The judge of either sort in a YAML file; None if the name is not that of a file with a judge's keys. Raises as
+    `JudgeSort.read`."""
+    if not name.endswith(ENDINGS) or not (path := plugins.user_file(name)).is_file():
+        return None
+    if "parse" not in (found := load_yaml(path)):
+        return None
+    sees_two = any(f"{{{hole}}}" in str(found.get("text")) for hole in ("first", "second"))
+    judge: Asking = JUDGES.find(PAIRWISE if sees_two else ONE).read(name)
+    return judge
 
 
 class Messenger(Protocol):
@@ -156,6 +101,9 @@ class Messenger(Protocol):
 
     def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
         """Return the reply to each question, in order; equal questions are asked once."""
+
+    def require(self, judge: Asking) -> None:
+        """Raise RefusedError if the judge's key is missing or cannot be one, or its local model is missing."""
 
 
 _lent: list[Messenger] = []
@@ -199,5 +147,44 @@ def reply_costs(replies: Iterable[Reply]) -> dict[str, float | None]:
     }
 
 
-def _digest(document: Any) -> str:
-    return hashlib.blake2b(json.dumps(document, sort_keys=True).encode(), digest_size=20).hexdigest()
+def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[str, float | None]:
+    """Return the cost and content of a judge's replies, as fields `judge/*` of a step; {} for another grader.
+
+    verdicts: by the judge and by the task's own grader, if it has one. `agreement_frac` and `kappa` are over
+    completions with a verdict from both. `rule_correct` is the share that the task's own grader finds right.
+    """
+    replies = [one.reply for one, _ in verdicts if one.reply is not None]
+    if not replies:
+        return {}
+    pairs = [
+        (verdict.correct, rule.correct)
+        for verdict, rule in verdicts
+        if rule is not None and not NO_VERDICT & {verdict.reason, rule.reason}
+    ]
+    ruled = [rule.correct for _, rule in verdicts if rule is not None]
+    return {
+        **reply_costs(replies),
+        "judge/undecided_frac": sum(one.reason == "undecided" for one, _ in verdicts) / len(verdicts),
+        "judge/rule_correct": sum(ruled) / len(ruled) if ruled else None,
+        "judge/agreement_frac": agreement(pairs),
+        "judge/kappa": cohens_kappa(pairs),
+    }
+
+
+def agreement(pairs: Sequence[tuple[bool, bool]]) -> float | None:
+    """Return the share of pairs whose two verdicts are equal; None without pairs."""
+    return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
+
+
+def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
+    """Return the agreement of two graders, corrected for chance: (p - e) / (1 - e) (Cohen 1960).
+
+    p is the share of equal verdicts, and e the share expected of independent graders with the same rates. 1 is full
+    agreement, 0 is chance. None without pairs, and if both graders always give one and the same verdict.
+    """
+    alike = agreement(pairs)
+    if alike is None:
+        return None
+    a, b = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+    by_chance = a * b + (1 - a) * (1 - b)
+    return None if by_chance == 1 else (alike - by_chance) / (1 - by_chance)

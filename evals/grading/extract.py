@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
-from evals.errors import EvalError
 from evals.grading import bare, normalise
 from evals.grading.choice import last_stated_choice
-from evals.grading.lm_eval_filters import LM_EVAL_FILTERS
 from evals.grading.numeric import AMOUNT, ELLIPSIS, REPEATING, is_amount, is_percentage, parse_number
-from evals.grading.unit_tests import extract_code
-from harness.errors import few, nearest
+from harness.plugins import Kind
 
 # Raise it whenever an extraction returns another text than before; it is part of a run's semantic hash.
 EXTRACTION_VERSION = 6
@@ -225,6 +224,11 @@ def extract_chain(text: str) -> str | None:
         if found is not None and bare(found):
             return found
     return None
+
+
+def whole(text: str) -> str:
+    """All of the completion, for graders that read it themselves."""
+    return text
 
 
 def _of_own_solution(text: str, extraction: Callable[[str], str | None]) -> str | None:
@@ -450,41 +454,63 @@ def _value_of_a_formula(sentence: str) -> str | None:
     return bare(value) if _IN_LINE.fullmatch(value) or parse_number(value) is not None else None
 
 
-EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
-    "chain": extract_chain,
-    "boxed": extract_boxed,
-    "answer_tag": extract_answer_tag,
-    "gsm8k": extract_gsm8k,
-    "hash": extract_hash,
-    "last_number": extract_last_number,
-    "choice": extract_choice,
-    "code": extract_code,
-    **LM_EVAL_FILTERS,
-}
-# Their results stay as written, for comparisons in which every character counts.
-_VERBATIM = ("answer_tag", "code")
+@dataclass(frozen=True)
+class Extraction:
+    """A way to find the answer in a completion.
+
+    find: (text) -> the answer; None or "" where there is none. reads: the text that it is given. `answer`: what follows
+        the thoughts, up to a next problem that the model made up, with characters that look alike in one form; what is
+        found there loses its mark-up. `verbatim`: the same part as it is written. `program`: all that follows the
+        thoughts, as it is written. `all`: the completion, thoughts included.
+    """
+
+    name: str
+    find: Callable[[str], str | None]
+    reads: Literal["answer", "verbatim", "program", "all"] = "answer"
 
 
-def get_extraction(name: str) -> Callable[[str], str | None]:
-    """Return the extraction of that name. Raises EvalError for an unknown one."""
-    if name not in EXTRACTIONS:
-        raise EvalError(f"unknown extraction {name!r}{nearest(name, EXTRACTIONS)} There are {few(EXTRACTIONS)}.")
-    return EXTRACTIONS[name]
+CHAIN = Extraction("chain", extract_chain)
+BOXED = Extraction("boxed", extract_boxed)
+ANSWER_TAG = Extraction("answer_tag", extract_answer_tag, "verbatim")
+GSM8K = Extraction("gsm8k", extract_gsm8k)
+HASH = Extraction("hash", extract_hash)
+LAST_NUMBER = Extraction("last_number", extract_last_number)
+CHOICE = Extraction("choice", extract_choice)
+WHOLE = Extraction("whole", whole, "all")
+
+EXTRACTIONS: Kind[Extraction] = Kind(
+    "extraction",
+    lambda thing: isinstance(thing, Extraction),
+    "evals.grading",
+    "bench ls extractions",
+    summary_of=lambda one: " ".join((one.find.__doc__ or "").partition("\n\n")[0].split()),
+)
+
+
+def extraction_identity(name: str) -> str:
+    """Return what represents an extraction in a hash, besides EXTRACTION_VERSION.
+
+    It is its name, and the digest of the plug-in that it comes from. Raises UnknownNameError.
+    """
+    source = EXTRACTIONS.source(name)
+    return name if source is None else f"{name}@{source.digest}"
 
 
 def extract_answer(text: str, name: str = "chain") -> str | None:
     """Return the answer in a completion, or None.
 
-    It has no mark-up, except by `answer_tag` and `code`, which return it as written. Only the text after `</think>`
-    counts; a thought that was never closed holds no answer. Raises EvalError for an unknown extraction.
+    Only the text after `</think>` counts, unless the extraction reads all; a thought that was never closed holds no
+    answer. Raises UnknownNameError for an unknown extraction.
     """
-    extraction = get_extraction(name)
-    if name in LM_EVAL_FILTERS:
-        return extraction(text) or None
-    if name in _VERBATIM:
-        own = _after_thinking(text)
-        return (extraction(own) if extraction is extract_code else _of_own_solution(own, extraction)) or None
-    found = _of_own_solution(_with_signs(_after_thinking(normalise(text))), extraction)
+    extraction = EXTRACTIONS.find(name)
+    if extraction.reads == "all":
+        return extraction.find(text) or None
+    own = _after_thinking(text)
+    if extraction.reads == "program":
+        return extraction.find(own) or None
+    if extraction.reads == "verbatim":
+        return _of_own_solution(own, extraction.find) or None
+    found = _of_own_solution(_with_signs(_after_thinking(normalise(text))), extraction.find)
     return None if found is None else without_lead_in(bare(found)) or None
 
 

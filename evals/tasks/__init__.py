@@ -6,8 +6,9 @@ Each of them is also available in one mode of thinking.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -18,6 +19,9 @@ from evals.yaml_file import ENDINGS, read_yaml
 from harness import plugins
 from harness.plugins import Kind
 from harness.settings import Settings
+
+if TYPE_CHECKING:
+    from evals.lm_eval_results import LmEvalResult
 
 MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
 """The prefix of the name of a task in one mode of evaluation."""
@@ -146,6 +150,20 @@ def _named(name: str) -> Task:
 def without_mode(name: str) -> str:
     """Return the task's own name."""
     return MODE_PREFIX.sub("", name, count=1)
+
+
+def runner_of(prefix: str) -> Callable[..., LmEvalResult]:
+    """What runs the tasks of a family in their own package's way. Raises EvalError if there is nothing."""
+    runners = (one.run_itself for one in FAMILIES.all().values() if one.prefix == prefix)
+    if (runner := next(runners, None)) is None:
+        raise EvalError(f"nothing here runs tasks {prefix}<name> by itself. Name them among --tasks.")
+    return runner
+
+
+def without_family(name: str) -> str:
+    """The task's own name or file, without the prefix of a family."""
+    own = without_mode(name)
+    return next((own.removeprefix(one.prefix) for one in FAMILIES.all().values() if own.startswith(one.prefix)), own)
 
 
 def task_source(name: str) -> str | None:

@@ -7,19 +7,20 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evals.choices import Choices
 from evals.errors import EvalError
 from evals.graders import get_grader
 from evals.grading import OwnComparison
-from evals.grading.extract import get_extraction
+from evals.grading.extract import EXTRACTIONS
 from evals.prompts import Mode, Template, get_template
 from evals.tasks.environment import Reply, Turn, last_turn
 from harness.errors import few, nearest
 from harness.plugins import UserModule
 
-LM_EVAL_PREFIX = "lm_eval:"
+if TYPE_CHECKING:
+    from evals.lm_eval_results import LmEvalResult
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class Task:
         get_template(self.template)
         if self.grader is not None:
             get_grader(self.grader)
-        get_extraction(self.extract)
+        EXTRACTIONS.find(self.extract)
 
     def fault_of_mode(self, template: Template) -> str | None:
         """Return why this template cannot express the problems' mode, with the remedy; None if it can."""
@@ -252,3 +253,5 @@ class TaskFamily:
     summary: str
     load: Callable[[str], Task]
     """(the whole name) -> the task. Raises EvalError."""
+    run_itself: Callable[..., LmEvalResult] | None = None
+    """Runs such tasks in the other package's way, for `bench eval`; see `evals.shelves.lm_eval.adapter.run_lm_eval`."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from evals.errors import DataMissingError, EvalError
-from evals.graders import get_grader, runs_code
-from evals.grading.unit_tests import reference_of
+from evals.graders import get_grader
+from evals.grading import Grader
 from evals.hub import Row, hub_rows
 from evals.tasks.base import Problem
 from harness.settings import Settings
@@ -47,8 +47,8 @@ def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
 class Fields(Settings):
     """Which columns hold what.
 
-    Rows without the `id` column are numbered; `solution` and `difficulty` may be absent. With the grader `unit_tests`
-    the columns `entry_point` and `tests` are the answer.
+    Rows without the `id` column are numbered; `solution` and `difficulty` may be absent. A grader may
+    find the answer in columns of its own (`Grader.reference_in`).
 
     answer_after: a mark in the answer column, e.g. GSM8K's `####`, behind which the answer stands. The answer is then
         taken without thousands separators.
@@ -187,9 +187,9 @@ class Rows:
             rows, origin, fields, source = self._hub_rows(self.hub), str(self.hub), self.hub.fields, "hub"
         else:
             raise DataMissingError(self._missing())
-        if runs_code(self.grader):
-            rows = [(where, {**row, fields.answer: _tests_of(row, where)}) for where, row in rows]
         grader = None if self.grader is None else get_grader(self.grader)
+        if grader is not None:
+            rows = [(where, _with_reference(row, where, fields.answer, grader)) for where, row in rows]
         needs_answer = grader is not None and grader.needs_answer
         problems = tuple(
             _problem(row, where, fields, f"{self.name}-{i:05d}", needs_answer) for i, (where, row) in enumerate(rows)
@@ -281,12 +281,13 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
     )
 
 
-def _tests_of(row: Row, where: str) -> str:
-    """Return the columns `entry_point` and `tests` as an answer."""
+def _with_reference(row: Row, where: str, column: str, grader: Grader) -> Row:
+    """Return the row with the reference that the grader finds in columns of its own, if it has any, as its answer."""
     try:
-        return reference_of(row.get("entry_point"), row.get("tests"))
+        reference = grader.reference_in(row)
     except EvalError as error:
         raise EvalError(f"{where}: {error}") from None
+    return row if reference is None else {**row, column: reference}
 
 
 def _text(row: Row, name: str, where: str) -> str:

@@ -10,6 +10,7 @@ import typer
 from harness.cli.console import print_json
 from harness.cli.options import HomeOption, JsonOption, PluginOption, TrustOption, whole_numbers, words
 from harness.cli.report import list_runs
+from harness.cli.verb import StatementProbe, added
 from harness.errors import RefusedError, note
 from harness.runs import home_folder, sweeps_holding, use_recorded_plugins
 
@@ -131,9 +132,7 @@ def eval_(
     """
     from harness.evaluate.convention import OWN_PRESET, Convention, own_spec
     from harness.evaluate.suite import LmEvaluation, Suite
-    from harness.extras.memorisation import PROBE_TOKENS, MemorisationProbe
     from harness.plan.subject import find_subject
-    from harness.sampling.code_tester import code_allowed
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])
@@ -194,7 +193,9 @@ def eval_(
         apply_chat_template=apply_chat_template,
         seed=convention.seed,
     )
-    probe = MemorisationProbe(max_completion_tokens or PROBE_TOKENS) if memorisation else None
+    probe = next((one.make(max_completion_tokens) for one in added(StatementProbe)), None) if memorisation else None
+    if memorisation and probe is None:
+        raise RefusedError("--memorisation: nothing here can ask that. Leave it out.")
 
     subjects = [subject]
     if baseline is not None:
@@ -206,8 +207,7 @@ def eval_(
         Suite(one, convention.evaluations(one, names, budgets, allow_code), lm_eval_tasks, probe) for one in subjects
     ]
     folder = home_folder(home)
-    with code_allowed(folder, allow_code):
-        results = [_run(suite, folder, convention.seed, regrade) for suite in suites]
+    results = [_run(suite, folder, convention.seed, regrade) for suite in suites]
     _write_samples(results, convention.seed)
     for result in results:
         _log(result, folder)

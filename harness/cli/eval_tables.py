@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import print_link, print_table, print_text
+from harness.cli.verb import StatementProbe, added
 
 if TYPE_CHECKING:
-    from evals.lm_eval_adapter import LmEvalResult
+    from evals.lm_eval_results import LmEvalResult
     from evals.paired_change import PairedChange
     from harness.evaluate.suite import SuiteResult
 
@@ -22,8 +23,8 @@ def print_suite(result: SuiteResult, figure: Path | None) -> None:
         print_link("accuracy against thinking budget", figure)
     if result.lm_eval is not None and result.lm_eval_folder is not None:
         print_lm_eval(result.label, result.lm_eval, result.lm_eval_folder)
-    if result.memorisation:
-        print_memorisation(result.memorisation)
+    for probe in added(StatementProbe) if result.memorisation else ():
+        probe.show(result.memorisation)
 
 
 def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
@@ -33,7 +34,7 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
     for document in documents:
         first = [_name(document), str(document["n_problems"]), str(document["n_samples"])]
         for (value, error), metrics in _by_value(document).items():
-            rows.append([*(first or ["", "", ""]), " = ".join(metrics), _percent(value), _percent(error)])
+            rows.append([*(first or ["", "", ""]), " = ".join(metrics), percent(value), percent(error)])
             first = []
     print_table(label, columns, rows)
     for document in documents:
@@ -87,22 +88,6 @@ def print_changes(before: str, after: str, changes: Sequence[PairedChange]) -> N
     print_text("The standard error is over problems; it knows nothing of training seeds.")
 
 
-def print_memorisation(documents: Sequence[dict[str, Any]]) -> None:
-    """Summaries of the probe for statements that are known by heart."""
-    print_table(
-        f"{documents[0]['given_frac']:.0%} of each statement given, the rest asked for",
-        ["task", "problems", "too short", "completed word for word (%)", "ROUGE-L", "answer came out (%)"],
-        [
-            [
-                *(one["task"], str(one["problems"]), str(one["skipped"])),
-                *(_percent(one["exact_frac"]), f"{one['rouge_l']:.3f}", _percent(one["correct_frac"])),
-            ]
-            for one in documents
-        ],
-    )
-    print_text("Compare with a model older than the problems: a statement can be guessed in part.")
-
-
 def _by_value(document: dict[str, Any]) -> dict[tuple[float | None, float | None], list[str]]:
     """(value, standard error) -> the metrics of so many samples that have them. Metrics that are one, as pass@1 and
     avg@n are, are told once."""
@@ -120,7 +105,7 @@ def _name(document: dict[str, Any]) -> str:
     return str(document["task"]) if budget is None else f"{document['task']}, thinking {budget}"
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 

@@ -39,11 +39,14 @@ KINDS = {
     "tasks": ("evals.tasks:TASKS", "evals.tasks:FAMILIES"),
     "templates": ("evals.prompts:TEMPLATES",),
     "graders": ("evals.graders:GRADERS",),
+    "judges": ("evals.grading.asked_model:JUDGES",),
+    "extractions": ("evals.grading.extract:EXTRACTIONS",),
     "metrics": ("evals.metrics:METRICS",),
     "dialects": ("algorithms.dialects:DIALECTS",),
     "rewards": ("harness.rewards.base:PARTS",),
     "engines": ("harness.config.engine:ENGINES",),
     "executors": ("harness.executors.base:EXECUTORS",),
+    "services": ("harness.sampling.services:SERVICES",),
     "trainers": ("harness.config.trainer:TRAINERS",),
     "stages": ("harness.run.stages:STAGES",),
     "sections": ("reports.page.section:SECTIONS",),
@@ -242,7 +245,7 @@ def show(
 
 def _settings_of_file(name: str) -> dict[str, Any] | None:
     """A profile, a sweep or a judge with its defaults, or the contract of trainers; None if nothing has this name."""
-    from evals.grading.pair_judge import judge_in
+    from evals.grading.asked_model import judge_in
     from harness.plan.profile import read_profile
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness.plugins import on_shelves
 
 if TYPE_CHECKING:
+    from harness.evaluate.suite import Probe
     from harness.records import SweepRecord
 
 Added = TypeVar("Added")
@@ -34,6 +35,16 @@ class Reader:
 
     read: Callable[[str, Path, str | None], SweepRecord]
     """(what was given, the folder to write records to, the metric asked for) -> the records."""
+
+
+@dataclass(frozen=True)
+class StatementProbe:
+    """What `bench eval --memorisation` asks of a model besides its tasks."""
+
+    make: Callable[[int | None], Probe]
+    """(the most tokens of a completion, if that was given) -> the probe."""
+    show: Callable[[Sequence[dict[str, Any]]], None]
+    """Prints its summaries, one of each task."""
 
 
 def added(kind: type[Added]) -> Iterator[Added]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from evals.graders import judge_of, runs_code
+from evals.graders import get_grader, judge_of, runs_code
 from evals.grading import OWN
-from evals.grading.model_judge import Judge
-from evals.grading.pair_judge import PairJudge
+from evals.grading.asked_model import Asking
 from evals.tasks import get_task
-from harness.rewards.parts.correct import JudgeScore, PassedTests
+from harness.rewards.base import nameable_parts
+from harness.rewards.parts.correct import JudgeScore
 
 if TYPE_CHECKING:
     from harness.config.run_spec import RunSpec
@@ -46,13 +46,14 @@ def _own_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _judge_problems(spec: RunSpec) -> Iterator[str]:
-    scoring = judge_of(spec.reward.grader)
-    if JudgeScore.name in spec.reward.parts and (scoring is None or scoring.file.right_from is None):
+    grader = spec.reward.grader
+    scores = judge_of(grader) is not None and get_grader(str(grader)).gives_scores
+    if JudgeScore.name in spec.reward.parts and not scores:
         yield (
-            f"reward.parts.{JudgeScore.name} with reward.grader={spec.reward.grader}: this grader gives no numbers. "
+            f"reward.parts.{JudgeScore.name} with reward.grader={grader}: this grader gives no numbers. "
             "Name a judge file with `right_from`, or leave the part out"
         )
-    judges: dict[str, Judge | PairJudge | None] = {
+    judges: dict[str, Asking | None] = {
         **{knob: judge_of(grader) for knob, (grader, _) in _graded(spec).items()},
         "reward.pairwise.judge": spec.reward.asked_judge,
     }
@@ -88,12 +89,12 @@ def _code_problems(spec: RunSpec) -> Iterator[str]:
                 f"{knob}={grader} with {', '.join(wrong)}: the problems of such tasks {have}. Set {knob} to {instead}, "
                 "or leave these tasks out"
             )
-    part = PassedTests.name
-    if part in spec.reward.parts and not runs_code(spec.reward.grader):
-        yield (
-            f"reward.parts.{part} with reward.grader={spec.reward.grader}: this grader runs no tests. Train on a task "
-            "with unit tests, or leave the part out"
-        )
+    if not runs_code(spec.reward.grader):
+        for name in (name for name, part in nameable_parts().items() if part.needs_code and name in spec.reward.parts):
+            yield (
+                f"reward.parts.{name} with reward.grader={spec.reward.grader}: this grader runs no tests. Train on a "
+                "task with unit tests, or leave the part out"
+            )
     if spec.runs_code and not spec.reward.allow_code:
         graders = " and ".join(knob for knob, (grader, _) in _graded(spec).items() if runs_code(grader))
         yield (

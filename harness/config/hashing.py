@@ -14,8 +14,8 @@ from typing import Any
 
 from algorithms import RULES, Objective
 from evals.graders import GRADERS, grader_version
-from evals.grading.extract import EXTRACTION_VERSION
-from evals.grading.pair_judge import read_pair_judge
+from evals.grading.asked_model import read_pair_judge
+from evals.grading.extract import EXTRACTION_VERSION, EXTRACTIONS
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES, template_version
 from evals.tasks import TASKS, get_task, without_mode
@@ -166,12 +166,14 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     functions = [part for part in spec.reward.parts if is_reference(part)]
     graders = [grader for grader in (spec.reward.grader, spec.eval.grader) if grader is not None]
     objective = spec.objective
+    tasks = [spec.task.train, *spec.eval.tasks]
     named: list[tuple[Kind[Any], list[str]]] = [
         (PARTS, [part for part in spec.reward.parts if part not in functions]),
         (RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
         (ENGINES, [spec.rollout.engine]),
         (TRAINERS, [spec.trainer.type]),
-        (TASKS, [without_mode(name) for name in (spec.task.train, *spec.eval.tasks)]),
+        (TASKS, [without_mode(name) for name in tasks]),
+        (EXTRACTIONS, [get_task(name).extract for name in tasks]),
         (TEMPLATES, spec.templates),
         (GRADERS, graders),
         (METRICS, list(METRICS.names())),
@@ -179,7 +181,7 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     found = [
         *(plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions),
         *(spec.trainer.sources() if isinstance(spec.trainer, OutsideTrainer) and not spec.checkpoint else ()),
-        *(module for name in (spec.task.train, *spec.eval.tasks) for module in get_task(name).modules),
+        *(module for name in tasks for module in get_task(name).modules),
         *(source for kind, names in named for name in names if name in kind.names() and (source := kind.source(name))),
     ]
     # Several names may come from one module.
@@ -193,7 +195,7 @@ def run_by(spec: RunSpec) -> dict[str, str]:
     are for `harness.plugins.user_code`.
     """
     # A judge's version leaves out its address, to which a key is sent; the digest of the whole file does not.
-    files = [(judge.name, judge.file) for judge in spec.judges if judge.file is not None]
+    files = [(judge.name, judge.file) for judge in spec.judges]
     found = {f"judge {digest(file.model_dump(mode='json'))}": f"the judge {name}" for name, file in files}
     if spec.model.trust_remote_code:
         source = spec.model.source
@@ -296,16 +298,6 @@ def pairs_hash(spec: RunSpec) -> str:
     knobs = _chosen(spec, "model.", *of_pairs, "rollout.temperature", "train.device")
     refers_to = {"start": references.start_of(spec), "pairs": references.train_data(spec)}
     return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
-
-
-def reward_model_hash(spec: RunSpec) -> str:
-    """Return the hash that names a reward model: the same for all seeds, and whatever is learned from it."""
-    return graded_hash("reward_model", spec, "reward.reward_model.")
-
-
-def best_of_n_hash(spec: RunSpec) -> str:
-    """Return the hash that names the choice among the starting weights' samples by a reward model."""
-    return digest({"best_of_n": [base_evaluation_hash(spec), reward_model_hash(spec)]})
 
 
 def digest(document: Any) -> str:

@@ -12,9 +12,8 @@ from typing import Any
 
 from algorithms import RULES, Objective
 from evals.graders import grader_version, judge_of
-from evals.grading.extract import EXTRACTION_VERSION
-from evals.grading.model_judge import Judge
-from evals.grading.pair_judge import PairJudge
+from evals.grading.asked_model import Asking
+from evals.grading.extract import EXTRACTION_VERSION, extraction_identity
 from evals.metrics import metric_sources
 from evals.pairs import parse_pair_source
 from evals.prompts import template_version
@@ -120,7 +119,7 @@ def grader_identity(given: str | None) -> object:
     return given if judge is None else judge_identity(judge)
 
 
-def judge_identity(judge: Judge | PairJudge) -> object:
+def judge_identity(judge: Asking) -> object:
     """Return the digest of those fields of a judge's file that can change a verdict, wherever the file lies.
 
     With `source`, the fingerprint of its model's files is added.
@@ -131,7 +130,7 @@ def judge_identity(judge: Judge | PairJudge) -> object:
 def problems_of_split(task_name: str, split: str) -> dict[str, str]:
     """Identify the problems of one split of a task, and how answers are extracted from their completions."""
     task, source = get_task(task_name), task_source(task_name)
-    problems = {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
+    problems = {"task": task.name, "extract": extraction_identity(task.extract), "rows": task.split(split).fingerprint}
     if task.environment is not None:
         problems["environment"] = "v{version}, {max_turns} turns".format(**task.environment.identity)
     return problems if source is None else problems | {"source": source}

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, create_model
 
 from algorithms.objective import Credit
-from evals.grading.pair_judge import PairJudge
+from evals.grading.asked_model import AskingOfPairs
 from evals.tasks import get_task
 from harness import plugins
 from harness.config.names import FromTask, GraderName
@@ -81,7 +81,7 @@ class RewardSpec(Settings):
         return any(name in self.parts for name, part in PARTS.all().items() if part.needs_judge)
 
     @property
-    def asked_judge(self) -> PairJudge | None:
+    def asked_judge(self) -> AskingOfPairs | None:
         """The pairwise judge of a file; None if none compares, or if it is trained."""
         return self.of(PairwiseJudge).asked if self.needs_judge else None
 

@@ -15,10 +15,9 @@ from pydantic import Discriminator, Field, Tag
 from algorithms import Objective
 from algorithms.preference import PreferenceObjective
 from evals.graders import judge_of, runs_code
-from evals.grading.model_judge import Judge
-from evals.grading.pair_judge import PairJudge
-from evals.tasks import get_task, without_mode
-from evals.tasks.base import LM_EVAL_PREFIX, Environment
+from evals.grading.asked_model import Asking
+from evals.tasks import get_task, without_family
+from evals.tasks.base import Environment
 from harness.config.clashes import clashes
 from harness.config.model import ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
 from harness.config.reward import Reward
@@ -93,7 +92,7 @@ class RunSpec(Settings):
     def own_files(self) -> Iterator[str]:
         """Yield tasks and templates of the user's own, named by a path that does not depend on the machine."""
         for name in (self.task.train, *self.eval.tasks, *self.templates):
-            file = without_mode(name).removeprefix(LM_EVAL_PREFIX)
+            file = without_family(name)
             path = Path(file)
             if path.suffix in (".yaml", ".yml") and not path.is_absolute() and ".." not in path.parts:
                 yield file
@@ -176,18 +175,18 @@ class RunSpec(Settings):
         return self.reward.grader
 
     @property
-    def judges(self) -> list[Judge | PairJudge]:
+    def judges(self) -> list[Asking]:
         """The judges that a cell asks and that have files: graders that ask a model, and a pairwise one."""
         pairwise = None if self.checkpoint else self.reward.asked_judge
-        return [judge for judge in (*map(judge_of, self._graders), pairwise) if judge is not None]
+        return [judge for judge in (*map(judge_of, self.graders), pairwise) if judge is not None]
 
     @property
     def runs_code(self) -> bool:
         """True if a cell runs programs that the policy writes."""
-        return any(map(runs_code, self._graders))
+        return any(map(runs_code, self.graders))
 
     @property
-    def _graders(self) -> dict[str | None, None]:
+    def graders(self) -> dict[str | None, None]:
         """The graders that a cell uses, each once."""
         return dict.fromkeys([self.eval.grader] if self.checkpoint else [self.reward.grader, self.eval.grader])
 

@@ -165,7 +165,7 @@ class Convention:
             fits_context=self.fits_context and not task.gives_choices,
         )
         warning = " ".join(self._remarks(task, rows)) or None
-        return TaskEvaluation(subject, conditions, problems, samples, self._ks(name, samples), warning)
+        return TaskEvaluation(subject, conditions, problems, samples, self._ks(name, samples), warning, allow_code)
 
     def _ks(self, task: str, samples: int) -> Sequence[int]:
         if self.ks is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evals.evaluate import disagreement, scores, standard_errors
-from evals.graders import runs_code
+from evals.graders import account_of
 from evals.samples import SampleRow
 from evals.tasks import get_task
 from evals.tasks.base import Problem
@@ -27,18 +27,17 @@ from harness.records.files import write_json
 from harness.run.data_checks import record_source
 from harness.run.evaluator import drawn_in_home
 from harness.run.provenance import append_start
-from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions
 from harness.sampling.evaluation import evaluate
-from harness.sampling.judge_replies import judges_in
 from harness.sampling.sampler import EngineSampler, Policy
+from harness.sampling.services import services_in
 from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, ignore_progress, store_name
 
 
 @dataclass(frozen=True)
 class TaskEvaluation:
     """samples: of each problem. ks: of pass@k. warning: what must be said wherever scores are, e.g. that the rows are
-    not the pinned ones."""
+    not the pinned ones. allow_code: whether programs that the model writes may be run."""
 
     subject: Subject
     conditions: Conditions
@@ -46,6 +45,7 @@ class TaskEvaluation:
     samples: int
     ks: Sequence[int]
     warning: str | None = None
+    allow_code: bool = False
 
     @property
     def name(self) -> str:
@@ -110,10 +110,11 @@ class TaskEvaluation:
                 "model": sampler.language_model.account(),
                 "problems": record_source(home / "cache", conditions.task, "test"),
             }
-            append_start(folder / STARTS_FILE, account | code_account(runs_code(conditions.grader)))
+            append_start(folder / STARTS_FILE, account | account_of([conditions.grader]))
             return sampler
 
-        with SampleStore.opened(folder, self.identity) as store, judges_in(home, tell_waiting):
+        lent = services_in(home, self.allow_code, tell_waiting)
+        with SampleStore.opened(folder, self.identity) as store, lent:
             if new:
                 source = "other evaluations" if self.subject.cell is None else "the cell"
                 tell(f"{self.name}: {len(new)} samples are taken over from {source}")

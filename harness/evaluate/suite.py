@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from evals.lm_eval_adapter import LmEvalResult, run_lm_eval
+from evals.lm_eval_results import LmEvalResult
 from evals.paired_change import PairedChange, change_of_samples, changes_of_lm_eval
 from evals.samples import SampleRow
+from evals.tasks import runner_of
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import digest
 from harness.evaluate.evaluation import TaskEvaluation
@@ -52,7 +53,7 @@ class LmEvaluation:
         """policy: of the subject. Raises as `run_lm_eval` and `claimed`."""
         folder, asked = self.folder(home, subject), subject.conditions(self.seed)
         with RememberingSampler.opened(folder, asked, policy, append_start, on_progress) as remembering:
-            result = run_lm_eval(
+            result = runner_of("lm_eval:")(
                 self.tasks,
                 remembering,
                 max_gen_toks=self.max_gen_toks,
@@ -138,7 +139,7 @@ class Suite:
         """policy: None if nothing may be drawn, which only tasks of ours can do. progress: of a stage by its name.
         tell: is told of samples that need not be drawn.
 
-        Raises as `TaskEvaluation.run`, `run_lm_eval` and the probe.
+        Raises as `TaskEvaluation.run`, `LmEvaluation.run` and the probe.
         """
         statements, probe = self._statements(), self.probe
         if probe is not None:

@@ -89,6 +89,8 @@ class RewardPart(Settings):
     scores it: the policy (`Attempt.answer_logp`) or a frozen one (`Attempt.perplexity_improvement`)."""
     needs_judge: ClassVar[bool] = False
     """True if it reads `Attempt.comparison`, so that a judge must be trained first, and groups have two completions."""
+    needs_code: ClassVar[bool] = False
+    """True if it reads what a grader that runs programs gives besides its verdict."""
     rewards_steps: ClassVar[bool] = False
     """True if it rewards single steps (see `step_rewards`), so that the task must say what a step is."""
     rewards_turns: ClassVar[bool] = False

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from evals.graders import account_of
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
@@ -39,8 +40,7 @@ from harness.run.health import health_flags
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples
 from harness.run.provenance import append_start
-from harness.sampling.chat_client import ServerAwayError
-from harness.sampling.code_tester import code_account
+from harness.sampling.services import ServerAwayError
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from harness.training.checkpoint import Checkpoint, all_finite, checkpoint_path, load_latest, save_checkpoint
 from harness.training.optimizer import DivergedError
@@ -163,7 +163,7 @@ class CellRun:
         """What this start's provenance says of the model, the examples and the processes."""
         size, sharding = Processes.here().size, self._spec.train.sharding
         together = {"processes": size} | ({"sharding": sharding} if size > 1 else {})
-        return {"model": self._start.account()} | self._examples.account | together | code_account(self._spec.runs_code)
+        return {"model": self._start.account()} | self._examples.account | together | account_of(self._spec.graders)
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
         """Why an intact checkpoint cannot be resumed from; None if it can."""

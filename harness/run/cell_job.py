@@ -32,12 +32,9 @@ from harness.run.learning.base import Examples
 from harness.run.loop import DISK_FULL, INTERRUPTED, KILLED
 from harness.run.program_cell import ProgramCell
 from harness.run.prompts import read_correct_counts, training_prompts
-from harness.run.stages import inputs_of_cell, source_of_start, source_of_teacher
-from harness.run.stages.reward_model import read_report
-from harness.sampling.chat_client import ServerAwayError
-from harness.sampling.judge import GenerativeJudge
+from harness.run.stages import find_stage, inputs_of_cell, source_of_start, source_of_teacher
+from harness.sampling.services import ServerAwayError
 from harness.training.optimizer import DivergedError
-from harness.training.reward_model import RewardModel
 
 Row = dict[str, Any]
 
@@ -148,9 +145,8 @@ def _examples(spec: RunSpec, inputs: Mapping[str, Path], starting_point: Startin
         return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})
     problems = training_prompts(spec, read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {})
     start, generator = starting_point.get(spec, source), starting_point.generator(spec)
-    scorer = RewardModel.load(inputs["reward_model"], start) if "reward_model" in inputs else None
-    judge = GenerativeJudge.load(inputs["judge"], spec, start) if "judge" in inputs else spec.reward.asked_judge
-    account = {stage: read_report(inputs[stage]) for stage in ("reward_model", "judge") if stage in inputs}
-    if generator is not None:
-        account["generator"] = generator.account()
-    return Examples(problems, reward_model=scorer, generator=generator, judge=judge, account=account)
+    account = {} if generator is None else {"generator": generator.account()}
+    examples = Examples(problems, generator=generator, judge=spec.reward.asked_judge, account=account)
+    for stage, result in inputs.items():
+        examples = find_stage(stage).add(examples, result, spec, start)
+    return examples

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from evals.graders import account_of
 from evals.samples import SampleRow
 from harness.config.hashing import digest
 from harness.config.model import Lora
@@ -36,7 +37,6 @@ from harness.run.evaluator import (
 )
 from harness.run.provenance import append_start
 from harness.run.stages import source_of_start
-from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler, Policy
 from harness.sampling.store import SAMPLES_FILE, SampleStore
@@ -65,7 +65,7 @@ def evaluate_checkpoint(
     home: where samples that are drawn already are looked for. load: is called when the first sample is to be drawn.
     """
     folder, device, started_s = cell.evaluation_folder, torch.device(spec.train.device), time.perf_counter()
-    registered = registration_found(cell.path.parents[1]) | code_account(spec.runs_code)
+    registered = registration_found(cell.path.parents[1]) | account_of(spec.graders)
     reset_peak_memory(device)
     if cell.evaluation is None:
         begin_own_evaluation(cell, spec)

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from evals.graders import account_of
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.hashing import digest
@@ -39,7 +40,6 @@ from harness.run.evaluator import Evaluator, begin_own_evaluation
 from harness.run.flops import Spent
 from harness.run.program_inputs import has_prompts, pairs_by_step, prompts_by_step, write_prompts
 from harness.run.stages import inputs_of_cell, source_of_start
-from harness.sampling.code_tester import code_account
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE
 from harness.trainers.contract import CONFIG_FILE, PAIRS_FILE, PROMPTS_FILE, Budget, Done, ProgramConfig
@@ -165,7 +165,7 @@ class ProgramCell:
         program = environment_of(find_command(argv, trainer.folder(), trainer.environment()))
         account: Row = {"model": start.account(), "program": {"command": argv, **program}}
         account |= {"program_packages": digest(program)} if program else {}
-        return account | code_account(self._spec.runs_code)
+        return account | account_of(self._spec.graders)
 
     def _argv(self, config: str, output: str) -> list[str]:
         return self._trainer.argv(config, output, self._spec.seed)

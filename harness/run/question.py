@@ -51,7 +51,7 @@ from harness.records.sweep import (
 )
 from harness.run.data_checks import contamination, data_sources
 from harness.run.screening import confirmation_name
-from harness.run.stages import find_stage, result_path, stages_of_cell
+from harness.run.stages import STAGES, find_stage, result_path
 
 SWEEP_FILE = "sweep.yaml"
 FEWEST_MOST_SEEDS = 12
@@ -239,7 +239,10 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
         data=[Source(**row) for row in data_sources(plan, home / "cache")],
         base_scores=next(iter(base_scores.values()), []) if start_alike else [],
         base_scores_by_arm={} if start_alike else base_scores,
-        best_of_n={arm: read_json(path) for arm, path in best_of_n_paths(plan.arms, home).items() if path.exists()},
+        **{
+            stage: {arm: read_json(path) for arm, path in paths.items() if path.exists()}
+            for stage, paths in results_in_report(plan.arms, home).items()
+        },
         asked=AskedRecord(
             file=SWEEP_FILE,
             profile=plan.profile,
@@ -381,11 +384,14 @@ def planned_looks(plan: Plan, most_seeds: int | None) -> list[int]:
     return [n for n in quarters if n >= RECOMMENDED_SEEDS] + [most]
 
 
-def best_of_n_paths(arms: Mapping[str, RunSpec], home: Path) -> dict[str, Path]:
-    """For each arm with a reward model, the path of the best-of-n result of that model."""
-    stage = find_stage("best_of_n")
+def results_in_report(arms: Mapping[str, RunSpec], home: Path) -> dict[str, dict[str, Path]]:
+    """The paths of the results that the report shows besides those of cells, by stage and by the arm that needs one."""
     return {
-        arm: result_path(stage, spec, home)
-        for arm, spec in arms.items()
-        if any(one.name == "reward_model" for one in stages_of_cell(spec))
+        stage.name: {
+            arm: result_path(stage, spec, home)
+            for arm, spec in arms.items()
+            if spec.checkpoint_folder is None and stage.needed(spec)
+        }
+        for stage in STAGES.all().values()
+        if stage.in_report
     }

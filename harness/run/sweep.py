@@ -22,7 +22,7 @@ from harness.records.lease import epoch_of
 from harness.records.registration import REGISTERED
 from harness.run.data_checks import contamination, contamination_sentence, record_sources, require_models_and_data
 from harness.run.loop import Observer, StageJobs, StoppedError, closing, record_end, run_jobs
-from harness.run.question import best_of_n_paths, make_cells, write_question
+from harness.run.question import make_cells, results_in_report, write_question
 from harness.run.stages import (
     CELL,
     Stage,
@@ -167,12 +167,12 @@ class SweepRun:
         reward model makes of it."""
         if self.plan.request.checkpoint is not None:
             return []
-        base, best_of_n = find_stage("base"), find_stage("best_of_n")
+        base = find_stage("base")
         wanted: dict[Path, tuple[RunSpec, Stage]] = {}
         for spec in self.plan.arms.values():
             wanted.setdefault(result_path(base, spec, self.home), (spec, base))
-        for arm, path in best_of_n_paths(self.plan.arms, self.home).items():
-            wanted[path] = (self.plan.arms[arm], best_of_n)
+        for stage, paths in results_in_report(self.plan.arms, self.home).items():
+            wanted |= {path: (self.plan.arms[arm], find_stage(stage)) for arm, path in paths.items()}
         return [one for path, one in wanted.items() if not path.exists()]
 
 

@@ -69,11 +69,10 @@ def run_job(
 
     Raises Interrupted. Unexpected exceptions, our own bugs, pass through.
     """
-    from harness.sampling.code_tester import code_allowed
-    from harness.sampling.judge_replies import judges_in
+    from harness.sampling.services import services_in
 
     telling = _Telling(job, tell)
-    with judges_in(home, telling.of_waiting), code_allowed(home, job.spec.reward.allow_code):
+    with services_in(home, job.spec.reward.allow_code, telling.of_waiting):
         return _run_job(job, home, start, telling.of_progress, stopping)
 
 
@@ -84,7 +83,7 @@ def _run_job(
     from harness.engines.base import EngineMismatchError
     from harness.run.cell_job import run_cell, serve_cell
     from harness.run.stages import StageContext, find_stage
-    from harness.sampling.chat_client import ServerAwayError
+    from harness.sampling.services import ServerAwayError
 
     path = home / job.path
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from evals.evaluate import graded_rows
 from evals.graders import GRADERS, grader_version
-from evals.grading.extract import EXTRACTION_VERSION
+from evals.grading.extract import EXTRACTION_VERSION, extraction_identity
 from evals.prompts import Template, get_template, template_version
 from evals.sampler import Draw, Drawn, SamplingParams
 from evals.samples import SampleRow
@@ -122,7 +122,7 @@ class Conditions:
     @property
     def deciding(self) -> dict[str, Any]:
         """The identity of everything that decides whether a sample is correct."""
-        extraction = {"name": self.task.extract, "version": EXTRACTION_VERSION}
+        extraction = {"name": extraction_identity(self.task.extract), "version": EXTRACTION_VERSION}
         return {"grader": self.grader, "version": grader_version(self.grader), "extraction": extraction}
 
     @property
@@ -131,7 +131,7 @@ class Conditions:
         return {
             "grader": self.grader,
             "graders": {name: grader_version(name) for name in sorted(self._asked_graders)},
-            "extraction": {"name": self.task.extract, "version": EXTRACTION_VERSION},
+            "extraction": {"name": extraction_identity(self.task.extract), "version": EXTRACTION_VERSION},
         }
 
     @property

@@ -18,8 +18,7 @@ from torch import Tensor
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
 from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
-from evals.grading.asked_model import reply_costs
-from evals.grading.model_judge import reply_metrics
+from evals.grading.asked_model import reply_costs, reply_metrics
 from evals.tasks.base import Problem
 from harness.config.train import TrainSpec
 from harness.processes import Processes

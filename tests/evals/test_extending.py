@@ -15,7 +15,7 @@ from evals.metrics import METRICS
 from evals.prompts import TEMPLATES
 from evals.tasks import TASKS
 from harness import plugins
-from harness.config.hashing import semantic_hash
+from harness.config.hashing import semantic_hash, user_code
 from harness.errors import RefusedError, UnknownNameError
 from harness.plan import make_plan
 from harness.plan.sweep_file import SHIPPED
@@ -166,3 +166,25 @@ def test_a_cell_trains_and_is_measured_with_all_of_them(use: Use, tmp_path: Path
     (final,) = [row for row in cell.read_scores() if row["final"]]
     assert final["task"] == "two_digit_sums"
     assert {"pass@2", "g_pass@1", "g_pass@2", "g_pass@4"} <= final["metrics"].keys()
+
+
+def test_an_extraction_of_ones_own_is_used_and_hashed_with_its_source(tmp_path: Path) -> None:
+    code = (
+        "from evals.grading.extract import Extraction\nLAST = Extraction('last_word', lambda text: text.split()[-1])\n"
+    )
+    (tmp_path / "words.py").write_text(code)
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nextract: last_word\nsplits: {train: {file: rows.jsonl}, test: {file: rows.jsonl}}\n"
+    )
+    (tmp_path / "rows.jsonl").write_text('{"problem": "1 + 1", "answer": "2"}\n' * 2)
+    plugins.use(["words"], [tmp_path])
+    try:
+        assert grade("so it is 2", "2", "numeric", "last_word").correct
+        spec = small_spec({"task.train": str(tmp_path / "mine.yaml")})
+        hashed = semantic_hash(spec)
+        assert [module.name for module in user_code(spec)] == ["words"]
+        (tmp_path / "words.py").write_text(code + "# edited")
+        plugins.use(["words"], [tmp_path])
+        assert semantic_hash(spec) != hashed
+    finally:
+        plugins.use([], [])

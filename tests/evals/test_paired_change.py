@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evals.errors import EvalError
-from evals.lm_eval_adapter import LmEvalResult, LmEvalRow, LmEvalTask
+from evals.lm_eval_results import LmEvalResult, LmEvalRow, LmEvalTask
 from evals.paired_change import change_of_samples, changes_of_lm_eval
 from evals.sampler import SamplingParams
 

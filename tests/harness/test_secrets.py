@@ -22,7 +22,7 @@ from harness.records.files import append_jsonl, read_json, read_jsonl, write_jso
 from harness.secrets import without_password
 from harness.trainers.process import Process
 from tests.harness.run import bench
-from tests.harness.sampling.judge_server import Fault, serving, write_judge
+from tests.harness.shelves.judges.judge_server import Fault, serving, write_judge
 
 KEY = """sk-"Q7\\n'/+&%<x>=9"""
 """Every form of it differs from the others."""

@@ -51,20 +51,7 @@ class JudgeScore(RewardPart):
     name = "judge_score"
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
-        return _scores(group)
-
-
-class PassedTests(RewardPart):
-    """The share of unit tests that a program passes; no reward where it waited for so long that nobody can tell.
-
-    A program that passes some tests earns more than one that passes none, which `correct` treats alike. Beware of
-    problems whose tests a constant passes: it is learned first.
-    """
-
-    name = "tests_passed"
-
-    def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
-        return _scores(group)
+        return scores_given(group)
 
 
 class ProxyCorrect(RewardPart):
@@ -80,7 +67,7 @@ class ProxyCorrect(RewardPart):
         return context.options.parts["correct"] if context.options.of(Correct).is_noisy else None
 
 
-def _scores(group: Sequence[Attempt]) -> list[float]:
+def scores_given(group: Sequence[Attempt]) -> list[float]:
     """Return what the grader gives besides its verdicts; NaN if it gives nothing."""
     scores = [attempt.verdict.score for attempt in group]
     return [math.nan if score is None else score for score in scores]

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
-from evals.grading.pair_judge import PairJudge, read_pair_judge
+from evals.grading.asked_model import AskingOfPairs, read_pair_judge
 from harness.rewards import Attempt, RewardContext, RewardPart
 from harness.settings.marks import Hashed
 
@@ -16,7 +16,7 @@ class LearnedReward(RewardPart):
     """The score of a Bradley-Terry model of the verdict, in standard deviations over the starting weights' completions.
 
     The model is trained once, on completions of the starting weights, and shared by all arms and seeds. The options say
-    how; see `harness.training.reward_model`.
+    how; see `harness.shelves.learned.reward_model`.
     """
 
     name = "reward_model"
@@ -109,7 +109,7 @@ class PairwiseJudge(RewardPart):
                 )
 
     @property
-    def asked(self) -> PairJudge | None:
+    def asked(self) -> AskingOfPairs | None:
         """The judge of a file; None for one that is trained."""
         return None if self.judge is None else read_pair_judge(self.judge)
 

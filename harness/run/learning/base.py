@@ -10,14 +10,22 @@ from evals.tasks.base import Problem
 from harness.rewards.judging import Judge
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from harness.models.language_model import LanguageModel
     from harness.run.encoded_pairs import EncodedPairs
-    from harness.training.reward_model import RewardModel
+    from harness.training.sequences import Sequences
     from harness.training.update_report import StepReport
 
 Row = dict[str, Any]
+
+
+class Scorer(Protocol):
+    """A reward model."""
+
+    def scores(self, sequences: Sequences) -> Tensor:
+        """The score of every row [N], float32 on the CPU; equal completions of one prompt tie exactly."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Examples:
     """The training pool; empty where a set of pairs takes its place."""
     pairs: EncodedPairs | None = None
     """With pairs.type `dataset`."""
-    reward_model: RewardModel | None = None
+    reward_model: Scorer | None = None
     """With the reward part `reward_model`."""
     generator: LanguageModel | None = None
     """The frozen model that `reward.vr_cli.generator` names; None if it is the starting model, or not needed."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.engines.base import Engine
     from harness.models.language_model import LanguageModel
     from harness.models.start import StartingPoint
+    from harness.run.learning.base import Examples
     from harness.sampling.store import SampleStore
 
 CELL = "cell"
@@ -69,7 +70,9 @@ class Stage:
     phase: what is going on, for people. needed: whether a cell of this spec needs the result. key: its name in the
     cache. make: writes it to the path, whole or not at all. reads: the stages whose results are read in making it.
     for_cells: whether cells wait for it; others are for the report, and are made where it asks for them.
-    remark: what a user should know of a result. require: RefusedError where it does not suffice for a cell.
+    remark: what a user should know of a result. require: RefusedError where it does not suffice for a cell. add:
+    (examples, result, spec, starting weights) -> the examples with what a cell learns from by the result. in_report:
+    whether sweep.json holds the results of arms that need it, in the field of its name.
     """
 
     name: str
@@ -81,6 +84,8 @@ class Stage:
     for_cells: bool = True
     remark: Callable[[Path], str | None] = lambda path: None
     require: Callable[[RunSpec, Path], None] = lambda spec, path: None
+    add: Callable[[Examples, Path, RunSpec, LanguageModel], Examples] = lambda examples, path, spec, start: examples
+    in_report: bool = False
 
 
 STAGES: Kind[Stage] = Kind(

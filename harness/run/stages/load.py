@@ -27,14 +27,14 @@ def what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
 
 
 def _load(path: Path, context: StageContext) -> None:
+    from evals.grading.asked_model import messenger
     from harness.run.checkpoint_cell import load_as_it_is
-    from harness.sampling.judge_replies import require_askable
     from harness.training.token_scores import output_head
 
     spec = context.spec
     context.tell_progress(0, 0)
     for judge in spec.judges:
-        require_askable(judge)
+        messenger().require(judge)
     if spec.checkpoint:
         language_model = load_as_it_is(spec, context.starting_point)
     else:

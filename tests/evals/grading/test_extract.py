@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from evals.errors import EvalError
 from evals.grading.extract import extract_answer
+from harness.errors import UnknownNameError
 
 CHAIN = [
     # The last closed box wins over everything after it
@@ -229,7 +229,7 @@ def test_named_extractions(name, text, answer):
 
 
 def test_unknown_extraction_names_the_nearest():
-    with pytest.raises(EvalError, match=r"extraction 'boxd'; did you mean boxed\? There are chain, boxed, "):
+    with pytest.raises(UnknownNameError, match=r"extraction 'boxd'; did you mean boxed\? `bench ls extractions`"):
         extract_answer("", "boxd")
 
 

@@ -194,7 +194,7 @@ def test_named_extraction():
 def test_bad_names_and_references_are_errors():
     with pytest.raises(UnknownNameError, match="'numerc'; did you mean numeric"):
         grade("1", "1", "numerc")
-    with pytest.raises(EvalError, match="'chian'; did you mean chain"):
+    with pytest.raises(UnknownNameError, match="'chian'; did you mean chain"):
         grade("1", "1", "numeric", "chian")
     with pytest.raises(EvalError, match=r"'blue' is not a number.*'math' or 'exact'"):
         grade("\\boxed{1}", "blue", "numeric")

@@ -65,7 +65,7 @@ COMPARING = sorted(set(GRADERS.names()) - {OWN, "unit_tests"})
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_extraction(text):
-    for name in EXTRACTIONS:
+    for name in EXTRACTIONS.names():
         for completion in (text, AROUND.get(name, "so \\boxed{%s}.").replace("%s", text)):
             extracted = extract_answer(completion, name)
             assert extracted is None or extracted, name

@@ -27,7 +27,7 @@ from harness.errors import RefusedError
 from harness.plan import make_plan
 from tests.evals.scripted import draw_of, graded_row
 from tests.harness.run.small import small_spec
-from tests.harness.sampling.judge_server import Fault, serving
+from tests.harness.shelves.judges.judge_server import Fault, serving
 
 TASKSETS = Path(__file__).with_name("tasksets")
 GAME = "verifiers:higher-lower"

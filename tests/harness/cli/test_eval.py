@@ -15,7 +15,7 @@ import harness.tracking as tracking
 from harness.records import CellRecord, cell_directory_name
 from harness.records.files import append_jsonl, read_jsonl, read_problems
 from tests.harness.cli.conftest import Bench
-from tests.harness.run.sums_with_tests import write_sums
+from tests.harness.shelves.code.sums_with_tests import write_sums
 
 pytestmark = pytest.mark.slow
 

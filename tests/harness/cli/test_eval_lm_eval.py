@@ -14,7 +14,7 @@ from harness.models.language_model import load_model
 from harness.run.evaluator import Evaluator
 from harness.sampling.store import SampleStore
 from tests.evals.scripted import write_rows
-from tests.evals.tasks.test_lm_eval_choices import policy, task_file
+from tests.evals.shelves.lm_eval.test_lm_eval_choices import policy, task_file
 from tests.harness.cli.conftest import Bench
 from tests.harness.evaluate.test_subject import cell_of
 from tests.harness.run.small import small_spec

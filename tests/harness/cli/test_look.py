@@ -12,7 +12,7 @@ import pytest
 from harness import plugins
 from harness.cli.look import KINDS, WIDTH, _kinds
 from tests.harness.cli.conftest import Bench
-from tests.harness.sampling.judge_server import PAIR_JUDGE, write_judge
+from tests.harness.shelves.judges.judge_server import PAIR_JUDGE, write_judge
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "tests" / "examples" / "extending"

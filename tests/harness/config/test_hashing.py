@@ -17,7 +17,6 @@ from harness.config.hashing import (
     digest,
     evaluation_hash,
     pass_rates_hash,
-    reward_model_hash,
     semantic_hash,
     starting_point_hash,
     training_hash,
@@ -25,7 +24,8 @@ from harness.config.hashing import (
 from harness.config.knobs import active, spec_knobs
 from harness.config.model_source import TINY
 from harness.errors import RefusedError
-from harness.run.stages.judge import judge_hash
+from harness.shelves.learned.stages.judge import judge_hash
+from harness.shelves.learned.stages.reward_model import reward_model_hash
 from tests.harness.config.cases import spec
 
 SFT = {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}

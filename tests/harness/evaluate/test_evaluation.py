@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evals.evaluate import regrade
-from evals.grading.model_judge import cohens_kappa
+from evals.grading.asked_model import cohens_kappa
 from evals.sampler import Draw, Drawn, SamplingParams
 from harness.errors import RefusedError
 from harness.evaluate.evaluation import TaskEvaluation
@@ -18,7 +18,7 @@ from harness.records.files import read_jsonl
 from harness.sampling.sampler import EngineSampler, OnDrawn
 from harness.sampling.store import SAMPLES_FILE, SampleStore
 from tests.harness.evaluate.conftest import Make
-from tests.harness.sampling.judge_server import serving, write_judge
+from tests.harness.shelves.judges.judge_server import serving, write_judge
 
 
 class Killed(BaseException):

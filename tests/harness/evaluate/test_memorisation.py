@@ -7,9 +7,9 @@ from pathlib import Path
 
 from evals.tasks import get_task
 from evals.tasks.base import Problem
-from harness.extras.memorisation import MemorisationProbe
 from harness.plan.subject import find_subject
 from harness.sampling.sampler import EngineSampler
+from harness.shelves.memorisation.probe import MemorisationProbe
 from tests.harness.evaluate.test_evaluation import Counting
 
 

@@ -11,8 +11,8 @@ from evals.errors import EvalError
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.evaluate.suite import Suite, SuiteResult, paired_changes
-from harness.extras.memorisation import MemorisationProbe
 from harness.sampling.sampler import EngineSampler
+from harness.shelves.memorisation.probe import MemorisationProbe
 from tests.harness.evaluate.conftest import Make
 from tests.harness.evaluate.test_evaluation import Counting
 

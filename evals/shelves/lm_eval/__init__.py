@@ -1,0 +1,1 @@
+"""lm-eval: its tasks (`lm_eval:<name>`), its own runs (`bench eval --lm-eval`), and what its filters extract."""

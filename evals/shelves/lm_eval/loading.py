@@ -1,0 +1,128 @@
+"""Loads tasks of lm-eval by name with their documents, or reports why they are not available.
+
+Like `documents` and `adapter` it depends on lm-eval's interfaces. They are those of 0.4.13. Version 0.5 has
+others: filters become scorers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from evals.errors import EvalError
+from harness.errors import RefusedError, nearest
+
+OWN_TASKS = Path(__file__).with_name("lm_eval_tasks")
+"""The task files of this project, over rows in $BENCH_DATA. Every run includes them."""
+GENERATE = "generate_until"
+"""The output type of tasks for which a model writes an answer."""
+_INSTALL = "pip install -e '.[lm-eval]'"
+
+
+def installed() -> Any:
+    """Return the package. Raises EvalError if it is not installed."""
+    try:
+        import lm_eval
+    except ModuleNotFoundError as error:
+        # A missing dependency of lm-eval is another fault.
+        if error.name != "lm_eval":
+            raise
+        raise EvalError(f"lm-eval is not installed: {_INSTALL}") from error
+    return lm_eval
+
+
+def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
+    """Return a TaskManager that knows all of `names`, over as few folders as possible.
+
+    Raises EvalError if `include_path` is not a folder, and for an unknown name.
+    """
+    from lm_eval.tasks import TaskManager
+
+    if include_path is not None and not include_path.is_dir():
+        raise EvalError(f"include_path is {include_path}, which is not a folder; give one with lm-eval task files")
+    folders = [OWN_TASKS] if include_path is None else [OWN_TASKS, include_path]
+    few = TaskManager(include_path=[*_shipped_folders(names), *folders], include_defaults=False)
+    # Only plain tasks: a group's members and a tag's tasks may be in any folder.
+    if set(names) <= set(few.all_subtasks):
+        return few
+    manager = TaskManager(include_path=folders)
+    for name in names:
+        if name not in manager.task_index:
+            raise EvalError(
+                f"unknown lm-eval task {name!r}{nearest(name, manager.all_tasks)} `lm_eval ls tasks` lists lm-eval's; "
+                f"{OWN_TASKS.name} has those over local rows; --include-path adds a folder of your own"
+            )
+    return manager
+
+
+def _shipped_folders(names: Sequence[str]) -> list[Path]:
+    """Return the folders of lm-eval that have a file `<name>.yaml` which declares the task of that name."""
+    import lm_eval
+
+    wanted = {
+        f"{name}.yaml": re.compile(rf"^task:\s*['\"]?{re.escape(name)}['\"]?\s*$", re.MULTILINE) for name in names
+    }
+    return [
+        Path(folder)
+        for folder, _, files in os.walk(Path(lm_eval.__file__).parent / "tasks")
+        if any(wanted[file].search(Path(folder, file).read_text("utf-8")) for file in wanted.keys() & set(files))
+    ]
+
+
+def load_tasks(names: Sequence[str], manager: Any, output_types: Sequence[str]) -> Iterator[Any]:
+    """Yield the tasks of names, groups and tags, with their documents.
+
+    Raises EvalError for a task that cannot be loaded, that has another output type, or that cannot be run here.
+    """
+    from datasets.exceptions import DatasetsError
+
+    # Checked before any document is fetched. Only a task that is a Python class does not declare its output type.
+    for name in names:
+        declared = (manager.task_index[name].cfg or {}).get("output_type", "generate_until")
+        require_output_type(name, declared, output_types)
+    for name in dict.fromkeys(names):
+        try:
+            loaded = manager.load([name])["tasks"]
+        except RefusedError:
+            raise
+        except (OSError, ValueError, TypeError, LookupError, ImportError, AssertionError, DatasetsError) as error:
+            raise EvalError(f"lm-eval task {name} cannot be loaded: {error}. {_remedy(str(error))}") from error
+        for task_name, task in loaded.items():
+            require_output_type(task_name, task.OUTPUT_TYPE, output_types)
+            if getattr(task, "MULTIMODAL", False):
+                raise EvalError(
+                    f"lm-eval task {task_name} asks about images or sound, and samplers here take text only"
+                )
+            if getattr(task, "UNSAFE_CODE", False):
+                raise EvalError(f"lm-eval task {task_name} runs code that the model wrote, which is not done here")
+            yield task
+
+
+def _remedy(fault: str) -> str:
+    if "antlr4" in fault:
+        return (
+            "Give it an environment of its own, `make .venv-lm-eval`: the grader `math` of this package reads less "
+            "(no percentages) with antlr 4.11"
+        )
+    return (
+        f"If a package is missing: {_INSTALL}, and what lm-eval asks for. If its documents are: allow access to "
+        f"the hub (HF_HUB_OFFLINE unset), or take a task over local rows from {OWN_TASKS.name}"
+    )
+
+
+def require_output_type(task: str, output_type: str, known: Sequence[str]) -> None:
+    """Raise EvalError for a task whose output type is not among those known."""
+    if output_type in known:
+        return
+    if known == (GENERATE,):
+        raise EvalError(
+            f"lm-eval task {task} is scored by log-likelihoods ({output_type}), and --lm-eval runs tasks of output "
+            f"type {GENERATE} only: give it as `--tasks lm_eval:{task}`, or name that among the `eval.tasks` of a sweep"
+        )
+    raise EvalError(
+        f"lm-eval task {task} has the output type {output_type}, which says neither right nor wrong of a document: "
+        f"take a task of output type {' or '.join(known)}"
+    )

@@ -1,0 +1,73 @@
+"""Running the programs of completions for the grader `unit_tests`, if a spec or `bench eval` allows it.
+
+`<home>/cache/code/<digest>/` remembers how each program ended (see `remembered`). The same text is run once for its
+tests. A cell that is repeated from its checkpoint gets the same verdicts, even on programs that use random numbers or
+were stopped by the time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+from evals.grading import Reason
+from evals.shelves.code.grading import Outcome, Trial, lent, outcome_of, unit_tests
+from evals.shelves.code.sandbox import AT_ONCE, Limits
+from harness.config.hashing import digest
+from harness.sampling.remembered import Remembered, Row
+from harness.sampling.services import OnWaiting, Service
+
+FOLDER = "code"
+
+
+class Outcomes(Remembered[Outcome]):
+    """How programs ended, keyed by the digest of a program and its tests."""
+
+    def _row_of(self, name: str, item: Outcome) -> Row:
+        return {"program": name, "reason": item.reason, "passed": item.passed}
+
+    def _item_in(self, row: Row) -> tuple[str, Outcome]:
+        if row["reason"] not in get_args(Reason):
+            raise ValueError(f"unknown reason {row['reason']!r}")
+        return str(row["program"]), Outcome(row["reason"], int(row["passed"]))
+
+
+class CodeTester:
+    """Runs the programs whose outcome the home does not remember, several at once."""
+
+    def __init__(self, home: Path) -> None:
+        # An outcome depends on all three, so each combination has a folder of its own.
+        python = {"python": platform.python_version(), "grader": unit_tests.version, "limits": asdict(Limits())}
+        self._outcomes = Outcomes(home / "cache" / FOLDER / digest(python)[:16])
+
+    def outcomes(self, asked: Sequence[Trial]) -> list[Outcome]:
+        """Implement `evals.shelves.code.grading.Tester.outcomes`."""
+        names = [_name(one) for one in asked]
+        by_name = dict(zip(names, asked, strict=True))
+        missing = self._outcomes.missing([*by_name])
+        # Threads suffice: each waits for a sandboxed process of its own. Every outcome is on disk before it is used.
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for name, outcome in zip(missing, threads.map(outcome_of, map(by_name.__getitem__, missing)), strict=True):
+                self._outcomes.keep(name, outcome)
+        return [self._outcomes[name] for name in names]
+
+
+def _name(trial: Trial) -> str:
+    # json.dumps escapes lone surrogates, which cannot be encoded; the digest's own JSON does not.
+    return digest(json.dumps(trial))
+
+
+@contextmanager
+def code_allowed(home: Path, allowed: bool, on_waiting: OnWaiting | None = None) -> Iterator[None]:
+    """Allow programs to run until the block ends, with the outcomes that this home remembers, if `allowed`."""
+    with lent(CodeTester(home)) if allowed else nullcontext():
+        yield
+
+
+CODE = Service("code", "runs the programs of completions, and remembers how they ended", code_allowed)

@@ -1,0 +1,1 @@
+"""Judges: lending graders a messenger to the models that they ask."""

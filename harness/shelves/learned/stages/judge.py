@@ -1,0 +1,290 @@
+"""The judge of `reward.parts.pairwise`: a copy of the starting weights that learns to compare two completions.
+
+It learns from pairs of completions of the starting weights, labelled by the grader: the same pairs that a Bradley-Terry
+model with equal options learns from, without contradictory ones. First it is fine-tuned on scores that follow the
+labels. Then it draws scores itself, and GRPO rewards those that score the better completion higher (Writing-Zero,
+2506.00103). Pairs are shown in both orders.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from evals.prompts import template_version
+from harness.config.hashing import graded_hash
+from harness.config.model import NoLora, SupervisedColdStart
+from harness.config.rollout import NoPairs, RolloutSpec
+from harness.config.run_spec import RunSpec
+from harness.config.train import TrainSpec
+from harness.errors import RefusedError
+from harness.records.files import write_folder, write_json
+from harness.rewards.judging import Pair, Scores, position_metrics, preferences
+from harness.rewards.parts.learned import PairwiseJudge
+from harness.run.prompts import places_of_step
+from harness.run.stages import Stage, StageContext
+from harness.shelves.learned.stages.reward_model import REPORT_FILE, draw_labelled_pairs, read_report
+from harness.training.demonstrations import Demonstration
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.models.language_model import LanguageModel
+    from harness.run.learning.base import Examples
+    from harness.shelves.learned.generative_judge import GenerativeJudge
+    from harness.training.batch import Batch
+
+BETTER, WORSE = 8, 2
+"""The scores, from 0 to 10, in demonstrations."""
+MICRO_BATCH_TOKENS = 4096
+
+
+class Question(NamedTuple):
+    """A pair in the order in which the judge sees it, and whether the label prefers its first completion."""
+
+    pair: Pair
+    first_is_better: bool
+
+    def is_answered_by(self, scores: Scores) -> bool:
+        """Whether the completion with the better label has the higher score."""
+        first, second = scores
+        return first > second if self.first_is_better else second > first
+
+
+def without_contradictions(pairs: Sequence[Pair]) -> list[Pair]:
+    """Distinct pairs, the better completion first, without those that also occur with the opposite label."""
+    labelled = dict.fromkeys(pairs)
+    return [pair for pair in labelled if pair.swapped not in labelled]
+
+
+def _make(folder: Path, context: StageContext) -> None:
+    """Draw the pairs, train the judge and write it with its report. Progress counts prompts whose completions are
+    drawn, then optimiser steps of both phases.
+
+    The report is a reward model's (`read_report`) with these differences. `pairs` counts distinct pairs without
+    contradictions, `contradictory_pairs` the labels left out. `cold_start_loss`, in nats per token, and `train_reward`
+    are means over the last tenth of the steps of their phase. `after_cold_start` and `held_out` are the `_quality` on
+    held-out pairs before and after the policy gradient.
+
+    Raises RefusedError if there is nothing to learn from, or if training diverges.
+    """
+    from harness.shelves.learned.generative_judge import GenerativeJudge
+    from harness.training.cold_start import fine_tune
+    from harness.training.reference import frozen_copy
+
+    spec = context.spec
+    options = spec.reward.of(PairwiseJudge)
+    store = context.samples(folder, keeps_tokens=True)
+    steps = options.cold_start_steps + options.steps
+    found = draw_labelled_pairs(context, PairwiseJudge, store, steps)
+    start, prompts = context.start, options.prompts
+    labels, held_out = (_in_words(found.drawn, rows) for rows in (found.labels, found.held_out))
+    pairs = without_contradictions(labels)
+    if not pairs:
+        store.drop()
+        raise RefusedError(
+            f"reward.parts.pairwise: all {len(labels)} pairs are labelled both ways, so there is nothing to "
+            "learn from. Lower reward.pairwise.label_noise_rate, or raise reward.pairwise.prompts."
+        )
+    kept = set(pairs)
+    questions = [one for pair in pairs for one in (Question(pair, True), Question(pair.swapped, False))]
+    model = frozen_copy(start.model).float().requires_grad_(True)
+    judge = GenerativeJudge.of(spec, replace(start, model=model))
+    losses: list[float] = []
+
+    def on_step(step: int, _: int, loss: float) -> None:
+        losses.append(loss)
+        context.tell_progress(prompts + step, prompts + steps)
+
+    shown = _demonstrations(judge, questions, options)
+    fine_tune(judge.language_model, _cold_start(options), on_step, shown)
+    after_cold_start = _quality(judge, held_out)
+    rewards: list[float] = []
+    for reward in _policy_gradient(judge, questions, spec):
+        rewards.append(reward)
+        context.tell_progress(prompts + options.cold_start_steps + len(rewards), prompts + steps)
+    report = {
+        "prompts": prompts,
+        "samples_per_prompt": options.samples_per_prompt,
+        "correct_frac": float(found.drawn.correct.float().mean()),
+        "pairs": len(pairs),
+        "contradictory_pairs": sum(pair not in kept for pair in labels),
+        "label_noise_rate": options.label_noise_rate,
+        "flipped_pairs": found.flipped,
+        "cold_start_loss": _mean_of_last(losses),
+        "train_reward": _mean_of_last(rewards),
+        "held_out_pairs": len(held_out),
+        "after_cold_start": after_cold_start,
+        "held_out": _quality(judge, held_out) if rewards else after_cold_start,
+    }
+
+    def write(aside: Path) -> None:
+        judge.language_model.save(aside)
+        write_json(aside / REPORT_FILE, report)
+
+    write_folder(folder, write)
+    store.drop()
+
+
+def _in_words(drawn: Batch, rows: Tensor) -> list[Pair]:
+    """Pairs of texts, the better completion first, from pairs of rows [P, 2]."""
+    tried = [(drawn.attempts[better], drawn.attempts[worse]) for better, worse in rows.tolist()]
+    return [Pair(better.problem.problem, better.text, worse.text) for better, worse in tried]
+
+
+def _cold_start(options: PairwiseJudge) -> SupervisedColdStart:
+    return SupervisedColdStart(
+        data="labelled pairs",
+        steps=options.cold_start_steps,
+        batch_size=options.batch_size,
+        learning_rate=options.cold_start_learning_rate,
+    )
+
+
+def _demonstrations(
+    judge: GenerativeJudge, questions: Sequence[Question], options: PairwiseJudge
+) -> Iterator[Demonstration]:
+    """Endless questions with scores that follow their labels. Raises RefusedError if the scores are longer than
+    the limit for an answer."""
+    from harness.shelves.learned.generative_judge import written_scores
+
+    answers = {
+        first_is_better: judge.language_model.encode_completion(written_scores(*scores))
+        for first_is_better, scores in ((True, (BETTER, WORSE)), (False, (WORSE, BETTER)))
+    }
+    longest = max(map(len, answers.values()))
+    if longest > options.max_completion_tokens:
+        raise RefusedError(
+            f"reward.pairwise.max_completion_tokens is {options.max_completion_tokens}, but two scores take "
+            f"{longest} tokens of this model. Raise it."
+        )
+    for step in itertools.count(1):
+        for place in places_of_step(len(questions), options.seed, step, options.batch_size):
+            pair, first_is_better = questions[place]
+            yield Demonstration(judge.prompt(pair), answers[first_is_better])
+
+
+def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec: RunSpec) -> Iterator[float]:
+    """Train the judge in place by GRPO; yields the mean reward of each step."""
+    import torch
+
+    from harness.run.learning.writers import rollout_keys
+    from harness.training.batch import Batch, filter_rows
+    from harness.training.optimizer import DivergedError
+    from harness.training.policy_update import PolicyUpdate
+
+    options, own = spec.reward.of(PairwiseJudge), _spec_of_training(spec)
+    language_model = judge.language_model
+    update = PolicyUpdate(language_model.model, own, language_model.pad_token_id)
+    for step in range(1, options.steps + 1):
+        places = places_of_step(len(questions), options.seed, step, options.batch_size)
+        asked = [questions[place] for place in places]
+        prompts = [judge.prompt(question.pair) for question in asked]
+        keys = rollout_keys(options.seed, step, range(len(asked)), options.samples_per_pair)
+        drawn = judge.engine.generate(prompts, keys, judge.params(own.rollout.temperature))
+        batch = Batch.of_completions(prompts, drawn, 0, judge.max_completion_tokens)
+        scores = judge.read(batch.sequences.completions, batch.sequences.lengths, batch.truncated)
+        groups = batch.groups.tolist()
+        right = torch.tensor([asked[group].is_answered_by(one) for group, one in zip(groups, scores, strict=True)])
+        batch = replace(batch, rewards=right.float(), correct=right)
+        try:
+            update.run(filter_rows(own.policy_gradient, batch), step)
+        except DivergedError as error:
+            raise RefusedError(
+                f"the judge's training diverged in policy-gradient step {step} ({error}). Lower "
+                "reward.pairwise.learning_rate."
+            ) from None
+        yield float(batch.rewards.mean())
+
+
+def _spec_of_training(spec: RunSpec) -> RunSpec:
+    """The spec of the judge's policy-gradient steps: GRPO, independent of the cell's own training settings."""
+    from algorithms import Objective, preset
+
+    options = spec.reward.of(PairwiseJudge)
+    return spec.model_copy(
+        update={
+            "model": spec.model.model_copy(update={"lora": NoLora()}),
+            "objective": preset("grpo", Objective),
+            "pairs": NoPairs(),
+            "rollout": RolloutSpec(
+                prompts_per_step=options.batch_size,
+                samples_per_prompt=options.samples_per_pair,
+                max_completion_tokens=options.max_completion_tokens,
+            ),
+            "train": TrainSpec(
+                device=spec.train.device,
+                steps=max(1, options.steps),
+                learning_rate=options.learning_rate,
+                micro_batch_tokens=MICRO_BATCH_TOKENS,
+                reference_rows=0,
+                token_records_max_tokens=0,
+            ),
+            "seed": options.seed,
+        }
+    )
+
+
+def _quality(judge: GenerativeJudge, pairs: Sequence[Pair]) -> dict[str, float | None]:
+    """The judge's accuracy on pairs whose first completion is the better one.
+
+    accuracy: share of pairs in which both orders prefer it. one_order_accuracy: share of single verdicts that prefer
+    it, which compares with the accuracy of a scalar reward model. Also `position_metrics`. None without pairs.
+    """
+    given = preferences(judge, pairs)
+    verdicts = [verdict == 1 for one in given for verdict in (one.in_order, one.swapped)]
+    return {
+        "accuracy": _mean([one.agreed == 1 for one in given]),
+        "one_order_accuracy": _mean(verdicts),
+        **position_metrics(given),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _mean_of_last(values: Sequence[float]) -> float | None:
+    """Mean of the last tenth; None without values."""
+    return _mean(values[-max(1, len(values) // 10) :])
+
+
+def _remark(folder: Path) -> str:
+    report = read_report(folder)
+    quality, before = report["held_out"], report["after_cold_start"]
+    made = f"judge of {report['pairs']} pairs, {report['contradictory_pairs']} labels left out as contradictory: "
+    if quality["accuracy"] is None:
+        return made + "no pairs were held out"
+    return made + (
+        f"right on {quality['accuracy']:.0%} of held-out pairs in both orders, and on "
+        f"{quality['one_order_accuracy']:.0%} in a single order ({before['one_order_accuracy']:.0%} after the cold "
+        f"start); {quality['flip_frac']:.0%} flip with the order"
+    )
+
+
+def judge_hash(spec: RunSpec) -> str:
+    """Identifies a judge. It is the same for all seeds, and for all uses of its verdicts."""
+    options = [f"reward.{PairwiseJudge.section}.{name}" for name in PairwiseJudge.TRAINING]
+    return graded_hash("judge", spec, *options, template=template_version(spec.judge_template or ""))
+
+
+def _add(examples: Examples, folder: Path, spec: RunSpec, start: LanguageModel) -> Examples:
+    from harness.shelves.learned.generative_judge import GenerativeJudge
+
+    account = examples.account | {"judge": read_report(folder)}
+    return replace(examples, judge=GenerativeJudge.load(folder, spec, start), account=account)
+
+
+JUDGE = Stage(
+    "judge",
+    "training the judge",
+    needed=lambda spec: spec.reward.trains_judge and spec.pairs.type != "dataset",
+    key=lambda spec: f"judge-{judge_hash(spec)[:16]}",
+    make=_make,
+    remark=_remark,
+    add=_add,
+)

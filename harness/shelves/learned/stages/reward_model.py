@@ -1,0 +1,262 @@
+"""The reward model of `reward.parts.reward_model`: a Bradley-Terry model of the verdict, trained on completions of the
+starting weights. Neither its data nor its noise depend on a cell's seed, so that all cells that start from these
+weights share it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evals.grading import Verdict
+from evals.tasks.base import Problem
+from harness.config.hashing import graded_hash
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+from harness.random_keys import permutation, random_key, uniform
+from harness.records.files import read_json, write_folder, write_json
+from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
+from harness.run.prompts import labelled_prompts
+from harness.run.stages import Stage, StageContext
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from harness.engines.base import Engine
+    from harness.models.language_model import LanguageModel
+    from harness.run.learning.base import Examples
+    from harness.sampling.conditions import Conditions
+    from harness.sampling.store import SampleStore
+    from harness.training.batch import Batch
+
+REPORT_FILE = "report.json"
+HELD_OUT_FRAC = 0.1
+MAX_PAIRS_PER_PROMPT = 4
+
+
+def draw_graded(
+    problems: Sequence[Problem],
+    samples: int,
+    conditions: Conditions,
+    language_model: LanguageModel,
+    engine: Engine,
+    store: SampleStore,
+    on_progress: Callable[[int], None] = lambda drawn: None,
+) -> Batch:
+    """Draw and grade `samples` completions of each problem, but those that the store has; it must keep tokens, and
+    keeps no log-probs. on_progress is told after each chunk how many problems are drawn."""
+    import torch
+
+    from harness.engines.base import Completions
+    from harness.rewards import Attempt
+    from harness.sampling.evaluation import evaluate
+    from harness.sampling.sampler import EngineSampler
+    from harness.training.batch import Batch
+
+    sampler = EngineSampler(language_model, engine, conditions.seed, conditions.stream)
+    rows: list[Any] = evaluate(
+        lambda: sampler, conditions, store, problems, samples, on_progress=lambda done, total, remark: on_progress(done)
+    )
+    tokens = [row["tokens"] for row in rows]
+    unknown = [[math.nan] * len(row) for row in tokens]
+    drawn = Completions.of(tokens, unknown, [row["truncated"] for row in rows], language_model.pad_token_id)
+    prompts = [language_model.encode(conditions.prompts.ask(problem)) for problem in problems]
+    of_rows = [problem for problem in problems for _ in range(samples)]
+    attempts = []
+    for problem, row in zip(of_rows, rows, strict=True):
+        verdict = Verdict(row["correct"], row["extracted"], row["reason"])
+        attempts.append(
+            Attempt(problem, row["sample"], row["text"], row["n_tokens"], row["truncated"], verdict, math.nan)
+        )
+    return replace(
+        Batch.of_completions(prompts, drawn, 0, conditions.params.max_completion_tokens),
+        problems=of_rows,
+        attempts=attempts,
+        correct=torch.tensor([row["correct"] for row in rows]),
+    )
+
+
+@dataclass(frozen=True)
+class LabelledPairs:
+    """Completions of the starting weights, and pairs of them: [P, 2] int64 rows, the better completion first.
+
+    right: of the prompts for training, by the grader; labels: the same with label noise, to be learned from; held_out:
+    of the other prompts, by the grader. training_rows: how many of the first rows are of prompts for training.
+    """
+
+    drawn: Batch
+    right: Tensor
+    labels: Tensor
+    held_out: Tensor
+    training_rows: int
+
+    @property
+    def flipped(self) -> int:
+        """Number of labels flipped by noise."""
+        return int((self.labels != self.right).any(1).sum())
+
+
+def draw_labelled_pairs(
+    context: StageContext, part: type[LearnedReward | PairwiseJudge], store: SampleStore, steps: int
+) -> LabelledPairs:
+    """The pairs that a learned part of the reward learns from. Parts with equal options get the same ones.
+
+    steps: optimiser steps to follow, for progress. Samples lie in the store until the caller drops it. RefusedError if
+    no prompt has a right and a wrong completion; the store is dropped then.
+    """
+    from harness.sampling.conditions import Conditions
+
+    spec, start = context.spec, context.start
+    options, section = spec.reward.of(part), f"reward.{part.section}"
+    problems = labelled_prompts(spec, part)
+    drawn = draw_graded(
+        problems,
+        options.samples_per_prompt,
+        Conditions.of_training(spec),
+        start,
+        context.engine(start),
+        store,
+        lambda prompts: context.tell_progress(prompts, len(problems) + steps),
+    )
+    for_training = len(problems) - int(HELD_OUT_FRAC * len(problems))
+    right = verdict_pairs(drawn, range(for_training), options.seed)
+    if len(right) == 0:
+        store.drop()
+        raise RefusedError(
+            f"reward.parts.{part.name}: of {for_training} prompts none has both a right and a wrong completion among "
+            f"{options.samples_per_prompt}, so there is nothing to tell apart. Raise {section}.prompts or "
+            "samples_per_prompt, or start from a model that is sometimes right."
+        )
+    return LabelledPairs(
+        drawn,
+        right,
+        labels=with_label_noise(right, options.label_noise_rate, options.seed),
+        held_out=verdict_pairs(drawn, range(for_training, len(problems)), options.seed),
+        training_rows=for_training * options.samples_per_prompt,
+    )
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The training report of the reward model or judge in this folder.
+
+    `prompts`, `correct_frac` of their completions; `pairs` of a right and a wrong completion, and `flipped_pairs` among
+    them; `train_loss` of the last tenth of the steps, in nats a pair; `train_accuracy`, and `held_out_accuracy` on the
+    `held_out_pairs` of the tenth of the prompts that was kept apart (None without any): the share of pairs whose right
+    completion has the higher score, whatever label noise made of them.
+    """
+    return dict(read_json(folder / REPORT_FILE))
+
+
+def _make(folder: Path, context: StageContext) -> None:
+    """Progress counts prompts whose completions are drawn, then optimiser steps.
+
+    RefusedError if no prompt has a right and a wrong completion, or if the scores come out equal or not finite.
+    """
+    import torch
+
+    from harness.shelves.learned.reward_model import train_reward_model
+
+    spec, start = context.spec, context.start
+    options = spec.reward.of(LearnedReward)
+    store = context.samples(folder, keeps_tokens=True)
+    pairs = draw_labelled_pairs(context, LearnedReward, store, options.steps)
+    drawn, prompts = pairs.drawn, options.prompts
+    losses: list[float] = []
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        losses.append(loss)
+        context.tell_progress(prompts + step, prompts + options.steps)
+
+    reward_model = train_reward_model(start, drawn.sequences, pairs.labels, options, on_step)
+    reward_model.standardise(drawn.sequences.rows(torch.arange(pairs.training_rows)))
+    scores = reward_model.scores(drawn.sequences)
+    report = {
+        "prompts": prompts,
+        "samples_per_prompt": options.samples_per_prompt,
+        "correct_frac": float(drawn.correct.float().mean()),
+        "pairs": len(pairs.right),
+        "label_noise_rate": options.label_noise_rate,
+        "flipped_pairs": pairs.flipped,
+        "train_loss": statistics.fmean(losses[-max(1, len(losses) // 10) :]),
+        "train_accuracy": _accuracy(scores, pairs.right),
+        "held_out_pairs": len(pairs.held_out),
+        "held_out_accuracy": _accuracy(scores, pairs.held_out),
+    }
+
+    def write(aside: Path) -> None:
+        reward_model.save(aside)
+        write_json(aside / REPORT_FILE, report)
+
+    write_folder(folder, write)
+    store.drop()
+
+
+def _remark(folder: Path) -> str:
+    report = read_report(folder)
+    right = report["held_out_accuracy"]
+    return f"reward model of {report['pairs']} pairs, {report['flipped_pairs']} of them with the labels swapped: " + (
+        "no pairs were held out" if right is None else f"ranks {right:.0%} of held-out pairs right"
+    )
+
+
+def verdict_pairs(drawn: Batch, problems: Iterable[int], seed: int) -> Tensor:
+    """Pairs [P, 2] int64 of rows, a right completion and a wrong one of the same problem, at most 4 a problem.
+
+    problems: their numbers. What the grader came to no end with is neither right nor wrong.
+    """
+    import torch
+
+    pairs: list[tuple[int, int]] = []
+    groups = drawn.by_group(range(len(drawn)))
+    verdicts = [attempt.verdict for attempt in drawn.attempts]
+    for number in problems:
+        rows = groups[number]
+        right = [row for row in rows if verdicts[row].correct]
+        wrong = [row for row in rows if verdicts[row].reason in ("mismatch", "unparsed")]
+        crossed = list(itertools.product(right, wrong))
+        key = random_key(seed, "select", example=f"pairs/{drawn.problems[rows[0]].id}")
+        pairs += [crossed[index] for index in permutation(len(crossed), key)[:MAX_PAIRS_PER_PROMPT]]
+    return torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+
+
+def with_label_noise(pairs: Tensor, rate: float, seed: int) -> Tensor:
+    """The pairs [P, 2], each turned round with this probability; a higher rate turns those of a lower one too."""
+    import torch
+
+    keys = [random_key(seed, "select", example="label", sample=pair) for pair in range(len(pairs))]
+    turned = torch.tensor([uniform(key) < rate for key in keys])
+    return torch.where(turned[:, None], pairs.flip(1), pairs)
+
+
+def _accuracy(scores: Tensor, pairs: Tensor) -> float | None:
+    if len(pairs) == 0:
+        return None
+    better, worse = scores[pairs].T
+    return float((better > worse).float().mean())
+
+
+def reward_model_hash(spec: RunSpec) -> str:
+    """Names a reward model: the same for all seeds, and whatever is learned from it."""
+    return graded_hash("reward_model", spec, "reward.reward_model.")
+
+
+def _add(examples: Examples, folder: Path, spec: RunSpec, start: LanguageModel) -> Examples:
+    from harness.shelves.learned.reward_model import RewardModel
+
+    account = examples.account | {"reward_model": read_report(folder)}
+    return replace(examples, reward_model=RewardModel.load(folder, start), account=account)
+
+
+REWARD_MODEL = Stage(
+    "reward_model",
+    "training the reward model",
+    needed=lambda spec: spec.reward.needs_reward_model and spec.pairs.type != "dataset",
+    key=lambda spec: f"reward-model-{reward_model_hash(spec)[:16]}",
+    make=_make,
+    remark=_remark,
+    add=_add,
+)

@@ -1,0 +1,1 @@
+"""What a model knows by heart: `bench eval --memorisation`."""
