@@ -1,4 +1,4 @@
-"""Plans, runs and records sweeps; the command line."""
+"""The command line, and the code that plans, runs and records sweeps."""
 
 OUR_PACKAGES = ("algorithms", "evals", "harness", "reports", "sweeps")
-"""All that the project consists of. They stand beside each other."""
+"""The packages of the project, which are next to each other."""

@@ -1,4 +1,4 @@
-"""The records of a run in Python and notebooks, whether `bench run` made them or `bench import`.
+"""The records of a run in Python and notebooks, from `bench run` or `bench import`.
 
     from harness.api import load
     run = load("std_norm")
@@ -6,8 +6,8 @@
     run.compare("no_std", "group_std")["verdict"]
     run.figure("learning")
 
-Tables are Arrow's. Scores and samples have the columns that `bench import` reads. Whoever reads `contrasts` has looked
-at the verdicts: it counts as a look, as `bench verdict` does.
+Tables are Arrow tables. Scores and samples have the columns that `bench import` reads. Reading `contrasts` shows the
+verdicts, so it counts as a look, as `bench verdict` does.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
     from reports.measure import Analysis
 
+# Checked at import, before another package could be loaded under one of our names.
 require_own_packages()
 
 Form = Literal["csv", "parquet"]
@@ -35,17 +36,18 @@ TABLES = ("scores", "steps", "samples", "contrasts")
 """The tables of a run, as attributes of `Results` and as files of `Results.export`."""
 
 _IMPORTED_AS = {"problem_id": "problem", "n_tokens": "tokens"}
-"""Columns of evals.parquet -> what `bench import` calls them."""
+"""Column of evals.parquet -> its name in `bench import`."""
 
 
 @dataclass(frozen=True)
 class FigureView:
-    """A figure of the report, which a notebook shows. csv: the numbers in it."""
+    """A figure of the report, which a notebook shows."""
 
     title: str
     caption: str
     svg: str = field(repr=False)
     csv: str = field(repr=False)
+    """The numbers in the figure."""
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -53,7 +55,7 @@ class FigureView:
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """The finished cells of a run; `load` reads them. Each table is built on first use."""
+    """The finished cells of a run, as `load` reads them; each table is built on first use."""
 
     analysis: Analysis
 
@@ -64,15 +66,15 @@ class Results:
 
     @property
     def sweep(self) -> SweepRecord:
-        """The question as it was last run: its arms, seeds, metric and cells."""
+        """The question as last run: its arms, seeds, metric and cells."""
         return self.analysis.sweep
 
     @cached_property
     def scores(self) -> pyarrow.Table:
-        """A row for each number of each evaluation: arm, seed, task, metric, value, step, and whether it is `final`.
+        """One row for each number of each evaluation.
 
-        value: as recorded; pass@k and other accuracies are fractions. A number that a cell could not compute has no
-        row.
+        Columns: arm, seed, task, metric, value, step, and whether the evaluation is `final`. value: as recorded; pass@k
+        and other accuracies are fractions. A number that a cell could not compute has no row.
         """
         import pyarrow
 
@@ -91,8 +93,11 @@ class Results:
 
     @cached_property
     def steps(self) -> pyarrow.Table:
-        """A row for each step of training: arm, seed, and the fields of steps.jsonl. A field that a cell did not record
-        is null. No rows if nothing was trained, or if imported runs have no curves."""
+        """One row for each training step: arm, seed, and the fields of steps.jsonl.
+
+        A field that a cell did not record is null. The table is empty if nothing was trained, or if imported runs have
+        no curves.
+        """
         import pyarrow
 
         from reports.page.document import step_columns
@@ -101,8 +106,11 @@ class Results:
 
     @cached_property
     def samples(self) -> pyarrow.Table:
-        """A row for each graded sample: arm, seed, task, problem, sample, correct, step, tokens, text and more, as far
-        as the cells recorded them. No rows if they kept none."""
+        """One row for each graded sample, as far as the cells recorded samples.
+
+        Columns: arm, seed, task, problem, sample, correct, step, tokens, text and more. The table is empty if the cells
+        kept no samples.
+        """
         import pyarrow
 
         tables = []
@@ -117,26 +125,31 @@ class Results:
 
     @cached_property
     def contrasts(self) -> pyarrow.Table:
-        """A row for each declared contrast: difference, interval, p value and verdict. For a factorial, these
-        are its main effects and interactions. Differences and intervals (`_pp`) are in percentage points. Counts as a
-        look."""
+        """One row for each declared contrast: difference, interval, p value and verdict.
+
+        For a factorial, the rows are its main effects and interactions. Differences and intervals (`_pp`) are in
+        percentage points. Reading the table counts as a look.
+        """
         import pyarrow
 
         from reports.page.document import verdict_document
         from reports.report import Numbers
 
         document = verdict_document(self.analysis)
+        # The look is recorded before any number is handed out.
         record_look(self.sweep, document)
         rows = [row.as_json() for row in document.interactions or document.contrasts]
         wanted = ("arm", "baseline", "metric", *Numbers.model_fields, "p_holm", "margin_pp", "token_ratio")
         return pyarrow.Table.from_pylist([{name: row[name] for name in wanted if name in row} for row in rows])
 
     def compare(self, treatment: str, baseline: str, metric: str | None = None) -> dict[str, Any]:
-        """Two arms, paired by seed, or by problem where no seed is known: a row like those of `contrasts` in
-        report.json, with difference_pp, low_pp, high_pp, p, verdict and n_pairs.
+        """Compare two arms, paired by seed, or by problem if no seed is known.
 
-        metric: eval.final.[TASK.]NAME, the sweep's own by default. Raises UnknownNameError for an arm that the run does
-        not have, and RefusedError for a metric that cannot compare arms or for which an arm has no score.
+        Returns a row like those of `contrasts` in report.json, with difference_pp, low_pp, high_pp, p, verdict and
+        n_pairs. metric: eval.final.[TASK.]NAME, by default the sweep's own.
+
+        Raises UnknownNameError for an arm that the run does not have. Raises RefusedError for a metric that cannot
+        compare arms, or for which an arm has no score.
         """
         from reports.measure.measurements import Metric, MetricError
         from reports.page.comparison import Group, compare_groups
@@ -149,6 +162,7 @@ class Results:
             parsed = Metric.parse(wanted, sweep)
         except MetricError as error:
             raise RefusedError(f"{error}.") from None
+        # Imported runs may know no seeds; `compare_groups` then pairs by problem.
         groups = [
             Group(arm, [cell for cell in sweep.cells if cell.arm == arm], parsed) for arm in (treatment, baseline)
         ]
@@ -166,8 +180,10 @@ class Results:
         return compared.as_json()
 
     def figure(self, name: str) -> FigureView:
-        """A figure of the report; `bench ls figures` lists the names. Raises UnknownNameError, and RefusedError if the
-        records hold nothing for it."""
+        """Return a figure of the report; `bench ls figures` lists the names.
+
+        Raises UnknownNameError for an unknown name, and RefusedError if the records hold nothing for the figure.
+        """
         from reports.figures import drawn_figure
 
         figure = drawn_figure(self.analysis, name)
@@ -176,8 +192,10 @@ class Results:
         return FigureView(figure.title, figure.caption, figure.svg, figure.csv)
 
     def export(self, folder: str | Path, to: Form = "csv") -> list[Path]:
-        """Write every table that has rows as <folder>/<table>.<to>, and return the paths. Reads `contrasts`, so it
-        counts as a look. Raises RefusedError for another form."""
+        """Write every table that has rows as <folder>/<table>.<to>, and return the paths.
+
+        It reads `contrasts`, so it counts as a look. Raises RefusedError for another form.
+        """
         import pyarrow.csv
         import pyarrow.parquet
 
@@ -194,11 +212,13 @@ class Results:
 
 
 def load(run: str | Path, home: str | Path | None = None, trust_code: bool = False) -> Results:
-    """A run by its name, folder or sweep file. home: where names are looked for, $BENCH_HOME or ./runs by default.
-    trust_code: as --trust-code, run code that comes with the records though you have not run it before.
+    """Load a run by its name, folder or sweep file.
 
-    Its plug-ins stay loaded from then on. Those that may not run, and damaged cells, are left out with a warning on
-    stderr. Raises RefusedError if it was never run, if it is a search, or if no cell is done.
+    home: the folder to search for names, by default $BENCH_HOME or ./runs. trust_code: as --trust-code, run code that
+    comes with the records though you have not run it before.
+
+    The run's plug-ins stay loaded from then on. Plug-ins that may not run, and damaged cells, are left out with a
+    warning on stderr. Raises RefusedError if the run was never run, if it is a search, or if no cell is done.
     """
     user_code.trust_all(trust_code)
     return Results(finished_analysis(str(run), home_folder(None if home is None else Path(home))))

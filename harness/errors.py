@@ -1,4 +1,7 @@
-"""Errors a user can cause. The command line prints their message without a traceback and exits with their code."""
+"""Errors that a user can cause.
+
+The command line prints their message without a traceback and exits with their code.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from harness.secrets import redact
 
 
 class BenchError(Exception):
-    """The base of all errors that users see. `exit_code`: see docs/reference."""
+    """The base class of all errors that users see. `exit_code`: see docs/reference."""
 
     exit_code = 1
 
@@ -20,32 +23,34 @@ class BenchError(Exception):
 
 
 class RefusedError(BenchError):
-    """Refused before any cell started: usage, spec, missing data, model, engine, permission."""
+    """A refusal before any cell started: usage, spec, missing data, model, engine or permission."""
 
     exit_code = 2
 
 
 class GateError(BenchError):
-    """The gate or the no-op guard refused: the arms would not answer the question."""
+    """A refusal by the gate or the no-op guard: the arms would not answer the question."""
 
     exit_code = 3
 
 
 class UnknownNameError(RefusedError, ValueError):
-    """A name that nothing has; the message names the nearest three and the command that lists all.
+    """An unknown name; the message gives the nearest three names and the command that lists all.
 
-    A ValueError too, so that a spec which names it is refused together with its other faults.
+    It is also a ValueError, so that pydantic reports it together with the other faults of a spec.
     """
 
     def __init__(self, noun: str, name: str, known: Collection[str], listed_by: str | None = None) -> None:
-        """listed_by: the command; without one some of the known names are shown."""
+        """Build the message. listed_by: the listing command; without it, some of the known names are shown."""
         rest = f"`{listed_by}` lists all." if listed_by else f"There {'is' if len(known) == 1 else 'are'} {few(known)}."
         super().__init__(f"unknown {noun} {shown(name)}{nearest(name, known)} {rest}")
 
 
 class Faults:
-    """Gathers all faults, a line each, to show them at once: `with faults: check()`, check after check, then
-    `faults.refuse()`."""
+    """A collector of faults, one line each, to show them all at once.
+
+    Use `with faults: check()` for check after check, then `faults.refuse()`.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -58,16 +63,18 @@ class Faults:
     ) -> bool:
         if isinstance(error, RefusedError):
             self.lines += str(error).splitlines()
+        # True suppresses the exception, so that the next check runs too. Other exceptions pass.
         return isinstance(error, RefusedError)
 
     def refuse(self) -> None:
-        """Raises RefusedError if there are any."""
+        """Raise RefusedError if any fault was collected."""
         if self.lines:
+            # dict.fromkeys removes repeated lines and keeps their order.
             raise RefusedError("\n".join(dict.fromkeys(self.lines)))
 
 
 def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
-    """The end of a sentence: `"; did you mean a, b or c?"` with the closest known names, `"."` where none is close.
+    """Return the end of a sentence: `"; did you mean a, b or c?"`, or `"."` if no known name is close.
 
     Dotted names are also compared by their last segments: `clip_high` is close to `objective.rule.clip_high`.
     """
@@ -77,28 +84,31 @@ def nearest(name: str, known: Iterable[str], count: int = 3) -> str:
     last = name.rpartition(".")[2]
     close_to_last = difflib.get_close_matches(last, {one.rpartition(".")[2] for one in names}, cutoff=0.75)
     close |= {one for one in names if one.rpartition(".")[2] in close_to_last}
+    # Ties are sorted by name, so that the message is the same every time.
     *others, final = sorted(close, key=lambda one: (-likeness[one], one))[:count] or [""]
     return f"; did you mean {', '.join(others)}{' or ' if others else ''}{final}?" if final else "."
 
 
 _LONGEST_NAME = 200
-"""Characters: nothing is called so, and comparing it with all names would take seconds."""
+"""Characters. No name is longer, and comparing a longer one with all names would take seconds."""
 
 
 def few(names: Collection[str], most: int = 6) -> str:
-    """`a, b and 12 more`, `none`."""
+    """Join names as `a, b and 12 more`, or return `none`."""
+    # A single name beyond `most` is shown too: "and 1 more" would hardly be shorter.
     shown = list(names)[: most if len(names) > most + 1 else len(names)]
     more = len(names) - len(shown)
     return f"{', '.join(shown) or 'none'}{f' and {more} more' if more else ''}"
 
 
 def shown(value: object, most_characters: int = 120) -> str:
-    """A value as it was given, for a message; of a long one the beginning and the end."""
-    text = redact(repr(value))  # first, because a cut may leave half of a secret
+    """Return the repr of a value for a message; of a long one, the beginning and the end."""
+    # Redact before cutting: the cut may leave half of a secret, which no longer matches.
+    text = redact(repr(value))
     cut = len(text) - most_characters
     return text if cut <= 0 else f"{text[: most_characters - 20]}... ({cut:,} characters left out) ...{text[-20:]}"
 
 
 def note(message: str) -> None:
-    """Print a line for people, on stderr."""
+    """Print a line for people to stderr."""
     print(message, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Other packages with the names of ours: found before they are imported in the place of ours."""
+"""Detection of other packages with the names of ours, before one of them is imported instead."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from harness.errors import RefusedError
 
 
 def require_own_packages() -> None:
-    """Raise RefusedError if Python finds another package in the place of one of ours. What that lacks would otherwise
-    be told as an ImportError, and what it has would run as ours. Nothing is imported to find out."""
+    """Raise RefusedError if Python finds another package under the name of one of ours.
+
+    Otherwise a name that it lacks would show as an ImportError, and its code would run as ours. The check imports
+    nothing.
+    """
     ours = Path(__file__).resolve().parents[1]
     for name in OUR_PACKAGES:
+        # find_spec locates a top-level package without running its code.
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None or Path(spec.origin).resolve().parent == ours / name:
             continue

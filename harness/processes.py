@@ -1,4 +1,4 @@
-"""The processes that train one cell together; also how a process is asked to stop, and its peak memory.
+"""The processes that train one cell together, requests to stop a process, and its peak memory.
 
 The processes of a cell communicate through torch.distributed and start with torchrun's environment variables.
 
@@ -34,19 +34,27 @@ P = ParamSpec("P")
 Self = TypeVar("Self")
 
 LONGEST_WAIT = timedelta(days=7)
-"""Rank 0 may grade and evaluate for hours while the others wait. If one dies, the parent process ends them all, so a
-wait needs no shorter timeout."""
+"""The timeout of collectives: rank 0 may grade and evaluate for hours while the others wait.
+
+If one process dies, the parent process ends them all, so a wait needs no shorter timeout.
+"""
 SUMMED_AT_ONCE = 2**25
 """Elements per all-reduce: enough to be fast, and little memory compared with the gradients."""
 
 
 class Interrupted(BaseException):
-    """The job was asked to stop. Like KeyboardInterrupt no Exception, so that no handler takes it for a failure."""
+    """The job was asked to stop.
+
+    Like KeyboardInterrupt it is no Exception, so that no handler takes it for a failure.
+    """
 
 
 class Stopping:
-    """How a signal handler asks a running job to stop. The job stops at once, except inside `held`: there it stops at
-    the end of the block, when its state is consistent again."""
+    """A request from a signal handler that a running job stop.
+
+    The job stops at once, except inside `held`. There it stops at the end of the block, when its state is consistent
+    again.
+    """
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -55,17 +63,17 @@ class Stopping:
         self.is_whole = True
         """False during a `held` block, and after one that did not reach its end."""
         self.signs_of_life = 0
-        """Counted up by a job that waits for another program: what looks like standing still is none."""
+        """Counted up by a job that waits for another program, so that the wait does not look like a hang."""
         self._is_held = False
         self._is_stopped = False
-        """Whether Interrupted was raised: what follows it, as a checkpoint, is not stopped again."""
+        """Whether Interrupted was raised. What follows it, such as a checkpoint, is not stopped again."""
 
     def stop(self) -> NoReturn:
         self._is_stopped = True
         raise Interrupted
 
     def ask(self, for_good: bool = True) -> None:
-        """Raise Interrupted, once; inside `held`, at its end."""
+        """Raise Interrupted, once. Inside `held`, it is raised at the end of the block."""
         self.is_asked = True
         self.is_for_good |= for_good
         if not self._is_held and not self._is_stopped:
@@ -79,7 +87,11 @@ class Stopping:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A block that must not be cut in two. Raises Interrupted at its end if a stop was asked for meanwhile."""
+        """Run a block that must not be cut in two.
+
+        Raises Interrupted at its end if a stop was requested meanwhile.
+        """
+        # is_whole stays False if the block raises: the state is then half updated, and no checkpoint may be made of it.
         self._is_held, self.is_whole = True, False
         try:
             yield
@@ -91,7 +103,7 @@ class Stopping:
 
     @contextmanager
     def delayed(self) -> Iterator[None]:
-        """As `held`, but if `insist` cuts the block, the job's state is as it was before."""
+        """Delay stops as `held` does, for a block that leaves the job's state as it was if `insist` cuts it."""
         was_held, self._is_held = self._is_held, True
         try:
             yield
@@ -102,7 +114,7 @@ class Stopping:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """A part of a `delayed` block in which Interrupted is raised at once."""
+        """Raise Interrupted at once in this part of a `delayed` block."""
         was_held, self._is_held = self._is_held, False
         try:
             if self.is_asked:
@@ -122,24 +134,29 @@ class Processes:
         self.stopping = Stopping()
         """How this process is asked to stop work of all processes, which are asked at about the same time."""
         self.split: MutableMapping[Any, Any] = WeakKeyDictionary()
-        """Models whose weights are split -> their FSDP2 root. Called with a function, it gathers the weights and calls
-        the function."""
+        """Model whose weights are split -> its FSDP2 root.
+
+        Called with a function, the root gathers the weights and calls the function.
+        """
 
     @staticmethod
     def here() -> Processes:
-        """The group of this process; of size 1 until it joins one."""
+        """Return the group of this process, which has size 1 until it joins one."""
         return _here
 
     @classmethod
     def join(cls, stopping: Stopping | None = None) -> Processes:
-        """Join the group that torchrun's variables (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) describe, and wait
-        until all ranks have joined. Without them, the group stays of size 1. stopping: how this process is asked to
-        stop."""
+        """Join the group that torchrun's variables describe, and wait until all ranks have joined.
+
+        The variables are RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Without them, the group stays of size 1.
+        stopping: how this process is asked to stop.
+        """
         global _here
         if "RANK" in os.environ and _here.size == 1:
             import torch
             from torch import distributed
 
+            # gloo stays next to NCCL: objects and numbers on the host travel through it.
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             distributed.init_process_group(backend, timeout=LONGEST_WAIT)
             _here = cls(distributed.get_rank(), distributed.get_world_size())
@@ -151,27 +168,33 @@ class Processes:
         return self.rank == 0
 
     def share(self, thing: object) -> None:
-        """Register an object, so that `by_all` finds its counterpart in each process. Call it in the constructor: all
-        processes construct such objects in the same order."""
+        """Register an object, so that `by_all` finds its counterpart in each process.
+
+        Call it in the constructor: all processes construct such objects in the same order.
+        """
         if self.size > 1:
             self._shared.append(thing)
 
     def serve(self, expected: type[Exception]) -> None:
-        """Repeat the calls of rank 0 until it is done. expected: an exception, besides Interrupted, that a call raises
-        in all processes; rank 0 handles it."""
-        with suppress(Interrupted), self.stopping.delayed():  # rank 0 ends the loop
+        """Repeat the calls of rank 0 until it is done.
+
+        expected: an exception, besides Interrupted, that a call raises in all processes; rank 0 handles it.
+        """
+        # Stops are delayed: rank 0 decides when the loop ends.
+        with suppress(Interrupted), self.stopping.delayed():
             while (call := self._told(None)) is not None:
                 number, name, args, kwargs = call
                 with suppress(expected, Interrupted):
                     getattr(self._shared[number], name)(*args, **kwargs)
 
     def dismiss(self) -> None:
-        """Called by rank 0: tell the others that there are no more calls."""
+        """Tell the other ranks that no more calls follow. Only rank 0 does so."""
         if self.size > 1 and self.is_first:
             self._told([None])
 
     def call(self, method: Callable[..., T], thing: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        """Call a method in all processes; returns the result of this one."""
+        """Call a method in all processes, and return the result of this one."""
+        # A by_all method may call another one. The other ranks run that nested call by themselves.
         if self.size == 1 or not self.is_first or self._calling:
             return method(thing, *args, **kwargs)
         number = next(index for index, shared in enumerate(self._shared) if shared is thing)
@@ -185,9 +208,12 @@ class Processes:
                 self._calling = False
 
     def interruptible(self, work: Callable[[], T]) -> list[T]:
-        """Call work() in each process; returns the results by rank. If a process is asked to stop meanwhile, it stops
-        at once, and Interrupted is raised in all processes."""
+        """Call work() in each process, and return the results by rank.
+
+        If a process is asked to stop meanwhile, it stops at once, and Interrupted is raised in all processes.
+        """
         mine: list[T] = []
+        # An interrupted process must still reach `everyones`, or the others would wait for it.
         with suppress(Interrupted), self.stopping.at_once():
             mine.append(work())
         every = self.everyones(mine)
@@ -196,8 +222,10 @@ class Processes:
         return [one for (one,) in every]
 
     def sum_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by their sums over the processes, with the same bits in each. They must share one dtype and
-        device, and have the same shapes in all processes."""
+        """Replace tensors by their sums over the processes, with the same bits in each process.
+
+        They must share one dtype and device, and have the same shapes in all processes.
+        """
         if self.size == 1:
             return
         import torch
@@ -207,6 +235,7 @@ class Processes:
         for index, tensor in enumerate(tensors):
             waiting.append(tensor)
             if index + 1 == len(tensors) or sum(map(torch.numel, waiting)) >= SUMMED_AT_ONCE:
+                # One all-reduce over many tensors: small ones would each pay the latency.
                 flat = torch.cat([one.flatten() for one in waiting])
                 distributed.all_reduce(flat)
                 parts = torch.split(flat, [one.numel() for one in waiting])
@@ -215,16 +244,23 @@ class Processes:
                 waiting = []
 
     def passing(self, model: object, work: Callable[[], T]) -> T:
-        """Call work(), which runs passes over a model. If its weights are split, all processes must do so."""
+        """Call work(), which runs passes over a model.
+
+        If the model's weights are split, all processes must make this call.
+        """
         if model not in self.split:
             return work()
         root = self.split[model]
-        root.reshard()  # weights that were gathered before the optimiser step are stale
+        # Weights that were gathered before the optimiser step are stale.
+        root.reshard()
         result: T = root(work)
         return result
 
     def clip_gradient(self, weights: Sequence[nn.Parameter], max_norm: float) -> float:
-        """Sum the gradient of some weights over the processes and clip it to a norm. Returns the norm before."""
+        """Sum the gradient of some weights over the processes and clip it to a norm.
+
+        Returns the norm before clipping.
+        """
         from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
         gradients = [weight.grad for weight in weights if weight.grad is not None]
@@ -246,7 +282,7 @@ class Processes:
         return float(total)
 
     def everyones(self, value: T) -> list[T]:
-        """The value of each process, by rank."""
+        """Return the value of each process, by rank."""
         if self.size == 1:
             return [value]
         from torch import distributed
@@ -256,7 +292,7 @@ class Processes:
         return values
 
     def to_first(self, value: T) -> list[T]:
-        """In rank 0, the value of each process, by rank; in the others, only their own."""
+        """Return the value of each process by rank in rank 0; in the others, only their own."""
         if self.size == 1:
             return [value]
         from torch import distributed
@@ -266,9 +302,10 @@ class Processes:
         return [value] if values is None else values
 
     def _told(self, said: list[Any] | None) -> Any:
-        """Broadcast a message from rank 0, which alone passes it."""
+        """Broadcast a message from rank 0, the only rank that passes one."""
         from torch import distributed
 
+        # broadcast_object_list writes into the list that it is given, in every rank but the source.
         heard = said or [None]
         distributed.broadcast_object_list(heard, src=0)
         return heard[0]
@@ -278,8 +315,10 @@ _here = Processes()
 
 
 def by_all(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], T]:
-    """Mark a method that all processes of a cell run whenever rank 0 does (see `Processes.share`). Its arguments are
-    pickled."""
+    """Mark a method that all processes of a cell run whenever rank 0 does (see `Processes.share`).
+
+    Its arguments are pickled.
+    """
 
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return Processes.here().call(method, self, args, kwargs)
@@ -289,32 +328,37 @@ def by_all(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Se
 
 
 def is_part(value: Tensor) -> bool:
-    """Whether this process holds only a part of a tensor (a DTensor)."""
+    """Return whether this process holds only a part of a tensor (a DTensor)."""
     return hasattr(value, "full_tensor")
 
 
 def gathered(value: Tensor) -> Tensor:
-    """The whole of a tensor that may be split over the processes. All ranks must call it together."""
+    """Return the whole of a tensor that may be split over the processes. All ranks must call it together."""
     whole: Tensor = value.full_tensor() if is_part(value) else value  # type: ignore[attr-defined]
     return whole
 
 
 @dataclass(frozen=True)
 class Share:
-    """Rows of a batch (int64 indices), split over the processes: `of_process` holds those of each rank."""
+    """Rows of a batch (int64 indices), split over the processes."""
 
     of_process: list[Tensor]
+    """The rows of each rank."""
 
     @classmethod
     def of(cls, rows: Tensor, tokens: Tensor, divisible: bool = True) -> Share:
-        """Consecutive rows for each process, with about as many tokens each. tokens [N]: the tokens of each row of the
-        batch. If not divisible, rank 0 computes all rows."""
+        """Give each process consecutive rows with about as many tokens each.
+
+        tokens [N]: the number of tokens of each row of the batch. If not divisible, rank 0 computes all rows.
+        """
         size = Processes.here().size
         if size == 1:
             return cls([rows])
         if not divisible:
             return cls([rows, *[rows[:0]] * (size - 1)])
         ends = tokens[rows].double().cumsum(0)
+        # A row belongs to the process in whose share of the tokens its middle lies. So the rows of a process stay
+        # consecutive.
         middles = ends - tokens[rows] / 2
         process = (middles * size / ends[-1:]).long().clamp(max=size - 1)
         return cls([rows[process == rank] for rank in range(size)])
@@ -325,8 +369,11 @@ class Share:
         return self.of_process[Processes.here().rank] if len(self.of_process) > 1 else self.of_process[0]
 
     def micro_batches(self, split: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
-        """The own rows in micro-batches, as `split` makes them. If weights are split, all processes need equally many:
-        micro-batches of another process fill up the list, and `counted` gives them no weight."""
+        """Return the own rows in micro-batches, as `split` makes them.
+
+        If weights are split, all processes need equally many. Micro-batches of another process fill up the list, and
+        `counted` gives them no weight.
+        """
         own = split(self.own)
         if not Processes.here().split:
             return own
@@ -334,16 +381,19 @@ class Share:
         return own + longest[len(own) :]
 
     def has(self, micro: Tensor) -> bool:
-        """Whether a micro-batch consists of own rows; another process counts the others."""
+        """Return whether a micro-batch consists of own rows; another process counts the others."""
         return len(self.of_process) == 1 or bool((self.own == micro[0]).any())
 
     def counted(self, loss: Tensor, micro: Tensor) -> Tensor:
-        """The loss of a micro-batch, or 0 with a gradient of 0 where another process counts it."""
+        """Return the loss of a micro-batch, or 0 with a gradient of 0 if another process counts it."""
+        # 0 * loss keeps the graph: with split weights, every process must run the backward pass of every micro-batch.
         return loss if self.has(micro) else 0 * loss
 
     def exchange_(self, *tensors: Tensor) -> None:
-        """Fill in the rows of other processes, in place. tensors: [N, ...] on the host; each process has computed its
-        own rows."""
+        """Fill in the rows of other processes, in place.
+
+        tensors: [N, ...] on the host. Each process has computed its own rows.
+        """
         if len(self.of_process) == 1:
             return
         import torch
@@ -351,6 +401,7 @@ class Share:
         every = torch.cat(self.of_process)
         others = torch.cat([rows for rank, rows in enumerate(self.of_process) if rank != Processes.here().rank])
         for tensor in tensors:
+            # Each row is computed by one process only, so the sum over zeros restores it exactly.
             tensor[others] = 0
             part = tensor[every]
             Processes.here().sum_([part])
@@ -362,7 +413,10 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Reset the peak: a worker has run other cells before, and a process inherits the peak of its parent."""
+    """Reset the peak memory of this process.
+
+    A worker has run other cells before, and a process inherits the peak of its parent.
+    """
     import torch
 
     if device.type == "cuda":
@@ -370,11 +424,15 @@ def reset_peak_memory(device: torch.device) -> None:
         return
     # Only Linux has this file, and a container may forbid it. Then the peak is that of the whole process.
     with suppress(OSError):
-        _CLEAR.write_text("5")  # proc_pid_clear_refs(5): resets the peak resident set size
+        # proc_pid_clear_refs(5): 5 resets the peak resident set size.
+        _CLEAR.write_text("5")
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """The peak since the last reset, in 10^6 bytes: of torch's allocator on CUDA, else of resident memory."""
+    """Return the peak since the last reset, in 10^6 bytes.
+
+    On CUDA it is the peak of torch's allocator, elsewhere that of resident memory.
+    """
     import torch
 
     if device.type == "cuda":
@@ -383,4 +441,5 @@ def peak_memory_mb(device: torch.device) -> float:
         kibibytes = _STATUS.read_text().partition("VmHWM:")[2].split(maxsplit=1)[0]
         return int(kibibytes) * 1024 / _MB
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # ru_maxrss is in bytes on macOS and in KiB on Linux.
     return peak * (1 if sys.platform == "darwin" else 1024) / _MB

@@ -1,4 +1,4 @@
-"""Runs that were made: where they are, the plug-ins that they ran with, and what their finished cells show."""
+"""Runs of a home: their folders, the plug-ins they ran with, and the results of their finished cells."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 
 
 def home_folder(given: Path | None) -> Path:
-    """Where runs are kept: --home, else $BENCH_HOME, else ./runs."""
+    """Return the folder where runs are kept: --home, else $BENCH_HOME, else ./runs."""
     return given or Path(os.environ.get("BENCH_HOME") or "runs")
 
 
 def home_of(sweep: str, given: Path | None) -> Path:
-    """Where the records of a sweep go: beside the folder of records that it is asked from, else as `home_folder`.
+    """Return the home of a sweep's records: the parent of `sweep` if that is a folder of records, else `home_folder`.
 
-    RefusedError where --home names another place than that folder's, and for a folder that was renamed, beside which
-    all cells would be trained anew.
+    Raises RefusedError if --home names another folder than that parent. Raises RefusedError for a folder that was
+    renamed, next to which all cells would be trained again.
     """
     from harness.records import read_sweep
 
-    folder = Path(sweep).absolute()  # a link is not followed: its name and its place count
+    # absolute(), not resolve(): of a link, its own name and folder count.
+    folder = Path(sweep).absolute()
     if ".." in folder.parts:
         folder = folder.resolve()
     if not (folder / "sweep.json").is_file():
@@ -45,12 +46,16 @@ def home_of(sweep: str, given: Path | None) -> Path:
 
 
 def run_folder(given: str, home: Path) -> Path:
-    """The folder of a sweep that was run, by name, sweep file or path. Raises RefusedError if it was never run."""
+    """Return the folder of a sweep that was run, by name, sweep file or path.
+
+    Raises RefusedError if it was never run.
+    """
     name = given
     if given.endswith((".yaml", ".yml")):
         from evals.yaml_file import load_yaml
 
-        name = str(load_yaml(Path(given)).get("name"))  # alone: to read records, the file need not be valid any more
+        # Only the name is read: records stay readable if the sweep file is no longer valid.
+        name = str(load_yaml(Path(given)).get("name"))
     from harness.records.fence import restore
 
     restore(home / name)
@@ -65,18 +70,18 @@ def run_folder(given: str, home: Path) -> Path:
 
 
 def sweeps_holding(paths: Iterable[Path]) -> list[Path]:
-    """The folders of sweeps in which these lie: cells, or checkpoints of cells."""
+    """Return the sweep folders that contain these cells or checkpoints."""
     return [
         folder for path in paths for folder in list(path.resolve().parents)[:4] if (folder / "sweep.json").is_file()
     ]
 
 
 def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> None:
-    """Let the trusted plug-ins that these sweeps ran with be in use for reading their records, besides those of
-    --plugin, which the user names. See `harness.plugins.user_code`.
+    """Load the trusted plug-ins that these sweeps ran with, for reading their records.
 
-    A recorded plug-in that is not trusted, or not to be had as it was recorded, is left out. A note and the documents
-    of the verb say so: what does not need it can still be read. Raises RefusedError for one of --plugin.
+    Plug-ins that the user names with --plugin are loaded too. See `harness.plugins.user_code`. A recorded plug-in is
+    left out if it is not trusted, or not available as recorded. A note and the documents of the verb say so: what does
+    not need it can still be read. Raises RefusedError for a faulty plug-in of --plugin.
     """
     from harness import plugins
     from harness.plan.sweep_file import KEPT, KEPT_CODE
@@ -94,19 +99,24 @@ def use_recorded_plugins(runs: Iterable[Path], named: Sequence[str] = ()) -> Non
                 continue
             try:
                 module = plugins.find_recorded(plugin.name, plugin.digest, run / KEPT / KEPT_CODE)
+                # Loaded one at a time, so that a plug-in that fails leaves out only itself.
                 plugins.use_found([*found, module], folders, for_records=True, named_by=f"plugins of {sweep.name}")
             except RefusedError as error:
                 left_out[plugin.name] = f"what needs the plug-in {plugin.name} is left out: {error}"
             else:
                 found.append(module)
     for name, sentence in left_out.items():
+        # Another sweep may have brought a usable copy of a plug-in that was left out before.
         if name not in {module.name for module in found}:
             note(f"warning: {sentence}")
             plugins.leave_out(sentence)
 
 
 def read_arms(folder: Path, instead: str) -> SweepRecord:
-    """The sweep of arms in a folder. RefusedError for a search, with what there is instead."""
+    """Read the sweep of arms in a folder.
+
+    instead: what a search offers in place of this. Raises RefusedError, which says so, for a search.
+    """
     from harness.records import read_sweep
 
     record = read_sweep(folder)
@@ -116,9 +126,10 @@ def read_arms(folder: Path, instead: str) -> SweepRecord:
 
 
 def finished_analysis(given: str, home: Path) -> Analysis:
-    """What the finished cells of a sweep of arms show, with the plug-ins that it ran with. given: as in `run_folder`.
+    """Analyse the finished cells of a sweep of arms, with the plug-ins that it ran with.
 
-    Raises RefusedError if it was never run, for a search, if no cell is done, or if none has the metric compared.
+    given: a name, sweep file or path, as in `run_folder`. Raises RefusedError if it was never run, for a search, if no
+    cell is done, or if none has the compared metric.
     """
     from harness.records.sweep import reading_around_damage
     from reports.measure import analyse
@@ -159,7 +170,10 @@ def warn_of_damage(cells: Iterable[CellRecord]) -> None:
 
 
 def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:
-    """`finished_analysis`, and the sections of report.json that hold its verdicts, for showing them: a look."""
+    """Return `finished_analysis` and the sections of report.json that hold its verdicts.
+
+    They are about to be shown, so this counts as a look.
+    """
     from reports.page.document import verdict_document
 
     analysis = finished_analysis(given, home)
@@ -169,8 +183,10 @@ def finished_verdicts(given: str, home: Path) -> tuple[Analysis, Report]:
 
 
 def record_look(sweep: SweepRecord, document: Report) -> None:
-    """Record that the verdicts of report.json are shown, if the plan is complete. Records that cannot be written can
-    still be read: a note says that this look is not counted."""
+    """Record that the verdicts of report.json are shown, if the plan is complete.
+
+    Records that cannot be written can still be read: a note says that this look is not counted.
+    """
     declared = document.interactions or document.contrasts
     try:
         sweep.record_look({contrast.arm: contrast.verdict for contrast in declared})

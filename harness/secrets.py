@@ -1,7 +1,7 @@
 """The redactor: every record, log, event and line of output passes it, and it replaces the secrets that it knows.
 
-It knows the environment variables whose names say that they hold one, passwords in the addresses of others, and what
-`register` is told. Worker processes inherit the environment, and so know the same.
+It knows environment variables whose names announce a secret, passwords in the addresses of other variables, and what is
+passed to `register`. Worker processes inherit the environment, and so know the same.
 """
 
 from __future__ import annotations
@@ -17,23 +17,29 @@ from urllib.parse import quote, quote_plus, unquote
 
 _NAMES = re.compile(r"(API_?KEY|ACCESS_KEY|SECRET_KEY|SECRET|TOKEN|PASSWORD|PASSWD)$", re.IGNORECASE)
 _COMMON = re.compile(r".{,7}|[a-z]{,15}|\d{,15}", re.DOTALL)
-"""Too short, a word or a number: these occur in other text, and replacing them would damage records."""
+"""Short texts, words and numbers, which are never masked.
+
+They occur in other text, and replacing them would damage records.
+"""
 _PASSWORDS = (
     re.compile(r"(://[^:@/?\s]*:)(\S*)(?=@)"),
     re.compile(r"([?&][^=&\s]*password=)([^&\s]*)", re.IGNORECASE),
 )
-"""Before the host, or among the driver's options."""
+"""Passwords in front of the host, or among the driver's options."""
 registered_variables: dict[str, None] = {}
-"""For programs that import nothing of ours: they inherit the values, but not which of them are secret."""
+"""Names for programs that import nothing of ours: they inherit the values, but not which are secret."""
 _masks: dict[str, str] = {}
-"""Each form of each secret -> its mask; long forms first, because one may contain another."""
+"""Each form of each secret -> its mask. Long forms come first, because one may contain another."""
 
 
 def register(name: str, secret: str) -> None:
-    """Replace this secret by `<name>` from now on. It is also replaced word by word, because a log may break it."""
+    """Replace this secret by `<name>` from now on.
+
+    It is also replaced word by word, because a log may break it.
+    """
     global _masks
     parts = [part for part in (secret, *secret.split()) if not _COMMON.fullmatch(part)]
-    # Twice, as in the repr of a JSON document.
+    # The forms of each form, because texts are encoded twice, as in the repr of a JSON document.
     forms = {twice for part in parts for once in _forms(part) for twice in _forms(once)}
     known = dict.fromkeys(forms, f"<{name}>") | _masks
     _masks = dict(sorted(known.items(), key=lambda item: -len(item[0])))
@@ -46,7 +52,7 @@ def register_variable(name: str) -> None:
 
 
 def register_address(name: str, address: str) -> None:
-    """Replace the passwords of an address from now on, also as the header of HTTP's basic authentication."""
+    """Replace the passwords of an address from now on, also as the header of HTTP basic authentication."""
     for pattern in _PASSWORDS:
         for before, password in pattern.findall(address):
             for written in (password, unquote(password)):
@@ -82,12 +88,12 @@ def redacted(value: Any) -> Any:
 
 def json_text(document: Any, **options: Any) -> str:
     """Return the document as redacted JSON. options: of json.dumps."""
-    # Not in the text, where a replacement could break an escape.
+    # Redact the strings, not the JSON text: a replacement there could break an escape.
     return json.dumps(redacted(document) if _masks else document, **options)
 
 
 def copy_redacted(source: int, target: int) -> None:
-    """Copy from one file descriptor to another as text comes, until the source ends."""
+    """Copy from one file descriptor to another as text arrives, until the source ends."""
     longest, kept = max(map(len, _masks), default=1), ""
     while chunk := os.read(source, 65536):
         text = redact(kept + os.fsdecode(chunk))
@@ -102,6 +108,7 @@ def copy_redacted(source: int, target: int) -> None:
 def _write(target: int, text: str) -> None:
     content = os.fsencode(text)
     while content:
+        # os.write may write only a part.
         content = content[os.write(target, content) :]
 
 
@@ -128,10 +135,14 @@ def redact_output() -> None:
 
 
 def without_password(text: str, address: str = "") -> str:
-    """The text with *** for the passwords of addresses in it, and for that of `address` wherever it stands."""
+    """Return the text with *** for the passwords of addresses in it.
+
+    The password of `address` is replaced wherever it occurs.
+    """
     for secret in (found[2] for pattern in _PASSWORDS for found in pattern.finditer(address)):
         for written in {secret, unquote(secret)}:
-            if len(written) > 3:  # a shorter one is part of other words
+            # A shorter password is part of other words.
+            if len(written) > 3:
                 text = text.replace(written, "***")
     for pattern in _PASSWORDS:
         text = pattern.sub(r"\1***", text)
@@ -141,9 +152,11 @@ def without_password(text: str, address: str = "") -> str:
 def _register_environment() -> None:
     for name, value in os.environ.items():
         register_address(name, value)
-        # Not the path of a file that holds the secret. Path.exists() raises for a value longer than a name may be.
+        # The value may be the path of a file that holds the secret, which is no secret itself.
+        # os.path.exists, because Path.exists() raises for a value longer than a file name may be.
         if _NAMES.search(name) and not os.path.exists(value):  # noqa: PTH110
             register(name, value)
+    # MLflow sends these two as basic authentication, so the encoded pair is a secret too.
     user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD"))
     if password:
         register("MLFLOW_TRACKING_PASSWORD", _basic(user, password))

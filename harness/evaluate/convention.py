@@ -1,4 +1,4 @@
-"""From what a user asks for to the evaluations that are run: a convention, what is changed of it, each task's ways."""
+"""The way from a user's request to evaluations: a convention, changes to it, and each task's own requirements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN_PRESET = "cell"
 
 
 def own_spec(subject: Subject) -> RunSpec:
-    """The spec of the cell that is evaluated. Raises RefusedError for what is no cell."""
+    """Return the spec of the cell that is evaluated. Raises RefusedError if the subject is no cell."""
     if subject.cell is None:
         raise RefusedError(
             f"--preset {OWN_PRESET} means a cell's own evaluation, and {subject.label} is no cell. Give a cell's "
@@ -36,32 +36,36 @@ def own_spec(subject: Subject) -> RunSpec:
 
 @dataclass(frozen=True)
 class Convention:
-    """How our tasks are sampled, graded and scored.
-
-    samples: of a problem, unless `samples_by_task` names the task. template, grader: None for each task's own. ks: None
-    for 1, 2, 4, ... problems: None for all. fits_context: as in `Conditions`. asked: what a user changed, who is told
-    where it cannot be heeded.
-    """
+    """How our tasks are sampled, graded and scored."""
 
     temperature: float
     top_p: float
     max_completion_tokens: int
     samples: int = 1
+    """Samples per problem, unless `samples_by_task` names the task."""
     samples_by_task: Mapping[str, int] = field(default_factory=dict, hash=False)
     seed: int = 0
     top_k: int = 0
     stop: tuple[str, ...] = ()
     template: str | None = None
+    """None for each task's own."""
     grader: str | None = None
+    """None for each task's own."""
     ks: Sequence[int] | None = None
+    """None for 1, 2, 4, ..."""
     problems: int | None = None
+    """None for all."""
     fits_context: bool = True
+    """As in `Conditions`."""
     asked: frozenset[str] = frozenset()
+    """The fields that a user changed. A remark names those without effect."""
 
     @classmethod
     def named(cls, name: str, subject: Subject) -> Convention:
-        """A published preset, or the own evaluation of the cell that is evaluated. Raises EvalError for an unknown
-        name, RefusedError for a subject that is no cell."""
+        """Return a published preset, or the own evaluation of the cell that is evaluated.
+
+        Raises EvalError for an unknown name, and RefusedError if the subject is no cell.
+        """
         if name in PRESETS:
             return PRESETS[name]
         if name != OWN_PRESET:
@@ -84,17 +88,20 @@ class Convention:
         )
 
     def changed(self, **fields: Any) -> Convention:
-        """The convention with other fields; None leaves one as it is."""
+        """Return the convention with other fields; None leaves a field as it is."""
         given = {name: value for name, value in fields.items() if value is not None}
         asked = frozenset(given)
+        # An explicit limit is kept as given instead of shortened to what the context holds.
         if "max_completion_tokens" in asked:
             given["fits_context"] = False
+        # The preset's k were chosen for its own number of samples. An explicit k still wins, because `given` comes
+        # after.
         if "samples" in asked:
             given = {"ks": None, **given, "samples_by_task": {}}
         return replace(self, **given, asked=asked)
 
     def samples_of(self, task: str) -> int:
-        """Samples of each problem of that task."""
+        """Return the number of samples per problem of a task."""
         return self.samples_by_task.get(task, self.samples)
 
     def evaluations(
@@ -104,12 +111,14 @@ class Convention:
         thinking_budgets_tokens: Sequence[int | None] = (None,),
         allow_code: bool = False,
     ) -> list[TaskEvaluation]:
-        """One evaluation for each task and thinking budget, each once.
+        """Return one evaluation for each distinct task and thinking budget.
 
-        Raises UnknownNameError for an unknown task, template or grader, EvalError for problems that cannot be had and
-        for one whose answer the grader cannot read, RefusedError for programs that nobody allowed to be run, for
-        k > samples, for more than one sample of greedy decoding, which would all be alike, for a thinking budget
-        where problems give choices or ask for no thinking, and for a mode that the template does not have.
+        Raises UnknownNameError for an unknown task, template or grader. Raises EvalError for problems that cannot be
+        loaded, and for an answer that the grader cannot read.
+
+        Raises RefusedError for two tasks of one name, for programs that nobody allowed to run, and for k > samples. It
+        also raises it for more than one sample of greedy decoding, since all would be equal. It also raises it for a
+        thinking budget where problems give choices or ask for no thinking, and for a mode that the template lacks.
         """
         found = []
         seen: dict[str, str] = {}
@@ -126,6 +135,7 @@ class Convention:
     def _evaluation(self, subject: Subject, name: str, budget: int | None, allow_code: bool) -> TaskEvaluation:
         task = get_task(name)
         template, grader = self.template or task.template, self.grader
+        # Such a task brings its own prompts and its own way of grading, whatever the preset says.
         if task.asks_itself:
             template, grader = task.template, None
         if fault := task.fault_of_mode(get_template(template)):
@@ -139,6 +149,7 @@ class Convention:
             self.top_k,
             self.stop + get_template(template).stop + task.stop,
         )
+        # The most likely choice is always the same, so more samples would repeat it.
         samples = 1 if task.gives_choices else self.samples_of(name)
         if params.temperature == 0 and samples > 1:
             raise RefusedError(
@@ -146,6 +157,7 @@ class Convention:
                 "--temperature above 0."
             )
         grader = grader or task.require_grader()
+        # Looked up only for its error: an unknown name must be reported before problems are loaded.
         get_grader(grader)
         if runs_code(grader) and not allow_code:
             raise RefusedError(
@@ -171,6 +183,7 @@ class Convention:
         if self.ks is None:
             return ks_of(samples)
         too_large = [k for k in self.ks if not 1 <= k <= samples]
+        # Only k that the user typed are an error. Those of a preset are dropped silently.
         if too_large and "ks" in self.asked:
             raise RefusedError(
                 f"--k {', '.join(map(str, too_large))} with {samples} samples per problem of {task}: pass@k needs "
@@ -209,7 +222,7 @@ PRESETS = {
 
 
 def _fault_of_budget(name: str, task: Task) -> str | None:
-    """Why a thinking budget cannot be kept to in this task, with the remedy; None if it can."""
+    """Return why a thinking budget does not apply to this task, with the remedy, or None if it does."""
     if task.environment is not None:
         return (
             f" with {name}: its completions have several turns, and a budget cuts one thought. Leave the option out, "
@@ -226,7 +239,10 @@ def _fault_of_budget(name: str, task: Task) -> str | None:
 
 
 def _require_gradable(task: str, problems: Sequence[Problem], grader: str) -> None:
-    """Found out in mid-run, it would cost the samples that were drawn till then."""
+    """Raise EvalError for an answer that the grader cannot read.
+
+    Found during the run, the fault would cost the samples taken until then.
+    """
     for problem in problems:
         try:
             require_gradable(problem.answer, grader, problem.own_comparison)

@@ -1,8 +1,7 @@
-"""One task of `bench eval`: the samples that are missing are drawn and recorded, then all of them are scored.
+"""One task of `bench eval`: sample what is missing and record it, then score all samples.
 
-`<home>/evals/<model>/<task>-<hash>/` is a store of samples (`harness.sampling.store`) with two more files:
-starts.jsonl, with a row for each time that samples were drawn: machine, versions and model; scores.json, of the
-evaluation as last asked for.
+`<home>/evals/<model>/<task>-<hash>/` is a store of samples (`harness.sampling.store`) with two more files. starts.jsonl
+has a row for each start of sampling: machine, versions and model. scores.json holds the evaluation as last requested.
 """
 
 from __future__ import annotations
@@ -36,20 +35,23 @@ from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore,
 
 @dataclass(frozen=True)
 class TaskEvaluation:
-    """samples: of each problem. ks: of pass@k. warning: what must be said wherever scores are, e.g. that the rows are
-    not the pinned ones. allow_code: whether programs that the model writes may be run."""
+    """The evaluation of one model on one task, under fixed conditions."""
 
     subject: Subject
     conditions: Conditions
     problems: Sequence[Problem]
     samples: int
+    """Samples per problem."""
     ks: Sequence[int]
+    """The k of pass@k."""
     warning: str | None = None
+    """A warning to show next to the scores, e.g. that the rows are not the pinned ones."""
     allow_code: bool = False
+    """Whether programs that the model writes may be run."""
 
     @property
     def name(self) -> str:
-        """The task's, and the thinking budget if there is one that its name does not tell."""
+        """The task's name, with the thinking budget if the name does not include it."""
         task, budget = self.conditions.task.name, self._budget_beside_task
         return task if budget is None else f"{task}, thinking {budget}"
 
@@ -60,16 +62,16 @@ class TaskEvaluation:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """What two evaluations must have in common for their samples to be mixed.
+        """The conditions that two evaluations must share for their samples to be mixed.
 
-        Raises RefusedError for a model's files that are not there.
+        Raises RefusedError if files of the model are missing.
         """
         conditions = self.conditions
         return conditions_of_model(self._spec) | conditions.as_json(conditions.task.split("test").load())
 
     @property
     def _spec(self) -> RunSpec:
-        """How the model is loaded and run, with the seed of the noise."""
+        """The spec that says how the model is loaded and run, with the seed of the noise."""
         return self.subject.spec.model_copy(update={"seed": self.conditions.seed})
 
     def folder(self, home: Path) -> Path:
@@ -82,16 +84,17 @@ class TaskEvaluation:
         on_progress: OnProgress = ignore_progress,
         tell: Callable[[str], None] = lambda remark: None,
     ) -> dict[str, Any]:
-        """Draw what is missing, grade, score; returns the document that is kept as scores.json.
+        """Sample what is missing, grade and score; return the document that is kept as scores.json.
 
-        policy: its noise must be that of the conditions; None: nothing may be drawn, stored text is graded again. tell:
-            is told of samples that the cell itself had drawn.
+        policy: samples with the noise of the conditions. With None nothing may be sampled, and stored text is graded
+        again. tell: receives a remark on samples that are taken over, or on why the cell's own are not.
 
-        Raises RefusedError if samples are missing that may not be drawn, and as `SampleStore.opened`; EvalError for a
-        grader that cannot grade the task.
+        Raises RefusedError if samples are missing that may not be taken, and as `SampleStore.opened`. Raises EvalError
+        for a grader that cannot grade the task.
         """
         folder, conditions, total = self.folder(home), self.conditions, len(self.problems) * self.samples
         there = _keys(self.rows(home))
+        # Searching the home costs time, so it is skipped if this store is complete.
         before = drawn_in_home(home, self._spec, conditions, besides=folder) if len(there) < total else []
         new = _keys(self._asked_for(before)) - there
         if policy is None and len(there | new) < total:
@@ -104,6 +107,7 @@ class TaskEvaluation:
             on_progress(0, 0, sentence)
 
         def begun() -> EngineSampler:
+            # Called only for missing samples. Without a policy, missing samples were refused above.
             assert policy is not None
             sampler = policy()
             account = {
@@ -123,6 +127,7 @@ class TaskEvaluation:
                     f"{self.name}: the cell's samples are not taken over: problems, prompts or code are not what they "
                     "were"
                 )
+            # cache: the model is loaded when the first sample is missing, and only once.
             evaluate(cache(begun), conditions, store, self.problems, self.samples, before, on_progress)
             mine = self._asked_for(store.graded(conditions, again=policy is None))
             document = {
@@ -140,17 +145,17 @@ class TaskEvaluation:
         return document
 
     def rows(self, home: Path) -> list[SampleRow]:
-        """The graded samples behind the scores, once it has run."""
+        """Return the graded samples behind the scores, once the evaluation has run."""
         return self._asked_for(SampleStore(self.folder(home) / SAMPLES_FILE).rows())
 
     def _asked_for(self, rows: Sequence[SampleRow]) -> list[SampleRow]:
-        """Without those of more problems or samples that were asked for at another time."""
+        """Drop rows of problems or samples that were requested only at another time."""
         wanted = {problem.id for problem in self.problems}
         return [row for row in rows if row["problem_id"] in wanted and row["sample"] < self.samples]
 
     @property
     def _is_the_cells_own(self) -> bool:
-        """Whether the cell that trained the model was evaluated under these conditions too, as its spec says."""
+        """Whether the spec of the cell that trained the model evaluates it under these conditions too."""
         cell, task = self.subject.cell, self.conditions.task
         if cell is None:
             return False
@@ -162,4 +167,5 @@ class TaskEvaluation:
 
 
 def _keys(rows: Sequence[SampleRow]) -> set[tuple[str, int]]:
+    """Return the (problem id, sample) of each row."""
     return {(row["problem_id"], row["sample"]) for row in rows}

@@ -1,8 +1,8 @@
-"""All that `bench eval` asks of one model: tasks of ours, tasks of lm-eval, a probe of the tasks' statements.
+"""Everything that `bench eval` runs on one model: our tasks, tasks of lm-eval, and a probe of the tasks' statements.
 
-Tasks of lm-eval run on our engines; every completion is kept. `<home>/evals/<model>/lm_eval-<hash>/` holds spec.json,
-samples.jsonl and starts.jsonl as `RememberingSampler` keeps them, and `<task>.json` for each task as run last: scores,
-decoding, and a row for each document and filter.
+Tasks of lm-eval run on our engines, and every completion is kept. `<home>/evals/<model>/lm_eval-<hash>/` holds
+spec.json, samples.jsonl and starts.jsonl as `RememberingSampler` keeps them. For each task as last run, `<task>.json`
+holds scores, decoding, and a row for each document and filter.
 """
 
 from __future__ import annotations
@@ -28,18 +28,21 @@ from harness.sampling.store import OnProgress, RememberingSampler, ignore_progre
 
 @dataclass(frozen=True)
 class LmEvaluation:
-    """tasks: names of tasks, groups or tags. documents: the first so many of each task; None for all.
-    max_gen_toks: instead of each task's own limit. include_path: a folder of more task files."""
+    """An evaluation by lm-eval."""
 
     tasks: Sequence[str]
+    """Names of tasks, groups or tags."""
     documents: int | None = None
+    """The number of documents of each task, from the first; None for all."""
     max_gen_toks: int | None = None
+    """Replaces each task's own limit."""
     include_path: Path | None = None
+    """A folder of more task files."""
     apply_chat_template: bool = False
     seed: int = 0
 
     def folder(self, home: Path, subject: Subject) -> Path:
-        """Where a model's completions and results are kept."""
+        """Return the folder of a model's completions and results."""
         conditions = digest(subject.conditions(self.seed))
         return home / "evals" / subject.label / f"lm_eval-{conditions[:10]}"
 
@@ -50,7 +53,10 @@ class LmEvaluation:
         policy: Policy,
         on_progress: OnProgress = ignore_progress,
     ) -> LmEvalResult:
-        """policy: of the subject. Raises as `run_lm_eval` and `claimed`."""
+        """Evaluate the subject and write one file per task.
+
+        policy: of the subject. Raises as `run_lm_eval` and `claimed`.
+        """
         folder, asked = self.folder(home, subject), subject.conditions(self.seed)
         with RememberingSampler.opened(folder, asked, policy, append_start, on_progress) as remembering:
             result = runner_of("lm_eval:")(
@@ -72,10 +78,10 @@ class LmEvaluation:
 
 
 class Probe(Protocol):
-    """Looks for what a model knows of a task's problems besides their answers."""
+    """A test of what a model knows about a task's problems besides their answers."""
 
     def require(self, task: Task, problems: Sequence[Problem]) -> None:
-        """Raise EvalError for problems that it can make nothing of."""
+        """Raise EvalError for problems that the probe cannot use."""
 
     def run(
         self,
@@ -86,21 +92,24 @@ class Probe(Protocol):
         policy: Policy,
         on_progress: OnProgress,
     ) -> dict[str, Any]:
-        """A summary, with the task."""
+        """Run the probe and return a summary, with the task."""
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """label: the model's. evaluations: contents of scores.json; samples: those behind each of them.
-    memorisation: what the probe gives, by task."""
+    """The results of a suite on one model."""
 
     label: str
+    """The model's label."""
     evaluations: list[dict[str, Any]]
+    """Contents of scores.json, one for each evaluation."""
     samples: list[list[SampleRow]]
+    """The samples behind each evaluation."""
     lm_eval: LmEvalResult | None
     lm_eval_folder: Path | None
     """Holds `<task>.json` for each of lm-eval's tasks."""
     memorisation: list[dict[str, Any]]
+    """The probe's results, by task."""
 
     @property
     def lm_eval_files(self) -> list[Path]:
@@ -109,7 +118,10 @@ class SuiteResult:
         return [self.lm_eval_folder / f"{file_name(task.name)}.json" for task in self.lm_eval.tasks]
 
     def as_json(self) -> dict[str, Any]:
-        """Without the samples, which lie in the files that it names. What was not asked for is left out."""
+        """Return the results without samples, which are in the files that it names.
+
+        What was not requested is left out.
+        """
         document: dict[str, Any] = {"model": self.label, "evaluations": self.evaluations}
         if self.lm_eval is not None:
             document["lm_eval"] = {
@@ -136,16 +148,19 @@ class Suite:
         progress: Callable[[str], OnProgress],
         tell: Callable[[str], None] = lambda remark: None,
     ) -> SuiteResult:
-        """policy: None if nothing may be drawn, which only tasks of ours can do. progress: of a stage by its name.
-        tell: is told of samples that need not be drawn.
+        """Run everything and return the results.
+
+        policy: None if nothing may be sampled, which only our own tasks allow. progress: of a stage, by its name. tell:
+        receives remarks on samples that are already available.
 
         Raises as `TaskEvaluation.run`, `LmEvaluation.run` and the probe.
         """
+        # The probe's problems are checked before anything costs time.
         statements, probe = self._statements(), self.probe
         if probe is not None:
             for task, problems in statements:
                 probe.require(task, problems)
-        # First, since it alone finds what is wrong with its tasks only when it runs.
+        # lm-eval runs first: it alone notices faults of its tasks only when it runs.
         lm_eval = None
         if self.lm_eval is not None:
             lm_eval = self.lm_eval.run(self.subject, home, _required(policy), progress("lm-eval"))
@@ -165,13 +180,17 @@ class Suite:
         )
 
     def _statements(self) -> list[tuple[Task, Sequence[Problem]]]:
-        """Each task once, however many thinking budgets it is evaluated under."""
+        """Return each task once, however many thinking budgets it is evaluated under."""
         return list({one.conditions.task.name: (one.conditions.task, one.problems) for one in self.tasks}.values())
 
 
 def paired_changes(before: SuiteResult, after: SuiteResult) -> list[PairedChange]:
-    """Score changes between two models under one suite. Raises EvalError if lm-eval's documents or prompts differ."""
+    """Return the score changes between two models under one suite.
+
+    Raises EvalError if lm-eval's documents or prompts differ.
+    """
     changes = []
+    # Both results come from one suite, so their evaluations are in the same order.
     for document, earlier, later in zip(after.evaluations, before.samples, after.samples, strict=True):
         change = change_of_samples(earlier, later)
         budget = document["thinking_budget_tokens"]

@@ -1,7 +1,7 @@
-"""One cell: train, evaluate, record. Started again after a kill it goes on from its last checkpoint, bit for bit.
+"""One cell: train, evaluate, record. After a kill it resumes from its last checkpoint, bit for bit.
 
-Records are written in the order that makes a kill harmless: a checkpoint only after the rows of its steps, and a resume
-cuts the rows that came after it.
+Records are written in an order that makes a kill harmless. A checkpoint follows the rows of its steps, and a resume
+removes the rows that came after it.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a running cell is. `done_frac` counts tokens where there is a budget of them, else steps. `steps` is 0 in a
-    phase that does not move on by steps of training."""
+    """The progress of a running cell."""
 
     phase: str
     step: int
     steps: int
+    """0 in a phase that does not advance by steps of training."""
     done_frac: float
+    """Counts tokens if there is a token budget, else steps."""
     reward: float | None
     tokens_per_s: float | None
 
@@ -78,11 +79,16 @@ class CellRun:
         lease: Lease | None = None,
         stopping: Stopping | None = None,
     ) -> None:
-        """begin: gives the language model, to be trained in place, with its starting weights; called again, it puts
-        them back into the same one. require_code: raises if the user's code has changed since the cell was planned;
-        asked before it is done. remark: is told what the user must know, e.g. that records were lost and steps are made
-        anew. lease: that on the cell's folder, None where nobody else can run it; LeaseLostError stops whoever has lost
-        it. stopping: how the cell is asked to stop."""
+        """Prepare the cell's learner and evaluator.
+
+        begin: returns the language model with its starting weights, to be trained in place. Called again, it puts them
+        back into the same model. require_code: raises if the user's code has changed since the cell was planned; it is
+        called before the cell is done.
+
+        remark: is told what the user must know, e.g. that records were lost and steps are repeated. lease: the lease on
+        the cell's folder, or None if nobody else can run it; LeaseLostError stops a process that has lost it. stopping:
+        how the cell is asked to stop.
+        """
         self._cell, self._spec, self._report, self._require_code = cell, spec, on_progress, require_code
         self._remark = remark
         self._stopping = stopping or Stopping()
@@ -104,7 +110,7 @@ class CellRun:
         self._diverged = False
 
     def run(self) -> None:
-        """Train to the budget, evaluate, mark the cell done."""
+        """Train to the budget, evaluate, and mark the cell done."""
         reset_peak_memory(self._model.device)
         self._started_s = time.perf_counter()
         self._resume()
@@ -119,13 +125,15 @@ class CellRun:
         digest = weights_digest(self._model.state_dict())
         tokens = self._spent.generated_tokens
         self._log.finish(self._spec, self._step, tokens, self._diverged, digest, self._require_lease)
+        # Only now that the cell is done does no resume need them any more.
         drop_past_weights(self._cell.checkpoints)
         self._log.note(f"done at step {self._step} after {tokens} generated tokens")
 
     def _train(self) -> None:
         """Train until the budget is used. An interruption leaves a checkpoint of the last complete step."""
         try:
-            self._evaluate_on_the_way()  # what an interruption left undone
+            # An interruption may have left this step's evaluation undone.
+            self._evaluate_on_the_way()
             while not self._finished():
                 self._train_step()
                 self._evaluate_on_the_way()
@@ -133,12 +141,15 @@ class CellRun:
                     self._checkpoint()
         except (Interrupted, ServerAwayError):
             if self._stopping.is_whole and self._step != self._saved_step:
-                self._log.cut_after(self._step)  # the row that was being written
-                with suppress(DivergedError):  # then the last finite checkpoint stays the last
+                # Remove the row that was being written.
+                self._log.cut_after(self._step)
+                # If a weight is not finite, the last finite checkpoint stays the last.
+                with suppress(DivergedError):
                     self._checkpoint()
             raise
 
     def _finished(self) -> bool:
+        # train.steps bounds the run even if a token budget is left.
         return self._step >= self._spec.train.steps or self._budget_frac() >= 1
 
     def _resume(self) -> None:
@@ -156,17 +167,18 @@ class CellRun:
         begin_own_evaluation(self._cell, self._spec)
         self._log.cut_after(self._step)
         self._log.started(self._step, self._account())
+        # Divergence in the very first step needs a checkpoint to return to.
         if checkpoint is None:
             self._checkpoint()
 
     def _account(self) -> dict[str, Any]:
-        """What this start's provenance says of the model, the examples and the processes."""
+        """Return this start's provenance of the model, the examples and the processes."""
         size, sharding = Processes.here().size, self._spec.train.sharding
         together = {"processes": size} | ({"sharding": sharding} if size > 1 else {})
         return {"model": self._start.account()} | self._examples.account | together | account_of(self._spec.graders)
 
     def _fault(self, checkpoint: Checkpoint) -> str | None:
-        """Why an intact checkpoint cannot be resumed from; None if it can."""
+        """Return why an intact checkpoint cannot be resumed from, or None if it can."""
         if self._cell.superseded()(checkpoint.epoch, checkpoint.step):
             return f"the checkpoint of step {checkpoint.step} is from a start whose steps a later start repeated"
         shortfall = self._cell.shortfall(checkpoint.records)
@@ -189,7 +201,9 @@ class CellRun:
         if not all_finite(weights.values()):
             raise DivergedError("a weight is not finite")
         self._require_lease()
+        # Rows go first: after a kill in between, the resume removes rows that no checkpoint covers.
         self._log.flush_rollouts()
+        # The checkpoint of step 0 holds no weights: `begin` restores the starting weights.
         is_start = self._step == 0
         save_checkpoint(
             self._cell.checkpoints,
@@ -206,7 +220,10 @@ class CellRun:
         self._saved_step = self._step
 
     def _return_to_last_finite(self, reason: str) -> None:
-        """Divergence is an outcome: the cell is scored where its weights were last known to be finite."""
+        """Go back to the last finite weights, at which the cell is then scored.
+
+        Divergence is an outcome, not a failure.
+        """
         diverged_at = self._step + 1
         checkpoint = load_latest(self._cell.checkpoints, self._fault)
         if checkpoint is None:
@@ -217,6 +234,8 @@ class CellRun:
         self._log.note(f"diverged near step {diverged_at} ({reason}); scored at step {self._step}")
 
     def _train_step(self) -> None:
+        # Sampling may be interrupted at any time. `held` is entered only before the update, and left after the step's
+        # row is written, so that weights and records agree.
         with ExitStack() as update:
             self._do_step(lambda: update.enter_context(self._stopping.held()))
         self._tell("training")
@@ -224,6 +243,7 @@ class CellRun:
     def _do_step(self, before_update: Callable[[], object]) -> None:
         step, started_s = self._step + 1, time.perf_counter()
         outcome = self._learner.step(step, self._done_frac(), before_update)
+        # The model that samples gets the new weights before the next step.
         if self._trained.is_split:
             self._trained.take_over()
         total_s = time.perf_counter() - started_s
@@ -260,20 +280,23 @@ class CellRun:
         self._report(Progress(phase, self._step, steps, done, self._last_reward, self._tokens_per_s))
 
     def _done_frac(self) -> float:
-        """Share of the run that is done, in [0, 1]."""
+        """Return the share of the run that is done, in [0, 1]."""
         return min(1.0, max(self._step / self._spec.train.steps, self._budget_frac()))
 
     def _budget_frac(self) -> float:
-        """The share that is used of the budget that is used most; 0 without one."""
+        """Return the used share of the budget that is used most, or 0 without a budget."""
         return max((amount / most for amount, most in self._amounts().values() if most is not None), default=0.0)
 
     def _spent_so_far(self) -> dict[str, float]:
-        """Columns of steps.jsonl: what is always counted, and what a budget or a teacher makes interesting."""
+        """Return columns of steps.jsonl for what is spent so far.
+
+        Generated tokens are always included, the others only with a budget for them or, for teacher tokens, a teacher.
+        """
         always = ("generated_tokens", *(() if self._spec.teacher.type == "none" else ("teacher_tokens",)))
         return {name: amount for name, (amount, most) in self._amounts().items() if name in always or most is not None}
 
     def _amounts(self) -> dict[str, tuple[float, float | None]]:
-        """What is spent so far, each with its budget."""
+        """Return (amount spent so far, its budget or None) by name."""
         budget, spent = self._spec.budget, self._spent
         return {
             "generated_tokens": (spent.generated_tokens, budget.tokens),
@@ -289,13 +312,16 @@ _ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)
 
 @dataclass
 class CellLog:
-    """Writes a cell's records. Rollout rows are held until the next checkpoint, then written as one parquet file."""
+    """Writes a cell's records.
+
+    Rollout rows are held until the next checkpoint, then written as one parquet file.
+    """
 
     cell: CellRecord
     epoch: int = 0
-    """The number of this start, which every row carries; 0: one more than the last."""
+    """The number of this start, which every row carries. 0: one more than the last."""
     problems: ProblemsFile = field(init=False)
-    """Those that rollouts and samples refer to. A resume cuts none: it draws the same again."""
+    """The problems that rollouts and samples refer to. A resume removes none: it uses the same ones again."""
     _rollouts: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -303,8 +329,11 @@ class CellLog:
         self.epoch = self.epoch or 1 + self.cell.last_epoch
 
     def cut_after(self, step: int) -> None:
-        """Drop everything recorded after a step, and torn ends. Samples of a final evaluation stay, to be gone on with;
-        its scores go, as they are made from the samples again."""
+        """Drop everything recorded after a step, and torn ends.
+
+        Samples of a final evaluation stay, so that a resume continues with them. Its scores go, because they are
+        computed from the samples again.
+        """
         superseded = self.cell.superseded()
         for name in _ROWS:
             keep_jsonl(
@@ -312,16 +341,21 @@ class CellLog:
                 lambda row: bool(row["step"] <= step) and not superseded(row.get("epoch", 0), row["step"]),
             )
         keep_jsonl(self.cell.path / "scores.jsonl", lambda row: not row["final"])
-        remove(self.cell.evals)  # made from evals.jsonl again
+        # evals.parquet is built from evals.jsonl again.
+        remove(self.cell.evals)
         current = self.cell.rollout_files()
         for path in self.cell.rollouts.glob("*.parquet"):
             stand = stand_of(path)
+            # A file that reaches beyond the step goes as a whole. Flushes coincide with checkpoints, so no file
+            # straddles one.
             if stand is not None and (path not in current or stand[1] > step):
                 remove(path)
 
     def started(self, from_step: int, provenance: Row) -> None:
-        """A row of starts.jsonl: who trains the cell from this step on, where and with what. provenance: what is known
-        of the model and the examples."""
+        """Append a row to starts.jsonl: who trains the cell from this step on, where and with what.
+
+        provenance: what is known of the model and the examples.
+        """
         found = registration_found(self.cell.path.parents[1])
         append_start(self.cell.path / STARTS_FILE, found | provenance, from_step, self.epoch)
 
@@ -330,15 +364,18 @@ class CellLog:
         self._rollouts += rollouts
 
     def hold_rollouts(self, rows: list[Row]) -> None:
-        """Completions of steps whose rows are written apart from them."""
+        """Hold completions of steps whose rows are written separately."""
         self._rollouts += rows
 
     def timing(self, row: Row) -> None:
-        """Wall-clock of a step's phases, or of an evaluation after it: rows of their own for one step."""
+        """Append the wall-clock times of a step's phases, or of an evaluation after it.
+
+        Both are rows of their own for one step.
+        """
         self._append("timing.jsonl", [row])
 
     def samples(self, about: Row) -> SampleStore:
-        """Where the samples of an evaluation are kept. about: fields that tell its rows from those of others."""
+        """Return the store of an evaluation's samples. about: fields that distinguish its rows from others."""
         current = self.cell.superseded()
         return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems, superseded=current)
 
@@ -355,7 +392,10 @@ class CellLog:
         require_lease: Callable[[], None],
         reason: str | None = None,
     ) -> None:
-        """Mark the cell done. digest: of its final weights. reason: what a reader must know of how it ended."""
+        """Mark the cell done.
+
+        digest: of its final weights. reason: what a reader must know about how it ended.
+        """
         require_lease()
         self._compact_samples()
         outcome = {
@@ -369,7 +409,10 @@ class CellLog:
         self.drop_samples()
 
     def _compact_samples(self) -> None:
-        """evals.jsonl -> evals.parquet. The first stays until the cell is done: until then a resume goes on with it."""
+        """Write evals.parquet from evals.jsonl.
+
+        evals.jsonl stays until the cell is done, because a resume until then continues with it.
+        """
         samples = self.samples({})
         samples.compact(samples.rows())
 
@@ -378,7 +421,7 @@ class CellLog:
         self.samples({}).drop()
 
     def _final_score(self, task: str) -> float | None:
-        """The share of right answers in the final evaluation on this task; None if it is no task of the evaluation."""
+        """Return the share of right answers in the final evaluation on this task, or None if it is not evaluated."""
         scores = [row for row in self.cell.read_scores() if row["final"] and row["task"] == task]
         return scores[-1]["metrics"].get("avg@n") if scores else None
 
@@ -396,7 +439,7 @@ class CellLog:
         self._rollouts = []
 
     def note(self, message: str) -> None:
-        """A line of log.txt."""
+        """Write a line to log.txt."""
         require_owned(self.cell.log)
         self.cell.add_to_log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
@@ -411,13 +454,16 @@ def evaluate_step(
     began_s: float,
     device: torch.device,
 ) -> None:
-    """Evaluate a cell in training on the tasks that a step has no scores of yet. began_s: when this start of the cell
-    began, by `time.perf_counter`."""
+    """Evaluate a cell in training on the tasks that a step has no scores of yet.
+
+    began_s: when this start of the cell began, by `time.perf_counter`.
+    """
     cell, started_s = log.cell, time.perf_counter()
     scored = {row["task"] for row in cell.read_scores() if (row["step"], row["final"]) == (step, final)}
     if scored.issuperset(get_task(name).name for name in evaluator.spec.tasks):
         return
     about = {"step": step, "final": final}
+    # The cell's own samples are in the store already.
     earlier = EarlierEvaluations(cell, besides=cell.path)
     for found, _ in evaluator.run(samples, log.samples(about), partial(earlier.samples, step)):
         if found["task"] not in scored:

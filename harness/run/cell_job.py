@@ -1,5 +1,8 @@
-"""A cell as a job of a worker: what it lacks is done. One that was never finished is trained and evaluated; one that is
-trained and asked for under another evaluation is loaded from its last checkpoint and only evaluated."""
+"""A cell as a job of a worker: what it lacks is done.
+
+A cell that was never finished is trained and evaluated. A trained cell that is requested under another evaluation is
+loaded from its last checkpoint and only evaluated.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,10 @@ def run_cell(
     stopping: Stopping | None = None,
     job: str = "",
 ) -> None:
-    """Do what the cell in a folder lacks, if anything; its state says how it ended. Raises what keeps it from being
-    done.
+    """Do what the cell in a folder lacks, if anything; its state says how it ended.
 
-    require_code: as in `CellRun`; asked before the first step too. stopping: as there. job: `Job.id`.
+    Raises what keeps the cell from being done. require_code: as in `CellRun`; it is also called before the first step.
+    stopping: as in `CellRun`. job: `Job.id`.
     """
 
     def report(progress: Progress) -> None:
@@ -64,16 +67,18 @@ def run_cell(
         tell({"remark": sentence})
 
     with hold_lease(folder, CellRecord.at(folder).last_epoch, job) as lease:
+        # Read under the lease: another process may have run the cell since it was planned.
         cell = under_evaluation(CellRecord.at(folder), evaluation_hash(spec))
         cell.require_readable()
         if cell.is_done:
             return
         require_code()
-        if not cell.evaluation_folder.exists():  # another run trained the cell meanwhile, under another evaluation
+        # Another run may have trained the cell meanwhile, under another evaluation.
+        if not cell.evaluation_folder.exists():
             cell.evaluation_folder.mkdir(parents=True)
             write_json(cell.evaluation_folder / "spec.json", spec.model_dump(mode="json"))
         try:
-            # What stands there if the process ends without a word; while it lives, its lease says `running`.
+            # This status stays if the process is killed. While it lives, its lease says `running`.
             cell.write_status("interrupted", reason=KILLED, steps=spec.training_steps)
             if spec.checkpoint:
                 load = partial(_load_as_it_is, spec, home, starting_point)
@@ -89,12 +94,14 @@ def run_cell(
                 Processes.join(stopping)
                 examples, begin = _examples_and_begin(spec, home, starting_point)
                 CellRun(cell, spec, begin, examples, report, require_code, remark, lease, stopping).run()
+                # The other processes serve calls of rank 0 until it dismisses them.
                 Processes.here().dismiss()
             else:
                 evaluate_trained(cell, spec, home, starting_point, report)
                 require_code()
                 lease.require()
                 cell.write_status("done", records=cell.count_finished())
+        # A done cell stays done, and a cell under another process's lease is not ours to mark.
         except Interrupted:
             if not cell.is_done and not lease.is_lost:
                 cell.write_status("interrupted", reason=INTERRUPTED)
@@ -103,19 +110,20 @@ def run_cell(
             cell.write_status("interrupted", reason=str(error))
             raise
         except DamagedRecordError:
-            lease.require()  # whoever has taken the cell over removes files that this process still reads
+            # A process that has taken over the cell removes files that this one still reads, which is no damage.
+            lease.require()
             raise
         except OSError as error:
             lease.require()
             if is_disk_full(error):
-                # The torn file is gone by now, which may have made room enough for a few bytes.
+                # The torn file is gone by now, which may have made enough room for a few bytes.
                 with suppress(OSError):
                     cell.write_status("interrupted", reason=DISK_FULL)
             raise
 
 
 def serve_cell(spec: RunSpec, home: Path, starting_point: StartingPoint, stopping: Stopping | None = None) -> None:
-    """What the processes of a cell do besides the first: their share of what it does, until it is done."""
+    """Do this process's share of a cell until it is done, in every process but the first."""
     Processes.join(stopping)
     examples, begin = _examples_and_begin(spec, home, starting_point)
     Trained(spec, begin, examples)
@@ -129,9 +137,10 @@ def _load_as_it_is(spec: RunSpec, home: Path, starting_point: StartingPoint) -> 
 def _examples_and_begin(
     spec: RunSpec, home: Path, starting_point: StartingPoint
 ) -> tuple[Examples, Callable[[], LanguageModel]]:
-    """What a cell learns from, and what gives the model that it trains, as in `CellRun`."""
+    """Return a cell's examples, and the function that returns the model to train, as in `CellRun`."""
     source = source_of_start(spec, home)
     examples = _examples(spec, inputs_of_cell(spec, home), starting_point, source)
+    # If the starting weights teach, the learner copies them itself, and there is no source.
     if (taught_by := source_of_teacher(spec, home)) is not None:
         teacher = starting_point.teacher(spec, taught_by)
         examples = replace(examples, teacher=teacher.model, account=examples.account | {"teacher": teacher.account()})
@@ -139,7 +148,7 @@ def _examples_and_begin(
 
 
 def _examples(spec: RunSpec, inputs: Mapping[str, Path], starting_point: StartingPoint, source: str) -> Examples:
-    """What the cell learns from, read from the results of its stages."""
+    """Read the examples of a cell from the results of its stages."""
     if "pairs" in inputs:
         pairs = load_pairs(inputs["pairs"])
         return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})

@@ -1,7 +1,7 @@
 """Evaluation of a cell without training: of a model as it is, or of a trained cell under another evaluation.
 
-The same samples are drawn once in a home, whichever sweep, arm or `bench eval` asked first: another grader, more
-samples or another name take over what is there.
+A home holds each sample only once, whichever sweep, arm or `bench eval` requested it first. Another grader, more
+samples or another name reuse existing samples.
 """
 
 from __future__ import annotations
@@ -60,9 +60,8 @@ def evaluate_checkpoint(
 ) -> Row:
     """Evaluate a model as it is, and record how long it took.
 
-    Returns fields of the status of a cell that is done; `digest` is that of its answers and their verdicts.
-
-    home: where samples that are drawn already are looked for. load: is called when the first sample is to be drawn.
+    Returns fields of the status of a cell that is done; `digest` is that of its answers and their verdicts. home: is
+    searched for existing samples. load: is called before the first sample is taken.
     """
     folder, device, started_s = cell.evaluation_folder, torch.device(spec.train.device), time.perf_counter()
     registered = registration_found(cell.path.parents[1]) | account_of(spec.graders)
@@ -77,12 +76,14 @@ def evaluate_checkpoint(
         return EngineSampler.of(spec, model)
 
     _evaluate(cell, spec, policy, report, lambda conditions: drawn_in_home(home, spec, conditions, besides=folder))
-    if not policy.cache_info().currsize:  # every sample was there
+    # Nothing was sampled, so `policy` has written no start.
+    if not policy.cache_info().currsize:
         append_start(folder / STARTS_FILE, registered)
     taken_s = time.perf_counter() - started_s
     took = {"step": 0, "eval_s": taken_s, "elapsed_s": taken_s, "peak_memory_mb": peak_memory_mb(device)}
     append_jsonl(folder / "timing.jsonl", [took])
     rows = SampleStore(folder / SAMPLES_FILE, {"step": 0, "final": True}).rows()
+    # A cell without training has no weights of its own to hash, so its answers stand for it.
     answers = [[row["task"], row["problem_id"], row["sample"], row["text"], row["correct"]] for row in rows]
     return {"step": 0, "steps": 0, "generated_tokens": 0, "flags": [], "digest": digest(answers)}
 
@@ -92,8 +93,7 @@ def evaluate_trained(
 ) -> None:
     """Evaluate a trained cell under another evaluation than its own.
 
-    Raises RefusedError if samples are missing and the cell's last checkpoint is not there any more, or holds other
-    weights.
+    Raises RefusedError if samples are missing and the cell's last checkpoint is gone or holds other weights.
     """
 
     @cache
@@ -103,6 +103,7 @@ def evaluate_trained(
         if checkpoint is None:
             raise _refusal(cell, spec, f"its checkpoint of step {step} is not there any more in {cell.checkpoints}")
         model = load_trained(spec, checkpoint, home, starting_point)
+        # Other weights would give samples of another model under this cell's name.
         if weights_digest(model.model.state_dict()) != cell.digest:
             raise _refusal(cell, spec, f"{checkpoint} does not hold the weights that the cell ended with")
         return EngineSampler.of(spec, model)
@@ -131,14 +132,19 @@ def _evaluate(
     report: Callable[[Progress], None],
     elsewhere: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
 ) -> None:
-    """Samples that any of the cell's evaluations drew under the same conditions are taken over, as are those that were
-    drawn elsewhere, and the others drawn."""
+    """Evaluate a cell, and sample only what is missing.
+
+    Samples from any of the cell's evaluations under the same conditions are reused, and so are the samples of
+    `elsewhere`.
+    """
     folder, step = cell.evaluation_folder, cell.step
     write_json(folder / EVALUATION_FILE, evaluation_document(spec))
     about = {"step": step, "final": True}
     store = SampleStore(folder / SAMPLES_FILE, about, problems=ProblemsFile(folder / PROBLEMS_FILE))
+    # A kill may have left a torn last row.
     store.mend()
     earlier = EarlierEvaluations(cell, besides=folder)
+    # The curve along training is copied too, so that this evaluation's scores are complete.
     curves: list[Row] = []
 
     def drawn_before(conditions: Conditions) -> list[SampleRow]:
@@ -157,13 +163,15 @@ def _evaluate(
 
 
 def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: StartingPoint) -> LanguageModel:
-    """The policy in the folder of a cell's checkpoint. Raises RefusedError for one that is damaged, and for a start
-    that cannot be loaded."""
+    """Load the policy in the folder of a cell's checkpoint.
+
+    Raises RefusedError for a damaged checkpoint, and for a start that cannot be loaded.
+    """
     try:
         loaded = load_checkpoint(checkpoint)
     except UnusableCheckpointError as error:
         raise RefusedError(f"{error} Or give another checkpoint of the cell.") from None
-    # If all weights come from the checkpoint, only the architecture counts of the start.
+    # If all weights come from the checkpoint, only the start's architecture matters.
     needs_start = loaded.is_start or isinstance(spec.model.lora, Lora)
     source = source_of_start(spec, home) if needs_start else spec.model.source
     language_model = starting_point.for_training(spec, source)
@@ -173,12 +181,13 @@ def load_trained(spec: RunSpec, checkpoint: Path, home: Path, starting_point: St
 
 
 def load_as_it_is(spec: RunSpec, starting_point: StartingPoint, source: str | None = None) -> LanguageModel:
-    """The model that is evaluated without any training. source: from where instead of `model.source`, which a stage may
-    have prepared.
+    """Load the model that is evaluated without any training.
 
-    Raises RefusedError for a model that cannot be loaded, or a checkpoint that is damaged.
+    source: replaces `model.source`, if a stage has prepared the weights. Raises RefusedError for a model that cannot be
+    loaded, or a checkpoint that is damaged.
     """
     folder = spec.checkpoint_folder
     if folder is None:
         return starting_point.get(spec, source or spec.model.source)
+    # parents[4] of <home>/<sweep>/cells/<cell>/checkpoints/<step> is the home, where the stages' results lie.
     return load_trained(spec, folder, folder.parents[4], starting_point)

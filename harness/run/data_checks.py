@@ -1,5 +1,8 @@
-"""Checks before the first cell: models and data exist, rows are those that were used before, held-out problems do not
-occur in training prompts, and every prompt leaves room for its completion in the model's context."""
+"""Checks of models and data before the first cell.
+
+Models and data exist, and rows have not changed since their first use. Held-out problems do not occur in training
+prompts. Every prompt leaves room for its completion in the model's context.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,7 @@ def require_models_and_data(plan: Plan) -> list[str]:
     asked |= {spec.teacher.source for spec in plan.arms.values() if spec.teacher.type == "model"}
     for name in {spec.model.source for spec in plan.arms.values()} | {name for name in asked if name is not None}:
         source = parse_source(name)
+        # Models of the hub are checked when they are loaded, by the stage `load`.
         if source.kind != "hf":
             source.require()
     for trainer in (spec.trainer for spec in plan.arms.values() if not spec.checkpoint):
@@ -53,8 +57,10 @@ def require_models_and_data(plan: Plan) -> list[str]:
             find_command(trainer.argv("", "", 0), trainer.folder(), trainer.environment())
     for part in {part for spec in plan.arms.values() for part in spec.reward.parts}:
         if is_reference(part):
+            # Importing it now reports a broken reward function before any cell starts.
             load_function(part)
     specs = plan.arms.values()
+    # Once for each task and step size: arms that share them share the answer.
     for spec in {(spec.task, spec.rollout.prompts_per_step): spec for spec in specs if not _fixed(spec)}.values():
         require_prompts(spec)
     for spec in specs:
@@ -69,15 +75,15 @@ def require_models_and_data(plan: Plan) -> list[str]:
         require_demonstrations(recipe)
     for pairs in {spec.pairs for spec in specs}:
         if isinstance(pairs, DatasetPairs):
+            # Loading the rows raises for a faulty one.
             parse_pair_source(pairs.data, pairs.split).load()
     remarks = []
     wanted = plan.first_spec.eval.problems
     for name, split in sorted(_splits(plan)):
         task = get_task(name)
         rows = task.split(split).load()
-        if (
-            split == "test" and wanted is not None and (task.n_evaluated(wanted) or 0) > len(rows)
-        ):  # else the plan warns
+        # If the task declares fewer rows than wanted, the plan warns.
+        if split == "test" and wanted is not None and (task.n_evaluated(wanted) or 0) > len(rows):
             remarks.append(
                 f"{name} {split}: eval.problems is {wanted}, but there are {len(rows)}; all of them are used."
             )
@@ -87,10 +93,10 @@ def require_models_and_data(plan: Plan) -> list[str]:
 
 
 def record_source(cache: Path, task: Task, split: str) -> dict[str, Any] | None:
-    """The origin of a split's rows, recorded when they are first used: {"task", "split", "rows",
-    **LoadedRows.account}; None for generated problems.
+    """Record the origin of a split's rows when they are first used, and return it.
 
-    Raises RefusedError if the origin, such as an unpinned data set of the hub, now gives other rows.
+    It is {"task", "split", "rows", **LoadedRows.account}, or None for generated problems. Raises RefusedError if the
+    origin, such as an unpinned data set of the hub, now gives other rows.
     """
     rows = task.split(split).load()
     if not isinstance(rows, LoadedRows):
@@ -98,6 +104,7 @@ def record_source(cache: Path, task: Task, split: str) -> dict[str, Any] | None:
     now = {"task": task.name, "split": split, "rows": len(rows), **rows.account}
     path = _source_file(cache, task, split)
     before: list[dict[str, Any]] = read_json(path) if path.exists() else []
+    # One entry per origin, so the same task may come from a file here and from the hub there.
     first = next((one for one in before if one["origin"] == rows.origin), None)
     if first is None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +125,7 @@ def record_sources(plan: Plan, cache: Path) -> None:
 
 
 def data_sources(plan: Plan, cache: Path) -> list[dict[str, Any]]:
-    """The recorded sources of a plan's splits, an entry for each origin."""
+    """Return the recorded sources of a plan's splits, one entry for each origin."""
     paths = (_source_file(cache, get_task(name), split) for name, split in sorted(_splits(plan)))
     return [source for path in paths if path.exists() for source in read_json(path)]
 
@@ -128,11 +135,10 @@ def _source_file(cache: Path, task: Task, split: str) -> Path:
 
 
 def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
-    """Held-out problems of each evaluation task that occur in the training prompts of an arm, whole or by 8 words in a
-    row.
+    """Find held-out problems of each evaluation task in the arms' training prompts, whole or by 8 words in a row.
 
-    Cached by the fingerprints of the data: [{"task", "contaminated", **fields of evals.contamination.Overlap}]. Empty
-    where nothing is trained.
+    Returns [{"task", "contaminated", **fields of evals.contamination.Overlap}], or [] if nothing is trained. Cached by
+    the fingerprints of the data.
     """
     if plan.request.checkpoint is not None:
         return []
@@ -141,6 +147,7 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
     for task in map(get_task, evaluated.tasks):
         held_out = task.split("test")
         trained_on = {_training_fingerprint(spec): spec for spec in plan.arms.values()}
+        # The version is part of the key, so that a changed rule does not find old results.
         key = digest([CONTAMINATION_VERSION, *sorted(trained_on), held_out.fingerprint, evaluated.problems])
         path = cache / f"overlap-{key[:16]}.json"
         if not path.exists():
@@ -153,12 +160,12 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
 
 
 def overlap_row(task: str, found: Overlap) -> dict[str, Any]:
-    """A task's overlap, as it is recorded."""
+    """Return a task's overlap as it is recorded."""
     return {"task": task, "contaminated": is_contaminated(found), **asdict(found)}
 
 
 def contamination_sentence(row: dict[str, Any]) -> str:
-    """A task's overlap in one line; a warning that lists the rows where there is contamination."""
+    """Describe a task's overlap in one line, or as a warning that lists the contaminated rows."""
     sentence = (
         f"{row['task']}: of {row['problems']} held-out problems {row['exact']} are training prompts, "
         f"{row['near_copies']} nearly, {row['n_gram']} share 8 words in a row with one"
@@ -174,7 +181,7 @@ def contamination_sentence(row: dict[str, Any]) -> str:
 
 
 def _fixed(spec: RunSpec) -> bool:
-    """Whether nothing is drawn in training: it is on a fixed set of pairs, or there is none."""
+    """Return whether training samples nothing: it uses a fixed set of pairs, or there is no training."""
     return spec.pairs.type == "dataset" or spec.checkpoint is not None
 
 
@@ -185,7 +192,7 @@ def _training_fingerprint(spec: RunSpec) -> str:
 
 
 def training_texts(spec: RunSpec) -> Iterator[tuple[str, str]]:
-    """(id, text) of each prompt that a cell learns from."""
+    """Yield (id, text) of each prompt that a cell learns from."""
     if isinstance(spec.pairs, DatasetPairs):
         for pair in parse_pair_source(spec.pairs.data, spec.pairs.split).load():
             turns = [{"content": pair.prompt}] if isinstance(pair.prompt, str) else pair.prompt
@@ -201,10 +208,11 @@ def _splits(plan: Plan) -> set[tuple[str, str]]:
 
 
 def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
-    """Raises PromptTooLongError for a prompt of training or evaluation that is too long, RefusedError for a question to
-    a judge, and for a thinking budget that does not fit or whose end the model cannot be told.
+    """Raise PromptTooLongError for a prompt of training or evaluation that is too long.
 
-    Pairs are exempt: their own limit is checked where they are encoded.
+    Raises RefusedError for a question to a judge that is too long, and for a thinking budget that does not fit. It also
+    raises it if the tokenizer cannot encode the words that stop the thinking. Pairs are exempt: their own limit is
+    checked where they are encoded.
     """
     from harness.models.language_model import require_room
 
@@ -212,6 +220,7 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
         return max(len(language_model.encode(prompt)) for prompt in prompts)
 
     if not _fixed(spec):
+        # A prompt may be rendered in either mode, and one may be longer than the other.
         modes: list[Mode] = ["think", "direct"] if spec.task.direct_frac else ["think"]
         template = get_template(spec.task.template)
         prompts = (template.render(problem.problem, mode) for problem in candidates(spec) for mode in modes)
@@ -230,8 +239,10 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
 def _require_room_for_budget(
     spec: EvalSpec, task: Task, budget_tokens: int, language_model: LanguageModel, prompt_tokens: int
 ) -> None:
-    """Raise RefusedError if the thinking of this task cannot be stopped, or if an answer behind it could exceed the
-    model's context. prompt_tokens: of the longest prompt."""
+    """Raise RefusedError if this task's thinking cannot be stopped, or an answer after it exceeds the model's context.
+
+    prompt_tokens: of the longest prompt.
+    """
     words = get_template(spec.template).thinking.stop
     stop = language_model.encode_text(words)
     asked = f"eval.tasks has {task.name} with eval.template={spec.template}"
@@ -252,9 +263,11 @@ def _require_room_for_budget(
 
 
 def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:
-    """Raises RefusedError for a training problem without the gold text that a reward part needs, for a text that the
-    scoring model's tokenizer cannot encode, and for one that does not fit into the context after the longest
-    completion."""
+    """Raise RefusedError for a training problem whose gold text a reward part needs but cannot use.
+
+    The text may be missing, may not be encodable by the scoring model's tokenizer, or may not fit into the context
+    after the longest completion.
+    """
     from harness.training.gold_answers import answer_form, gold_tokens
 
     form, template = answer_form(spec), get_template(spec.task.template)
@@ -272,6 +285,7 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
                     f"likelihood is the reward. Give every row its {kind}, or leave the part out."
                 )
             for text in (problem.problem, gold):
+                # An unknown token would get a likelihood that says nothing of the text.
                 if model.tokenizer.unk_token_id in model.encode_text(text):
                     raise RefusedError(
                         f"reward.parts.{part}: the tokenizer of {name} lacks characters of {shown(text)} in the "
@@ -282,6 +296,7 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
             longest = max(longest, len(model.encode(template.render(problem.problem))) + len(written))
         context = getattr(model.model.config, "max_position_embeddings", None)
         opening = 0 if form is None else len(model.encode_text(form.opening))
+        # The gold text is scored after a whole completion and the words that open an answer.
         needed = longest + spec.rollout.max_completion_tokens + opening
         if context is not None and needed > context:
             raise RefusedError(
@@ -292,7 +307,8 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
 
 
 def _require_room_for_questions(spec: RunSpec, language_model: LanguageModel, template: Template) -> None:
-    """Raise RefusedError if the longest question to the judge, with its answer, could exceed the model's context."""
+    """Raise RefusedError if the longest question to the judge, with its answer, exceeds the model's context."""
+    # Completions are counted at their limit instead of being rendered.
     questions = (template.render(problem.problem, first="", second="") for problem in candidates(spec))
     longest = max(len(language_model.encode(question)) for question in questions)
     completion, answer = spec.rollout.max_completion_tokens, spec.reward.of(PairwiseJudge).max_completion_tokens
@@ -307,8 +323,10 @@ def _require_room_for_questions(spec: RunSpec, language_model: LanguageModel, te
 
 
 def require_room_for_teacher(spec: RunSpec, teacher: LanguageModel) -> None:
-    """Raises PromptTooLongError if a teacher's prompt leaves no room for a completion in its context, and EvalError if
-    the prompt shows a solution that the problem lacks."""
+    """Raise PromptTooLongError if a teacher's prompt leaves no room for a completion in its context.
+
+    Raises EvalError if the prompt shows a solution that the problem lacks.
+    """
     from harness.models.language_model import require_room
 
     template = get_template(spec.teacher_template)

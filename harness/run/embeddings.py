@@ -1,7 +1,7 @@
-"""Reflection words among the input embeddings: their tokens and the nearest others in one plane, at the start and at
-the end of training.
+"""Reflection words among the input embeddings, in one plane, at the start and at the end of training.
 
-Shapes: W tokens of words, N all tokens that are followed, V vocabulary, D hidden size.
+Their tokens and the tokens nearest to them are followed. Shapes: W tokens of words, N followed tokens, V vocabulary, D
+hidden size.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 NEIGHBOURS = 3
 """How many other tokens are followed for each token of a word: those of the largest cosine at the start."""
 CHUNK_TOKENS = 8192
-"""Rows of the vocabulary that are compared at once: all would be another copy of the matrix, in float32."""
+"""Rows of the vocabulary compared at once. All at once would need another float32 copy of the matrix."""
 
 
 @dataclass(frozen=True)
 class FollowedTokens:
-    """Tokens of reflection words, with the tokens nearest to them, as they were at the start.
-
-    words: by token, the words' tokens first; None for the others. texts: what each token writes. start: float64 [N, D].
-    """
+    """Tokens of reflection words, with the tokens nearest to them, as they were at the start."""
 
     words: dict[int, str | None]
+    """Token -> its reflection word, the words' tokens first; None for the others."""
     texts: list[str]
+    """The text that each token writes."""
     start: Tensor
+    """Embeddings at the start, float64 [N, D]."""
 
     @classmethod
     def of(cls, start: LanguageModel) -> FollowedTokens:
-        """Those of a policy with its starting weights; none if the tokenizer can write no reflection word."""
+        """Find the tokens of a policy with its starting weights; none if the tokenizer can write no such word."""
         of_words = word_tokens(start)
         words: dict[int, str | None] = {**of_words}
         if of_words:
@@ -47,12 +47,16 @@ class FollowedTokens:
         return cls(words, [start.decode([token]) for token in words], _rows(start.model, [*words]))
 
     def write(self, path: Path, model: PreTrainedModel) -> None:
-        """Record where the tokens lie in the model with its weights of now. Writes no file without tokens."""
+        """Record where the tokens lie in the model with its current weights.
+
+        Without tokens, no file is written.
+        """
         if self.words:
             write_embeddings(path, self._placed(_rows(model, [*self.words])))
 
     def _placed(self, end: Tensor) -> list[EmbeddedToken]:
         centre = self.start.mean(0)
+        # Start and end share the axes and centre of the start, so that a distance in the plane is movement.
         axes = principal_axes(self.start)
         starts, ends = ((rows - centre) @ axes.T for rows in (self.start, end))
         distances, moved = (self.start - centre).norm(dim=1), (end - self.start).norm(dim=1)
@@ -76,8 +80,11 @@ class FollowedTokens:
 
 
 def word_tokens(model: LanguageModel) -> dict[int, str]:
-    """The word of each token that writes a reflection word: at the start of a text or after a space, with a capital or
-    without. If no single token writes a word, the tokens that its shortest form is made of."""
+    """Map each token that writes a reflection word to the word.
+
+    A word is looked for at the start of a text or after a space, with and without a capital. If no single token writes
+    it, the tokens of its shortest form are taken.
+    """
     unknown = model.tokenizer.unk_token_id
     found: dict[int, str] = {}
     for word in REFLECTION_WORDS:
@@ -85,14 +92,17 @@ def word_tokens(model: LanguageModel) -> dict[int, str]:
         known = [form for form in forms if unknown is None or unknown not in form]
         single = [form for form in known if len(form) == 1]
         for token in (token for form in single or sorted(known, key=len)[:1] for token in form):
+            # A word in several tokens may include one that writes only the space.
             if model.decode([token]).strip():
                 found.setdefault(token, word)
     return found
 
 
 def principal_axes(rows: Tensor) -> Tensor:
-    """The first two principal components [2, D] of rows [N, D], as unit vectors; the largest of an axis's loadings is
-    positive, since the sign of a singular vector is arbitrary."""
+    """Return the first two principal components [2, D] of rows [N, D], as unit vectors.
+
+    The largest of an axis's loadings is positive, since the sign of a singular vector is arbitrary.
+    """
     axes = torch.linalg.svd(rows - rows.mean(0), full_matrices=False).Vh[:2]
     largest = axes.gather(1, axes.abs().argmax(1, keepdim=True))
     signed: Tensor = axes * largest.sign()
@@ -100,19 +110,23 @@ def principal_axes(rows: Tensor) -> Tensor:
 
 
 def _nearest(model: LanguageModel, tokens: list[int]) -> list[int]:
-    """The tokens nearest to each of these by cosine, without them and without special ones; one that is near to several
-    once."""
+    """Return the tokens nearest to each of these tokens by cosine, each token once.
+
+    The tokens themselves and special ones are left out.
+    """
     weight: Tensor = model.model.get_input_embeddings().weight.detach()
     wanted = functional.normalize(weight[tokens].float(), dim=1)
     parts = [functional.normalize(part.float(), dim=1) @ wanted.T for part in torch.split(weight, CHUNK_TOKENS)]
     cosines = torch.cat(parts).T.cpu()  # [W, V]
+    # The matrix may have more rows than the tokenizer has tokens, or fewer.
     readable = {token for token in model.tokenizer.get_vocab().values() if token < len(weight)}
     candidates = sorted(readable - {*tokens, *model.tokenizer.all_special_ids})
+    # A stable sort over sorted candidates resolves ties by the token id.
     order = cosines[:, candidates].argsort(dim=1, descending=True, stable=True)[:, :NEIGHBOURS]
     return list(dict.fromkeys(candidates[place] for place in order.flatten().tolist()))
 
 
 def _rows(model: PreTrainedModel, tokens: list[int]) -> Tensor:
-    """Input embeddings of tokens, float64 [N, D] on the CPU."""
+    """Return the input embeddings of tokens, float64 [N, D] on the CPU."""
     weight: Tensor = model.get_input_embeddings().weight.detach()
     return weight[tokens].cpu().double()

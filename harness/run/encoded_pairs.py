@@ -1,4 +1,4 @@
-"""Preference pairs as token ids, as they lie in memory and in a file."""
+"""Preference pairs as token ids, in memory and in a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from harness.training.sequences import Sequences
 class PairCounts:
     """What became of the pairs of a source.
 
-    rows = kept + prompt_too_long + side_too_long + equal_after_truncation; `truncated` of those kept have a cut side.
+    rows = kept + prompt_too_long + side_too_long + equal_after_truncation. Of the kept pairs, `truncated` have a
+    truncated side.
     """
 
     rows: int
@@ -39,7 +40,7 @@ class PairCounts:
 
     @property
     def dropped(self) -> str:
-        """Why those that are not kept are not, in words."""
+        """The reasons why pairs were dropped, in words."""
         reasons = {
             "leave no room for a completion": self.prompt_too_long,
             "have a side that is too long": self.side_too_long,
@@ -50,10 +51,12 @@ class PairCounts:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths, end to end. values [sum of lengths]; lengths [N] int64."""
+    """Rows of different lengths, end to end."""
 
     values: Tensor
+    """[sum of lengths]"""
     lengths: Tensor
+    """[N] int64"""
 
     @classmethod
     def of(cls, rows: Sequence[Tensor]) -> Ragged:
@@ -70,33 +73,35 @@ class Ragged:
         return self.values[self._ends[row] - int(self.lengths[row]) : self._ends[row]]
 
     def padded(self, rows: Sequence[int]) -> Tensor:
-        """[len(rows), longest of them], zeros on the right."""
+        """Return the rows as [len(rows), longest of them], with zeros on the right."""
         return pad_sequence([self[row] for row in rows], batch_first=True)
 
 
 @dataclass(frozen=True)
 class EncodedPairs:
-    """P pairs as token ids (int32).
-
-    groups [P] int64: equal for pairs whose prompts are the same tokens. ref_*_logps: of every completion token under
-    the starting weights (float32, nats), or None for an objective without a reference.
-    """
+    """P pairs as token ids (int32)."""
 
     prompts: Ragged
     chosen: Ragged
     rejected: Ragged
     groups: Tensor
+    """[P] int64, equal for pairs whose prompts are the same tokens."""
     counts: PairCounts
     ref_chosen_logps: Ragged | None = None
+    """Log-probs of every completion token under the starting weights (float32, nats).
+
+    None for an objective without a reference; the same holds for ref_rejected_logps.
+    """
     ref_rejected_logps: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def of_step(self, step: int, pairs_per_step: int, seed: int) -> list[int]:
-        """The pairs of a step (from 1): each once an epoch, reshuffled each epoch; a step may reach into the next one.
+        """Return the pairs of a step (from 1).
 
-        Raises RefusedError if a step needs more pairs than there are.
+        Each pair occurs once an epoch, reshuffled each epoch; a step may reach into the next epoch. Raises RefusedError
+        if a step needs more pairs than there are.
         """
         self.require(pairs_per_step)
         return places_of_step(len(self), seed, step, pairs_per_step)
@@ -110,10 +115,11 @@ class EncodedPairs:
             )
 
     def batch(self, pairs: Sequence[int]) -> PairBatch:
-        """These pairs, in that order."""
+        """Return these pairs, in that order, as a batch."""
         logps = None
         if self.ref_chosen_logps is not None and self.ref_rejected_logps is not None:
             sides = (self.ref_chosen_logps, self.ref_rejected_logps)
+            # All chosen sides first, then all rejected ones: [2P, longest].
             logps = pad_sequence([side[pair] for side in sides for pair in pairs], batch_first=True)
         chosen, rejected = (self._sequences(side, pairs) for side in (self.chosen, self.rejected))
         return PairBatch(chosen, rejected, self.groups[list(pairs)], logps)
@@ -125,7 +131,10 @@ class EncodedPairs:
 
 
 def save_pairs(path: Path, pairs: EncodedPairs, provenance: dict[str, Any]) -> None:
-    """Write one safetensors file, whole or not at all. Its metadata hold counts and provenance as JSON."""
+    """Write one safetensors file, whole or not at all.
+
+    Its metadata hold counts and provenance as JSON.
+    """
     tensors = dict(_tensors(pairs))
     header = {"counts": asdict(pairs.counts), "provenance": provenance, "digest": weights_digest(tensors)}
     content = save(tensors, {"pairs": json.dumps(header, ensure_ascii=False)})
@@ -133,7 +142,7 @@ def save_pairs(path: Path, pairs: EncodedPairs, provenance: dict[str, Any]) -> N
 
 
 def load_pairs(path: Path) -> EncodedPairs:
-    """What `save_pairs` wrote. Raises RefusedError for a file that is not what was written."""
+    """Read what `save_pairs` wrote. Raises RefusedError for a file that is not what was written."""
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -165,6 +174,7 @@ def _from_tensors(tensors: dict[str, Tensor], counts: PairCounts) -> EncodedPair
         return encoded
     return replace(
         encoded,
+        # A log-prob for each completion token, so the lengths are those of the completions.
         ref_chosen_logps=Ragged(tensors["chosen.ref_logps"], chosen.lengths),
         ref_rejected_logps=Ragged(tensors["rejected.ref_logps"], rejected.lengths),
     )

@@ -1,7 +1,7 @@
-"""Evaluation of a policy by the one frozen EvalSpec of all arms, and what a cell was evaluated by before.
+"""Evaluation of a policy by the one frozen EvalSpec of all arms, and a cell's earlier evaluations.
 
-evaluation.json beside an evaluation's samples says under what conditions they were drawn and graded: another evaluation
-of the same weights takes over what was drawn under its own conditions, and never mixes in the rest.
+evaluation.json next to an evaluation's samples records how they were sampled and graded. Another evaluation of the same
+weights reuses samples that match its own conditions, and never mixes in the rest.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates one policy. Noise is keyed by seed, problem and sample, so it is shared by all arms and by all
-    evaluations of a run."""
+    """Evaluates one policy.
+
+    Noise is keyed by seed, problem and sample, so all arms and all evaluations of a run share it.
+    """
 
     spec: EvalSpec
     seed: int
@@ -49,20 +51,21 @@ class Evaluator:
         drawn_before: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Iterator[tuple[Row, list[SampleRow]]]:
-        """Evaluate every task; yields its scores, as fields of a row of scores.jsonl, and its samples. Samples that the
-        store holds are not drawn again, nor are those `drawn_before` under the task's conditions.
+        """Evaluate every task; yield its scores, as fields of a row of scores.jsonl, and its samples.
 
-        samples: a problem; one of greedy decoding, and where problems give choices, since all would be alike.
-        on_progress: is told how many problems of all tasks together are done, and how many there are.
+        Samples in the store are not taken again, nor samples that `drawn_before` returns for the task's conditions.
+        samples: per problem; one for greedy decoding and if problems give choices, since all would be equal.
+        on_progress: receives the number of problems done and the number of all problems, over all tasks.
 
-        The metric `ece` and `reliability`, the bins that it is made from (see `evals.calibration`), are None where
-        samples do not show the policy's answer frequencies: at another temperature than 1, with top-p or top-k, or with
-        one sample a problem.
+        The metric `ece` and `reliability`, the bins that it is computed from (see `evals.calibration`), need samples
+        with the policy's answer frequencies. They are None at another temperature than 1, with top-p or top-k, or with
+        one sample per problem.
         """
         tasks = [get_task(name) for name in self.spec.tasks]
         problems = {task.name: list(itertools.islice(task.split("test").load(), self.spec.problems)) for task in tasks}
         total, before = sum(map(len, problems.values())), 0
 
+        # A function binds `before`, which the loop below changes.
         def told_from(before: int) -> OnProgress:
             return lambda done, _, remark: on_progress(before + done, total)
 
@@ -88,13 +91,19 @@ class Evaluator:
 
     @property
     def _draws_from_the_policy_itself(self) -> bool:
-        """Otherwise answers come more often or less often than the policy would give them."""
+        """Whether answers come as often as the policy gives them.
+
+        Another temperature, top-p or top-k makes some answers more frequent and others less.
+        """
         return (self.spec.temperature, self.spec.top_p, self.spec.top_k) == (1.0, 1.0, 0)
 
 
 def evaluation_document(spec: RunSpec) -> Row:
-    """evaluation.json: the `hash` of the evaluation, and by task the conditions under which its samples are drawn and
-    the grader that decides about them; of a checkpoint that is evaluated, what else can change a sample too."""
+    """Return the contents of evaluation.json.
+
+    They are the `hash` of the evaluation and, by task, the conditions of its samples and the grader that decides about
+    them. For a checkpoint that is evaluated, they include what else can change a sample.
+    """
     tasks = {}
     for task in map(get_task, spec.eval.tasks):
         conditions = Conditions.of_evaluation(spec.eval, task, spec.seed)
@@ -105,14 +114,17 @@ def evaluation_document(spec: RunSpec) -> Row:
 
 
 def begin_own_evaluation(cell: CellRecord, spec: RunSpec) -> None:
-    """Before a cell trains: say by what it will be evaluated. What an interrupted run of it had drawn under another
-    evaluation is put aside, where it can be gone on with."""
+    """Write how a cell will be evaluated, before it trains.
+
+    Samples of an interrupted run under another evaluation are moved to a folder of their own, so that they can be
+    continued.
+    """
     path = cell.path / EVALUATION_FILE
     document = evaluation_document(spec)
     if path.exists() and (other := read_object(path)) != document:
         aside = cell.path / EVALUATIONS / str(other.get("hash"))[:HASH_DIGITS]
         aside.mkdir(parents=True, exist_ok=True)
-        # Its description goes last: after a kill in between, the rest follows.
+        # evaluation.json goes last: after a kill in between, the next start moves the rest.
         for file in (cell.path / SAMPLES_FILE, cell.scores, path):
             if file.exists():
                 move(file, aside / file.name)
@@ -121,13 +133,16 @@ def begin_own_evaluation(cell: CellRecord, spec: RunSpec) -> None:
 
 @dataclass(frozen=True)
 class EarlierEvaluations:
-    """Samples and curves of a cell's evaluations, whichever they were, but for the one in the folder `besides`."""
+    """Samples and curves of all evaluations of a cell, except the one in the folder `besides`."""
 
     cell: CellRecord
     besides: Path | None = None
 
     def samples(self, step: int, conditions: Conditions) -> list[SampleRow]:
-        """Those drawn under these conditions after a step, each once, with the verdicts that they got then."""
+        """Return samples taken under these conditions after a step, each once.
+
+        They carry the verdicts that they got then.
+        """
         found: dict[tuple[str, int], SampleRow] = {}
         for folder in _alike(self._folders, conditions, "drawn"):
             for row in SampleStore(folder / SAMPLES_FILE, {"step": step}).rows():
@@ -137,14 +152,17 @@ class EarlierEvaluations:
         return list(found.values())
 
     def curve(self, conditions: Conditions) -> list[Row]:
-        """Scores of the evaluations along training that were drawn and graded alike, a row for each step, without
-        epochs."""
+        """Return scores along training that were sampled and graded alike, one row per step.
+
+        The rows have no epochs.
+        """
         found: dict[int, Row] = {}
         for folder in _alike(self._folders, conditions, "drawn", "graded"):
             is_own = folder == self.cell.path
             rows = self.cell.own.read_scores() if is_own else read_scores(folder / "scores.jsonl")
             for row in rows:
                 if not row["final"] and row["task"] == conditions.task.name:
+                    # The folder of the cell itself comes first, so its rows win.
                     found.setdefault(row["step"], {name: row[name] for name in row if name != "epoch"})
         return [found[step] for step in sorted(found)]
 
@@ -155,10 +173,10 @@ class EarlierEvaluations:
 
 
 def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Path | None = None) -> list[SampleRow]:
-    """Each sample once of the model that a spec evaluates as it is, drawn under these conditions and with the spec's
-    seed: by other checkpoint cells of the home, by `bench eval`, or by the cell that trained the checkpoint.
+    """Return existing samples, each once, of the model that a spec evaluates as it is.
 
-    besides: the folder of an evaluation that is left out.
+    They were taken under these conditions and with the spec's seed. Sources are other checkpoint cells of the home,
+    `bench eval`, and the cell that trained the checkpoint. besides: the folder of an evaluation that is left out.
     """
     task, model = conditions.task, conditions_of_model(spec)
     patterns = (f"*/cells/*/{EVALUATION_FILE}", f"*/cells/*/{EVALUATIONS}/*/{EVALUATION_FILE}")
@@ -172,6 +190,7 @@ def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Pa
     trained = spec.checkpoint_folder
     if trained is not None and is_cell_directory_name(trained.parents[1].name):
         cell = CellRecord.at(trained.parents[1])
+        # Compared as if the cell's spec evaluated this checkpoint, which is all that may differ.
         own = recorded_spec(cell).model_copy(update={"checkpoint": spec.checkpoint})
         if conditions_of_model(own) == model:
             rows += EarlierEvaluations(cell).samples(int(read_object(trained / "checkpoint.json")["step"]), conditions)
@@ -179,8 +198,10 @@ def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Pa
 
 
 def _alike(folders: Iterable[Path], conditions: Conditions, *parts: str, model: Row | None = None) -> Iterator[Path]:
-    """Folders of evaluations, of this model as it is or of a cell in training, whose description of the task agrees in
-    these parts."""
+    """Yield the folders of evaluations whose description of the task agrees in these parts.
+
+    model: only evaluations of this model as it is. None: any evaluation of a cell in training.
+    """
     task = conditions.task
     ours: Row = {}
     for folder in folders:
@@ -188,7 +209,7 @@ def _alike(folders: Iterable[Path], conditions: Conditions, *parts: str, model: 
         theirs = document.get("tasks", {}).get(task.name)
         if theirs is None or (model is not None and document.get("model") != model):
             continue
-        # Only where it is needed: a digest of all problems takes a moment.
+        # Computed only when needed, because it digests all problems.
         ours = ours or {
             "drawn": conditions.as_json(task.split(conditions.split).load()),
             "graded": conditions.deciding,

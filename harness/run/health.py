@@ -1,4 +1,7 @@
-"""Health flags: outcomes worth a flag. A flagged cell is scored and kept; the comparison is also shown without it."""
+"""Health flags: outcomes worth a flag.
+
+A flagged cell is scored and kept; the comparison is also shown without it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# A policy below a tenth of its first entropy explores nothing any more; on easy data this can be a fair outcome.
+# A policy below a tenth of its first entropy no longer explores. On easy data this can be a fair outcome.
 ENTROPY_COLLAPSE_FRAC = 0.1
 LENGTH_BLOWUP_FACTOR = 3.0
 TRUNCATED_FRAC = 0.5
+# Single steps are noisy, so the first and the last few are averaged.
 _WINDOW_STEPS = 5
-# What is broken in a third of the steps is broken: one such step can be bad luck.
+# A single broken step can be bad luck; a third of the steps cannot.
 BROKEN_STEPS_FRAC = 1 / 3
-# A policy that was right in at least a tenth of its first completions did not lose that by bad luck.
+# A policy that was right in at least a tenth of its first completions does not lose that by bad luck.
 SCORE_BEFORE_COLLAPSE = 0.1
 SCORE_COLLAPSE_FRAC = 0.1
-# Training that works moves a policy by a fraction of a nat a token.
+# Training that works moves a policy by a fraction of a nat per token.
 POLICY_COLLAPSE_NATS = 3.0
 
 DIVERGED = "nan"
@@ -27,17 +31,21 @@ Steps = Sequence[Step]
 
 @dataclass(frozen=True)
 class Flag:
-    """meaning: for a reader of the page, a sentence. holds: whether rows of steps.jsonl, in order, deserve it."""
+    """A flag and the test for it."""
 
     name: str
     meaning: str
+    """A sentence for a reader of the page."""
     holds: Callable[[Steps], bool]
+    """Whether rows of steps.jsonl, in order, deserve the flag."""
 
 
 def health_flags(steps: Steps, diverged: bool, final_score: float | None = None) -> list[str]:
-    """The names of the `FLAGS` that the rows of steps.jsonl deserve; `nan` if the cell diverged. final_score: the share
-    of right answers in the final evaluation on the task that was trained on, if that is evaluated. It shows what the
-    last update broke, after which no step follows."""
+    """Return the names of the `FLAGS` that rows of steps.jsonl deserve; `nan` if the cell diverged.
+
+    final_score: the share of right answers in the final evaluation on the task that was trained on, if that is
+    evaluated. It shows what the last update broke, which no later step does.
+    """
     deserved = {flag.name for flag in FLAGS if flag.holds(steps)}
     if diverged:
         deserved.add(DIVERGED)
@@ -47,32 +55,35 @@ def health_flags(steps: Steps, diverged: bool, final_score: float | None = None)
 
 
 def _first_and_last(steps: Steps, key: str) -> tuple[float | None, float | None]:
-    """Means over the first and the last five steps; None in a run that has no ten of them."""
+    """Return means over the first and the last five steps, or None in a run of fewer than ten steps."""
     if len(steps) < 2 * _WINDOW_STEPS:
         return None, None
     return _mean(steps[:_WINDOW_STEPS], key), _mean(steps[-_WINDOW_STEPS:], key)
 
 
 def _changed_by(steps: Steps, key: str) -> float:
-    """Last over first; 1 where either is unknown."""
+    """Return the mean of the last steps over that of the first, or 1 if either is unknown."""
+    # A mean of 0 before counts as unknown too: nothing can be divided by it.
     before, after = _first_and_last(steps, key)
     return after / before if before and after is not None else 1.0
 
 
 def _last_third(steps: Steps) -> Steps:
-    """The first step, which the starting weights drew, is never one of them."""
+    """Return the last third of the steps, without the first step: its completions come from the starting weights."""
     return steps[max(1, len(steps) - max(1, len(steps) // 3)) :]
 
 
 def _mean(rows: Steps, key: str) -> float | None:
-    """Mean over the rows that have the value: a step whose groups were all dropped has no entropy, and one on given
-    pairs no completions."""
+    """Return the mean over the rows that have the value, or None.
+
+    A step whose groups were all dropped has no entropy, and a step on given pairs no completions.
+    """
     values = [float(row[key]) for row in rows if row.get(key) is not None]
     return sum(values) / len(values) if values else None
 
 
 def _often(is_broken: Callable[[Step], bool]) -> Callable[[Steps], bool]:
-    """Whether it is so in a third of the steps, from the second on."""
+    """Return a test for what holds in a third of the steps, counted from the second."""
 
     def holds(steps: Steps) -> bool:
         later = steps[1:]
@@ -107,7 +118,8 @@ FLAGS = (
     Flag(
         DIVERGED,
         "A loss, a gradient or a weight was not a finite number; the cell is scored at its last finite checkpoint.",
-        lambda steps: False,  # no step that is kept shows it
+        # No step that is kept shows it: `health_flags` sets it.
+        lambda steps: False,
     ),
     Flag(
         "entropy_collapse",

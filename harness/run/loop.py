@@ -1,6 +1,6 @@
-"""The loop of every run: it starts jobs as slots become free, records how they end, and tells an observer.
+"""The loop of every run: it starts jobs as slots become free, records how they end, and reports to an observer.
 
-Jobs come from a `JobSource`: a sweep has a list of cells, a search asks Optuna.
+Jobs come from a `JobSource`: a sweep has a list of cells, a search gets them from Optuna.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from harness.records.lease import hold_after
 from harness.records.status import CellState
 
 POLL_S = 1.0
-"""How long the loop waits before it asks again for a job."""
+"""The longest wait before the loop looks for a new job again."""
 MOST_ATTEMPTS = 3
+"""Starts of one job in all, if its slot fails it."""
 
 KILLED = "its process died; the next run continues it"
 DISK_FULL = "the disk is full; once there is room, the next run continues it"
@@ -43,49 +44,51 @@ class CodeChangedError(Exception):
 
 
 class Observer(Protocol):
-    """Follows a run; cells are named `<arm>-s<seed>`."""
+    """Follows a run. Cells are named `<arm>-s<seed>`."""
 
     def planned(self, total: int | None, done: int) -> None:
-        """total: None where a budget, and no number, ends the run."""
+        """Learn the number of cells and of finished cells. total: None if a budget, not a number, ends the run."""
 
     def used(self, budget: Mapping[str, float]) -> None:
-        """budget: each bound in words -> the share of it that is used, above 1 where it was overrun."""
+        """Learn the used share of each bound, by its words; it is above 1 if the bound was overrun."""
 
     def remark(self, sentence: str) -> None: ...
     def stage(self, name: str, event: dict[str, Any] | None) -> None:
-        """Progress of what cells share, e.g. the cold start; None: it has ended."""
+        """Learn the progress of a shared stage, e.g. the cold start. None: it has ended."""
 
     def progress(self, name: str, event: dict[str, Any]) -> None: ...
     def elsewhere(self, fractions: Mapping[str, float]) -> None:
-        """fractions: each cell that other processes are running now -> the fraction done, in [0, 1]."""
+        """Learn the fraction done, in [0, 1], of each cell that other processes are running now."""
 
     def ended(self, name: str, state: str, reason: str | None) -> None: ...
 
 
 class JobSource(Protocol):
-    """Where the jobs of a run come from."""
+    """The source of the jobs of a run."""
 
     def next(self) -> Job | None:
-        """The next job for a free slot; None: there is none at present."""
+        """Return the next job for a free slot, or None if there is none at present."""
 
     def is_over(self) -> bool:
-        """Whether there will be no more jobs. Asked when none is under way."""
+        """Return whether there will be no more jobs. Called when none is running."""
 
     def progress(self, job: Job, event: dict[str, Any]) -> bool:
-        """Progress of a running job; returns whether to cancel it."""
+        """Take note of a running job's progress, and return whether to cancel the job."""
 
     def ended(self, ended: Ended) -> None: ...
 
 
 def run_jobs(executor: Executor, source: JobSource) -> None:
-    """Run all jobs of a source; returns when the last has ended. The source's methods may raise to stop.
+    """Run all jobs of a source, and return when the last has ended.
 
-    A job whose slot failed it (`Ended.again`) is started up to `MOST_ATTEMPTS` times in all.
+    The source's methods may raise to stop. A job whose slot failed it (`Ended.again`) is started up to `MOST_ATTEMPTS`
+    times in all.
     """
     under_way = 0
     lost: list[Job] = []
     attempts: Counter[Job] = Counter()
     while True:
+        # Lost jobs go first: a job that was started once has priority over new ones.
         while under_way < executor.slots and (job := lost.pop(0) if lost else source.next()) is not None:
             executor.start(job)
             attempts[job] += 1
@@ -108,7 +111,10 @@ def run_jobs(executor: Executor, source: JobSource) -> None:
 
 @contextmanager
 def closing(executor: Executor, observer: Observer) -> Iterator[Executor]:
-    """The executor, closed at the end of the block. After Ctrl-C, its jobs get time to write a checkpoint."""
+    """Close the executor at the end of the block.
+
+    After Ctrl-C, its jobs get time to write a checkpoint.
+    """
     try:
         yield executor
     except KeyboardInterrupt:
@@ -119,7 +125,7 @@ def closing(executor: Executor, observer: Observer) -> Iterator[Executor]:
 
 
 class StageJobs:
-    """Jobs of what cells share; the first that does not succeed stops the run."""
+    """Jobs of what cells share. The first that does not succeed stops the run."""
 
     def __init__(self, jobs: Sequence[Job], home: Path, observer: Observer) -> None:
         self._waiting, self._home, self._observer = list(jobs), home, observer
@@ -152,6 +158,7 @@ def require_made(ended: Ended, home: Path) -> None:
         raise RefusedError(ended.reason)
     if ended.state != "done":
         raise StoppedError(f"{stage_name(ended.job)}: {ended.reason}\n{ended.output}".rstrip())
+    # An executor on another machine may write into a home that this process does not see.
     if not (home / ended.job.path).exists():
         raise StoppedError(
             f"{stage_name(ended.job)}: the executor says that it is done, but {home / ended.job.path} is not there. "
@@ -160,10 +167,10 @@ def require_made(ended: Ended, home: Path) -> None:
 
 
 def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ended:
-    """Record how a cell's job ended where the cell could not say so itself. Return the end, or "taken" if another
-    process has run the cell since: this process may have been suspended for long.
+    """Record how a cell's job ended if the cell could not do so itself.
 
-    is_retried: record a failure as still to be done.
+    Returns the end, or "taken" if another process has run the cell since: this process may have been suspended for
+    long. is_retried: record a failure as still to be done.
     """
     job, is_ours = ended.job, True
     match ended.state:
@@ -174,7 +181,8 @@ def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ende
                 is_ours = record_state(job, cell, "failed", ended.reason_and_place)
         case "invalid":
             is_ours = record_state(job, cell, "invalid", ended.reason)
-        case "damaged" if cell.state not in ("damaged", "done"):  # else the cell itself says so
+        # The cell's own status is more exact, so it is kept.
+        case "damaged" if cell.state not in ("damaged", "done"):
             is_ours = record_state(job, cell, "damaged", ended.reason)
     if ended.output and is_ours:
         cell.add_to_log(ended.output)
@@ -182,7 +190,7 @@ def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ende
 
 
 def record_state(job: Job, cell: CellRecord, state: CellState, reason: str | None) -> bool:
-    """Write the state of a cell whose job has ended; return False if another process has run the cell since."""
+    """Write the state of a cell whose job has ended, or return False if another process has run the cell since."""
     with hold_after(cell.path, job.id, job.epoch) as is_ours:
         if is_ours and not cell.is_done:
             cell.write_status(state, reason=reason)

@@ -1,11 +1,14 @@
-"""A cell that a program of the user's own trains: its inputs are prepared, what it writes is followed, and its
-checkpoints are evaluated once it has ended, when it no longer needs the machine's memory.
+"""A cell that a program of the user's own trains.
+
+Its inputs are prepared, and what it writes is followed. Its checkpoints are evaluated once it has ended, when it no
+longer needs the machine's memory.
 
 <cell>/program/prompts.jsonl   what it trains on; pairs.jsonl for an algorithm on pairs
 <cell>/program/e<epoch>/       what one start of it was given (config.json) and wrote
 <cell>/checkpoints/            the final weights, as of any cell
 
-After a kill it is started again, with the last checkpoint that is whole. How exactly it goes on is up to the program.
+After a kill, the program is started again with the last checkpoint that is whole. How exactly it resumes is up to the
+program.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ from harness.training.checkpoint import Checkpoint, all_finite, save_checkpoint,
 
 POLL_S = 0.2
 KEPT = 2
-"""So many of its checkpoints stay, besides those that are to be evaluated."""
+"""How many of the program's checkpoints stay, besides those that are to be evaluated."""
 NOTHING_DONE = Done(step=0, generated_tokens=0, trained_tokens=0)
 
 Row = dict[str, Any]
@@ -87,19 +90,20 @@ class ProgramCell:
         self._prompts = prompts_by_step(spec, inputs_of_cell(spec, home))
 
     def run(self) -> None:
-        """Train to the budget, evaluate, mark the cell done. Raises RefusedError for a program that fails."""
+        """Train to the budget, evaluate, and mark the cell done. Raises RefusedError for a program that fails."""
         self._started_s = time.perf_counter()
         start = self._starting_point.get(self._spec, self._source)
         self._prepare(start)
         self._resume(start)
         if not self._uses_budget(self._done) and self._written.diverged is None:
+            # The program needs the memory that the loaded model takes.
             self._starting_point.release()
             self._train()
         self._require_code()
         self._evaluate()
 
     def _prepare(self, start: LanguageModel) -> None:
-        """The prompts, and the starting weights if they are in no folder yet."""
+        """Write the prompts or pairs, and the starting weights if they are in no folder yet."""
         self._shapes = {name: tuple(weight.shape) for name, weight in start.model.state_dict().items()}
         self._folder.mkdir(exist_ok=True)
         prompts, pairs = self._folder / PROMPTS_FILE, self._folder / PAIRS_FILE
@@ -108,10 +112,11 @@ class ProgramCell:
         if hands_over_pairs(self._spec) and not pairs.exists():
             write_atomic(pairs, lambda aside: self._write_pairs(aside, start))
         if self._folder_of_start() is None:
+            # A program reads its model from a folder. A model of the hub, for example, has to be saved in one first.
             write_folder(self._folder / "start", start.save)
 
     def _folder_of_start(self) -> Path | None:
-        """None where the start still has to be saved."""
+        """Return the folder of the starting weights, or None if they still have to be saved."""
         source, saved = parse_source(self._source), self._folder / "start"
         if source.kind in ("path", "builtin"):
             return source.path.resolve()
@@ -125,6 +130,7 @@ class ProgramCell:
                 step, generated_tokens = rows[0]["step"], rows[0]["generated_tokens"]
                 frac = self._used_frac(Done(step=step, generated_tokens=generated_tokens, trained_tokens=0))
                 self._report(Progress("preparing pairs", step, last, min(1.0, frac), None, None))
+                # The budget is used: the program will not reach later pairs.
                 if frac >= 1:
                     return
 
@@ -134,7 +140,8 @@ class ProgramCell:
         self._written = written = Written.by(self._folder, self._columns, self._counts_trained, superseded)
         whole = [step for step in written.checkpoints if step in written.steps and self._is_whole(step)]
         written.checkpoints = {step: written.checkpoints[step] for step in sorted(whole)}
-        self._resumed_at = step = max(whole, default=0)  # the program may read it for as long as it lives
+        # The program may read this checkpoint for as long as it runs.
+        self._resumed_at = step = max(whole, default=0)
         if step:
             self._log.note(f"resumed at step {step}")
         self._lease.require()
@@ -143,13 +150,17 @@ class ProgramCell:
         self._log.started(step, self._account(start))
         recorded = (read_last_row(self._cell.path / "steps.jsonl") or {}).get("step", 0)
         kept = max((stand[1] for path in self._cell.rollout_files() if (stand := stand_of(path))), default=0)
+        # Rows that a killed start had not recorded yet are taken from what the program wrote.
         for number in range(recorded + 1, step + 1):
             self._record(written.steps[number][0])
         self._done = self._done_at(step)
         self._flush_rollouts(kept, step)
 
     def _is_whole(self, step: int) -> bool:
-        """Whether a checkpoint of an earlier start is still there, and not torn; else an older one is resumed from."""
+        """Return whether a checkpoint of an earlier start is still there and complete.
+
+        Otherwise the cell resumes from an older one.
+        """
         folder = self._written.checkpoints[step]
         if not folder.is_dir():
             return False
@@ -209,7 +220,8 @@ class ProgramCell:
         rollouts, watch = Rollouts(output), Watch(process, self._trainer)
         over_at: int | None = None
         while True:
-            code = process.exit_code()  # first, so that nothing it wrote before its end is missed
+            # Before the rows are read, so that nothing the program wrote before its end is missed.
+            code = process.exit_code()
             for news in metrics.read(has_ended=code is not None):
                 if isinstance(news, Announced):
                     self._checkpoint(news)
@@ -225,6 +237,7 @@ class ProgramCell:
             if (sentence := metrics.told_missing()) is not None:
                 self._remark(f"{self._cell.path.name}: {sentence}")
             watch.tell(self._tell)
+            # The program has used its budget and saved a checkpoint of that step or a later one.
             is_complete = over_at is not None and max(self._written.checkpoints, default=0) >= over_at
             overran = over_at is not None and self._done.step > over_at
             if code is not None or ((is_complete or overran) and not watch.may_end_by_itself(at_once=not is_complete)):
@@ -272,19 +285,21 @@ class ProgramCell:
             self._log.timing({"step": step.step, "total_s": took_s, "tokens_per_s": self._tokens_per_s})
 
     def _checkpoint(self, announced: Announced) -> None:
-        """Take note of a checkpoint, and drop those that nothing needs any more."""
+        """Take note of a checkpoint, and remove those that are no longer needed."""
         self._lease.require()
         checkpoints, every = self._written.checkpoints, self._spec.eval.every
         require_shapes(announced.folder, self._shapes)
         self._flush_rollouts(max(checkpoints, default=0), announced.step)
         checkpoints[announced.step] = announced.folder
+        # The first checkpoint that uses the budget stays, because the cell is scored there. The checkpoint that the
+        # program resumed from stays, because the program may still read it.
         scored = next((step for step in sorted(checkpoints) if self._uses_budget(self._done_at(step))), None)
         for step in sorted(checkpoints)[:-KEPT]:
             if step not in (scored, self._resumed_at) and (not every or step % every):
                 remove(checkpoints.pop(step))
 
     def _flush_rollouts(self, after: int, until: int) -> None:
-        """Write the completions of steps behind one checkpoint and up to another."""
+        """Write the completions of the steps after one checkpoint, up to another."""
         for number in range(after + 1, until + 1):
             step, completions = self._written.steps[number]
             self._log.hold_rollouts(completions)
@@ -299,7 +314,7 @@ class ProgramCell:
         return self._written.steps[step][0].done if step else NOTHING_DONE
 
     def _uses_budget(self, done: Done) -> bool:
-        """Whether the whole budget is used with this behind it."""
+        """Return whether the whole budget is used once this much is done."""
         return self._used_frac(done) >= 1
 
     def _used_frac(self, done: Done) -> float:
@@ -317,12 +332,14 @@ class ProgramCell:
         evaluator = Evaluator(spec.eval, spec.seed, lambda: sampler)
         final = next(step for step in self._final_steps() if self._load(language_model, step))
         if self._written.diverged is None and not self._uses_budget(self._done_at(final)):
+            # No finite checkpoint has the budget behind it, though the program reported finite losses.
             self._written.diverged = "a weight of the last checkpoint is not finite"
         due = range(every, final, every) if every else ()
         if missing := [step for step in due if step not in self._written.checkpoints]:
             sentence = f"the program left no checkpoint of step {few(list(map(str, missing)))}: the curve lacks it"
             self._log.note(sentence)
             self._remark(f"{self._cell.path.name}: {sentence}")
+        # The cell is scored at this step, so later steps do not belong to it.
         self._log.cut_after(final)
         for step in (step for step in due if step not in missing and self._load(language_model, step)):
             self._evaluate_at(evaluator, step, language_model, is_final=False)
@@ -332,8 +349,11 @@ class ProgramCell:
         self._finish(final, language_model)
 
     def _final_steps(self) -> Iterator[int]:
-        """Where the cell may be scored, best first: at the first checkpoint with the whole budget behind it; after
-        divergence at the last one before that is finite, which may be the start."""
+        """Yield the steps at which the cell may be scored, best first.
+
+        The first is the first checkpoint with the whole budget behind it. After divergence, it is the last one before
+        that is finite, which may be the start.
+        """
         steps = sorted(self._written.checkpoints)
         over = [step for step in steps if self._uses_budget(self._done_at(step))]
         yield from over[:1] if self._written.diverged is None else ()
@@ -341,7 +361,7 @@ class ProgramCell:
         yield 0
 
     def _load(self, language_model: LanguageModel, step: int) -> bool:
-        """Put the weights of a checkpoint into the model; False if one of them is not finite."""
+        """Put the weights of a checkpoint into the model. Return False if one of them is not finite."""
         model = language_model.model
         if step == 0:
             self._starting_point.for_training(self._spec, self._source)
@@ -378,6 +398,7 @@ class ProgramCell:
         reason = None if diverged is None else f"diverged ({diverged}); scored at step {step}"
         digest, require_lease = weights_digest(model.state_dict()), self._lease.require
         self._log.finish(self._spec, step, spent.generated_tokens, bool(diverged), digest, require_lease, reason)
+        # The cell's own folder of checkpoints has the final weights, so the program's copies may go.
         for folder in self._written.checkpoints.values():
             remove(folder)
         self._log.note(f"done at step {step} after {spent.generated_tokens} generated tokens")

@@ -1,4 +1,4 @@
-"""What a program learns from, step by step: the prompts or pairs that bench's own training would use for the spec."""
+"""The inputs of a program by step: the prompts or pairs that bench's own training would use for the spec."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ PromptsOfStep = Callable[[int], list[Problem]]
 
 
 def has_prompts(spec: RunSpec) -> bool:
-    """Whether the spec trains on prompts; pairs from a data set replace them."""
+    """Return whether the spec trains on prompts; pairs from a data set replace them."""
     return spec.pairs.type != "dataset"
 
 
 def prompts_by_step(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptsOfStep:
-    """The prompts of a step (from 1); empty for pairs from a data set. inputs: the results of the cell's stages."""
+    """Return a function from a step (from 1) to its prompts, which are empty for pairs from a data set.
+
+    inputs: the results of the cell's stages.
+    """
     if not has_prompts(spec):
         return lambda step: []
     order, count, steps = _order(spec, inputs), spec.rollout.prompts_per_step, spec.train.steps
+    # Progress counts steps only. The program's tokens are not known when its prompts are written.
     return lambda step: order.draw(step, count, (step - 1) / steps)
 
 
 def write_prompts(path: Path, spec: RunSpec, prompts: PromptsOfStep, start: LanguageModel) -> None:
-    """The rows of all steps, as `harness.trainers.contract.PROMPT_ROW` describes them."""
+    """Write the rows of all steps, as `harness.trainers.contract.PROMPT_ROW` describes them."""
     template = get_template(spec.task.template)
     with path.open("w", encoding="utf-8") as handle:
         for step in range(1, spec.train.steps + 1):
@@ -61,9 +65,9 @@ def _order(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptOrder:
 
 
 def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[Row]]:
-    """The rows of each step, as `harness.trainers.contract.PAIR_ROW` describes them.
+    """Yield the rows of each step, as `harness.trainers.contract.PAIR_ROW` describes them.
 
-    inputs: the results of the cell's stages. start: the starting weights, which draw the completions that make the
+    inputs: the results of the cell's stages. start: the starting weights; they sample the completions that make the
     pairs, with the noise of bench's own training. Raises RefusedError for a step without any pair.
     """
     if isinstance(spec.pairs, DatasetPairs):
@@ -75,6 +79,7 @@ def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageMode
 def _of_set(spec: RunSpec, pairs: DatasetPairs, path: Path) -> Iterator[list[Row]]:
     encoded = load_pairs(path)
     for step in range(1, spec.train.steps + 1):
+        # A fixed set of pairs generates no tokens.
         yield _rows(step, 0, encoded.batch(encoded.of_step(step, pairs.pairs_per_step, spec.seed)))
 
 

@@ -1,14 +1,10 @@
-"""Which prompts a step trains on.
+"""The prompts of training: their pool, their order, the teacher's version of them, and the completion limit.
 
-Everything drawn is a function of the seed, the step and, in the order `prioritised`, the success rates so far: a
-resumed cell draws what an unbroken one would have.
+Every random choice is a function of the seed, the step and, in the order `prioritised`, the success rates so far. A
+resumed cell therefore uses the same prompts as an unbroken one.
 
-Which problems of the train split take part in training: those that the filter keeps, of them as many as the pool
-holds.
-
-What a teacher is asked, which may be another prompt than the policy's.
-
-How long completions of training may be: the limit of the present stage, where the context is staged.
+The pool holds the problems of the train split that the filter keeps, as many as `task.pool` says. A teacher may get
+another prompt than the policy. The completion limit is that of the present stage, if the context is staged.
 """
 
 from __future__ import annotations
@@ -35,21 +31,28 @@ from harness.records.files import read_json
 from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 
 LEAST_WEIGHT = 0.05
-"""The least weight of a prompt in the order `prioritised`: one that is always solved still comes a twentieth as often
-as one that never is, so that forgetting it shows."""
+"""The least weight of a prompt in the order `prioritised`.
+
+A prompt that is always solved still comes a twentieth as often as one that never is, so that forgetting it shows.
+"""
 RATE_ROUNDING = 1e-6
 """Success rates come in float32, where nine of ten is a little less than 0.9."""
 
 
 def teacher_prompt(template: Template, problem: Problem) -> str | list[Message]:
-    """The teacher's prompt for a problem. Raises EvalError if it shows a solution that the problem lacks."""
+    """Return the teacher's prompt for a problem.
+
+    Raises EvalError if it shows a solution that the problem lacks.
+    """
     solution = {"solution": problem.require_solution()} if template.shows_solution else {}
     return template.ask(problem, **solution)
 
 
 class PromptOrder(ABC):
-    """The prompts of each step, from a pool of problems with distinct ids. Orders that learn nothing from the rewards
-    show all arms with one seed the same prompts."""
+    """The prompts of each step, from a pool of problems with distinct ids.
+
+    Orders that learn nothing from the rewards give all arms with one seed the same prompts.
+    """
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
         self._problems, self._seed = problems, seed
@@ -58,21 +61,24 @@ class PromptOrder(ABC):
     def draw(
         self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
     ) -> list[Problem]:
-        """The prompts of a step (from 1), or those that refill its batch.
+        """Return the prompts of a step (from 1), or prompts that refill its batch.
 
-        progress: the share of the run that is done, in [0, 1].
-        round: 0 draws the step's own prompts. From 1 on it counts the refills, which are other prompts than those of
-            the step so far, whose ids are `exclude`: `count` of them, or as many as there are left.
+        progress: the share of the run that is done, in [0, 1]. round: 0 for the step's own prompts; from 1 on it counts
+        the refills. A refill gives prompts whose ids are not in `exclude`, the prompts of the step so far: `count` of
+        them, or as many as are left.
 
-        A refill is a draw of its own and takes nothing from the steps to come: an arm that refills goes on to see the
-        prompts that an arm sees which does not, so that the two stay paired.
+        A refill has random numbers of its own and takes nothing from later steps. An arm that refills goes on to see
+        the prompts that an arm without refills sees, so the two stay paired.
         """
 
     def observe(self, problem_ids: Iterable[str], success_rates: Iterable[float]) -> None:  # noqa: B027
-        """Called once a step, after its draws, with the share of each prompt's completions that were correct."""
+        """Take note of the share of each prompt's completions that were correct.
+
+        Called once a step, after its draws.
+        """
 
     def metrics(self) -> dict[str, float]:
-        """What steps.jsonl says of the order after a step."""
+        """Return what steps.jsonl reports of the order after a step."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -83,8 +89,11 @@ class PromptOrder(ABC):
 
 
 def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> PromptOrder:
-    """The order that `task.order` names, without prompts that `task.retire_at` retires, in the modes that
-    `task.direct_frac` wants. Raises RefusedError for a curriculum of problems without a difficulty."""
+    """Return the order that `task.order` names.
+
+    It leaves out prompts that `task.retire_at` retires, and mixes modes as `task.direct_frac` says. Raises RefusedError
+    for a curriculum of problems without a difficulty.
+    """
     kinds: dict[Order, type[PromptOrder]] = {
         "uniform": Uniform,
         "curriculum": Curriculum,
@@ -97,8 +106,11 @@ def prompt_order(spec: TaskSpec, problems: Sequence[Problem], seed: int) -> Prom
 
 
 def places_of_step(total: int, seed: int, step: int, count: int) -> list[int]:
-    """Places in a pool of `total` that a step (from 1) takes: each once an epoch, reshuffled each epoch; a step may
-    reach into the next epoch."""
+    """Return the places in a pool of `total` that a step (from 1) takes.
+
+    Each place comes once an epoch, reshuffled each epoch; a step may reach into the next epoch.
+    """
+    # Prompts are numbered through the whole run: number `at` is in epoch at // total, at place at % total.
     return [_epoch(total, seed, at // total)[at % total] for at in range((step - 1) * count, step * count)]
 
 
@@ -117,8 +129,8 @@ class Uniform(PromptOrder):
 class Curriculum(PromptOrder):
     """From easy to hard: a window slides over the problems sorted by difficulty as the run progresses.
 
-    At progress p a step draws without repetition from the W problems that begin at place p * (P - W) of the P, where W
-    is a tenth of P, or what the step needs if that is more. Equal difficulties are in an order fixed by the seed.
+    At progress p a step takes, without repetition, from the W problems that begin at place p * (P - W) of the P. W is a
+    tenth of P, or what the step needs if that is more. Equal difficulties are in an order fixed by the seed.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
@@ -129,6 +141,7 @@ class Curriculum(PromptOrder):
         self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
     ) -> list[Problem]:
         total = len(self._problems)
+        # The window must hold the refills too, next to what the step has seen.
         width = min(total, max(count + len(exclude), total // 10))
         start = int(progress * (total - width))
         key = random_key(self._seed, "data", step, "curriculum", round)
@@ -136,11 +149,12 @@ class Curriculum(PromptOrder):
 
 
 class Prioritised(PromptOrder):
-    """Without repetition within a step, each prompt with a probability proportional to 1 - its success rate, at least
-    LEAST_WEIGHT (Kimi k1.5, 2501.12599, section 2.3.4).
+    """Prompts that the policy fails come more often (Kimi k1.5, 2501.12599, section 2.3.4).
 
-    The success rate is the mean over the steps that trained on the prompt; that of a prompt not seen yet counts as 0.
-    Arms differ in their success rates and so in their prompts, but the noise behind the choice is the same.
+    A step samples without repetition. The probability of a prompt is proportional to 1 - its success rate, at least
+    LEAST_WEIGHT. The success rate is the mean over the steps that trained on the prompt; that of an unseen prompt
+    counts as 0. Arms differ in their success rates and so in their prompts, but the noise behind the choice is the
+    same.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
@@ -152,9 +166,13 @@ class Prioritised(PromptOrder):
         self, step: int, count: int, progress: float, round: int = 0, exclude: Collection[str] = ()
     ) -> list[Problem]:
         def arrival(problem: Problem) -> float:
-            """Exponential with the prompt's weight as rate. The first `count` to arrive are a draw without replacement
-            with probabilities proportional to the weights (Efraimidis and Spirakis, 2006)."""
+            """Return an exponential variable with the prompt's weight as rate.
+
+            The first `count` to arrive are a draw without replacement with probabilities proportional to the weights
+            (Efraimidis and Spirakis, 2006).
+            """
             key = random_key(self._seed, "data", step, problem.id, round)
+            # The key is signed. The half keeps the value away from 0, where the log is infinite.
             uniform = (key + 2**63 + 0.5) / 2**64
             return -math.log(uniform) / self._weight(problem.id)
 
@@ -178,11 +196,11 @@ class Prioritised(PromptOrder):
 
 
 class Retiring(PromptOrder):
-    """Another order, whose solved prompts never come again: those of whose completions a step finds a share of
-    `retire_at` or more correct (no positive resampling: ScaleRL, 2510.13786).
+    """Another order whose solved prompts never come again (no positive resampling: ScaleRL, 2510.13786).
 
-    Where the other order has a retired prompt, one comes that it would refill the step with, so that the other prompts
-    stay those of an arm that retires none. Of the prompts as many stay as a step takes.
+    A prompt is solved if a step finds a share of `retire_at` or more of its completions correct. A retired prompt is
+    replaced by one with which the other order would refill the step. So the other prompts are the same as in an arm
+    that retires none. At least as many prompts stay as a step takes.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int, order: PromptOrder, retire_at: float) -> None:
@@ -200,6 +218,7 @@ class Retiring(PromptOrder):
         kept = [problem for problem in drawn if problem.id not in self._retired]
         if len(kept) == len(drawn):
             return kept
+        # The retired prompts are excluded too, so that every replacement is a new prompt of the step.
         seen = [*exclude, *self._retired, *(problem.id for problem in kept)]
         return kept + self._order.draw(step, len(drawn) - len(kept), progress, round + 1, seen)
 
@@ -208,6 +227,7 @@ class Retiring(PromptOrder):
         self._order.observe(ids, rates)
         for problem_id, rate in zip(ids, rates, strict=True):
             solved = rate > self._retire_at - RATE_ROUNDING
+            # A step must still find enough prompts that are not retired.
             if solved and len(self._problems) - len(self._retired) > self._in_a_step:
                 self._retired.add(problem_id)
 
@@ -223,11 +243,11 @@ class Retiring(PromptOrder):
 
 
 class InModes(PromptOrder):
-    """The prompts of another order, some of them asked for the answer at once, the others for steps.
+    """The prompts of another order, some of which request the answer at once, the others steps first.
 
-    The mode of a prompt is drawn by seed and step, each for itself: arms with one share see one prompt in one mode, and
-    with a larger share what was asked directly still is. A problem that is asked for the answer at once has an id of
-    its own in the records.
+    The mode of each prompt is fixed by seed and step, independently. Arms with the same share see a prompt in the same
+    mode, and a larger share keeps every direct prompt direct. A problem in direct mode has an id of its own in the
+    records.
     """
 
     ASKED_DIRECTLY = " (direct)"
@@ -243,6 +263,7 @@ class InModes(PromptOrder):
         return [self._in_mode(problem, step) for problem in drawn]
 
     def _in_mode(self, problem: Problem, step: int) -> Problem:
+        # The number does not depend on the share, so a larger share keeps every direct prompt direct.
         if uniform(random_key(self._seed, "data", step, f"mode/{problem.id}")) >= self._direct_frac:
             return problem
         return replace(problem, id=problem.id + self.ASKED_DIRECTLY, mode="direct")
@@ -278,13 +299,14 @@ def _drawn(problems: Sequence[Problem], key: int, count: int, exclude: Collectio
     return list(itertools.islice((problem for problem in shuffled if problem.id not in excluded), count))
 
 
+# Two entries, because a step may reach into the next epoch.
 @lru_cache(maxsize=2)
 def _epoch(count: int, seed: int, epoch: int) -> list[int]:
     return permutation(count, random_key(seed, "data", step=epoch))
 
 
 def candidates(spec: RunSpec) -> Sequence[Problem]:
-    """The problems whose pass rates the filter wants; without a filter all of the train split."""
+    """Return the problems whose pass rates the filter wants; without a filter, all of the train split."""
     problems = get_task(spec.task.train).split("train").load()
     count = spec.task.filter.problems if isinstance(spec.task.filter, PassRateFilter) else None
     if count is None or count >= len(problems):
@@ -293,7 +315,10 @@ def candidates(spec: RunSpec) -> Sequence[Problem]:
 
 
 def require_prompts(spec: RunSpec) -> None:
-    """Raise RefusedError for what no pass rates could mend: too few problems, or none with a difficulty to sort by."""
+    """Raise RefusedError for faults that no pass rates could fix.
+
+    They are too few problems, or problems without a difficulty to sort by.
+    """
     problems = candidates(spec)
     filtered = spec.task.filter.type != "none"
     have = f"task.filter measures {len(problems)}" if filtered else f"there are {len(problems)}"
@@ -301,10 +326,10 @@ def require_prompts(spec: RunSpec) -> None:
 
 
 def labelled_prompts(spec: RunSpec, part: type[LearnedReward | PairwiseJudge]) -> Sequence[Problem]:
-    """The training problems whose completions a learned part of the reward learns from: the same for all seeds, and for
-    parts that want as many.
+    """Return the training problems whose completions a learned part of the reward learns from.
 
-    RefusedError if there are fewer than the part's `prompts`.
+    They are the same for all seeds, and for parts that want as many. Raises RefusedError if there are fewer than the
+    part's `prompts`.
     """
     problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.of(part).prompts
     if wanted > len(problems):
@@ -316,16 +341,18 @@ def labelled_prompts(spec: RunSpec, part: type[LearnedReward | PairwiseJudge]) -
 
 
 def read_correct_counts(path: Path) -> dict[str, int]:
-    """Problem id -> correct ones among the filter's samples, as `harness.run.stages.pass_rates` left them."""
+    """Read problem id -> number of correct samples of the filter.
+
+    `harness.run.stages.pass_rates` writes the file.
+    """
     return dict(read_json(path))
 
 
 def training_prompts(spec: RunSpec, correct_counts: Mapping[str, int]) -> Sequence[Problem]:
-    """The problems that a cell trains on.
+    """Return the problems that a cell trains on.
 
-    correct_counts: problem id -> how many of the filter's samples are correct; without a filter it is not read.
-
-    Raises RefusedError if they are fewer than the pool is to hold, or than a step needs.
+    correct_counts: problem id -> how many of the filter's samples are correct; not read without a filter. Raises
+    RefusedError if they are fewer than the pool is to hold, or than a step needs.
     """
     problems, wanted = candidates(spec), spec.task.filter
     if not isinstance(wanted, PassRateFilter):
@@ -354,13 +381,16 @@ def _pool(spec: RunSpec, problems: Sequence[Problem], have: str) -> Sequence[Pro
 
 
 def random_subset(problems: Sequence[Problem], count: int, key: int) -> list[Problem]:
-    """A random subset; with the same key a larger one holds the smaller."""
+    """Return a random subset. With the same key, a larger subset holds the smaller one."""
     return [problems[index] for index in permutation(len(problems), key)[:count]]
 
 
 class CompletionLimit:
-    """`tokens` is the limit of the coming step. It rises once, from first_tokens to max_completion_tokens, and never
-    falls; without stages it is max_completion_tokens throughout."""
+    """The limit of completions in tokens, which may be staged.
+
+    `tokens` is the limit of the coming step. It rises once, from first_tokens to max_completion_tokens, and never
+    falls. Without stages it is max_completion_tokens throughout.
+    """
 
     def __init__(self, spec: RolloutSpec) -> None:
         self._staged = spec.staged
@@ -369,8 +399,10 @@ class CompletionLimit:
         self.tokens = spec.max_completion_tokens if spec.staged.type == "none" else spec.staged.first_tokens
 
     def observe(self, step: int, mean_reward: float) -> None:
-        """Called after every step (from 1) with the mean reward of its completions. A mean that is NaN, of a step in
-        which nothing could be scored, does not count for convergence."""
+        """Take note of the mean reward of a step's completions. Called after every step (from 1).
+
+        A mean that is NaN, of a step in which nothing could be scored, does not count for convergence.
+        """
         if self.tokens == self._last_tokens:
             return
         match self._staged:
@@ -389,6 +421,7 @@ class CompletionLimit:
         if len(self._recent_rewards) < 2 * window:
             return False
         before, last = self._recent_rewards[:window], self._recent_rewards[window:]
+        # The gain from one window's mean to the next; both windows have the same length.
         return (math.fsum(last) - math.fsum(before)) / window < rule.min_gain
 
     def state_dict(self) -> dict[str, Any]:

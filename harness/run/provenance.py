@@ -1,4 +1,4 @@
-"""Where a cell's numbers were made: versions, machine, commit. Kept beside the spec, never part of the hash."""
+"""Where a cell's numbers were made: versions, machine, commit. Kept next to the spec, never part of the hash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _PACKAGES = (
 
 @lru_cache
 def provenance() -> dict[str, Any]:
-    """Versions, hardware, thread count and the commit of the code."""
+    """Return versions, hardware, thread count and the commit of the code."""
+    # Imported here, so that `differences_from_now` works without the seconds that torch takes.
     import torch
 
     threads = torch.get_num_threads()
@@ -42,8 +43,11 @@ def _without_torch() -> dict[str, Any]:
 
 
 def differences_from_now(provenances: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[str], str]]:
-    """What would be made otherwise here and now: commit, Python, package, platform or processor -> (the values in these
-    provenances, the value now). Threads and GPU are left out, which only a worker knows."""
+    """Return what would differ here and now: name -> (the values in these provenances, the value now).
+
+    Names are commit, Python, package, platform and processor. Threads and GPU are left out, because only a worker knows
+    them.
+    """
     now = _by_name({**_without_torch(), "commit": _commit()})
     then: dict[str, list[str]] = {}
     for one in map(_by_name, provenances):
@@ -61,12 +65,13 @@ def _by_name(provenance: Mapping[str, Any]) -> dict[str, str]:
 
 
 def append_start(path: Path, account: Mapping[str, Any], from_step: int = 0, epoch: int | None = None) -> None:
-    """Append a row to starts.jsonl: who works on a cell from this step on, or on an evaluation, where and with what.
-    Earlier rows stay.
+    """Append a row to starts.jsonl: who works from this step on, where and with what. Earlier rows stay.
 
-    account: more that belongs to the provenance. epoch: the number of the start; by default one more than the last.
+    It describes work on a cell, or on an evaluation. account: more that belongs to the provenance. epoch: the number of
+    the start; by default one more than the last.
     """
-    keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
+    # Rewriting the file removes a torn end that a kill may have left.
+    keep_jsonl(path, lambda row: True)
     number = 1 + max((row["epoch"] for row in read_jsonl(path)), default=0) if epoch is None else epoch
     owner = {"host": socket.gethostname(), "pid": os.getpid()}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -84,6 +89,7 @@ def _version(package: str) -> str | None:
 def processor_name() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
+        # platform.processor() is often empty on Linux, so the kernel's file comes first.
         names = [
             line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
         ]
@@ -93,10 +99,11 @@ def processor_name() -> str:
 
 
 def _commit() -> str | None:
-    """The checkout's commit, with `+changes` where its tracked files differ; None outside a checkout."""
+    """Return the checkout's commit, with `+changes` if tracked files differ; None outside a checkout."""
     here = Path(__file__).parent
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
+        # check=False: exit code 1 means that files differ.
         changes = subprocess.run(["git", "diff", "--quiet", "HEAD"], cwd=here, capture_output=True, check=False)
     except (FileNotFoundError, subprocess.CalledProcessError):
         return None

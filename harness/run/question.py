@@ -1,4 +1,4 @@
-"""The question of a run, written beside its records: sweep.json, and all that is needed to ask it again from there.
+"""The question of a run, written next to its records: sweep.json, and all that is needed to ask it again from there.
 
 <sweep>/sweep.json           the question (`harness.records.SweepRecord`)
 <sweep>/question/            the sweep file, the profile, and files of the user's own that they name
@@ -59,14 +59,17 @@ FEWEST_MOST_SEEDS = 12
 
 
 def require_same_kind(folder: Path, *, is_search: bool) -> None:
-    """Raise RefusedError where arms are to be run in the folder of a search, a search in that of arms, or either in
-    that of imported results: the page of one would be written over that of the other."""
+    """Raise RefusedError if a folder already holds records of another kind: arms, a search, or imported results.
+
+    Otherwise the page of one would overwrite that of the other.
+    """
     if not folder.is_dir():
         return
     holds_search = (folder / STUDY).exists()
     try:
         known = read_sweep(folder)
-    except (FileNotFoundError, DamagedRecordError):  # written anew by the run
+    except (FileNotFoundError, DamagedRecordError):
+        # The run writes a new sweep.json.
         holds_arms = False
     else:
         holds_search = holds_search or known.is_search
@@ -89,17 +92,24 @@ def require_same_kind(folder: Path, *, is_search: bool) -> None:
 
 
 def make_cells(plan: Plan, cells: Sequence[PlannedCell], home: Path) -> None:
-    """The folder, spec and pending status of cells that are to be run. Raises RefusedError as `write_question`."""
+    """Write the folder, spec and pending status of cells that are to be run.
+
+    Raises RefusedError as `write_question`.
+    """
     with _writable(plan.folder(home)):
         for cell, record in zip(cells, records_of(cells, plan.folder(home) / "cells"), strict=True):
-            folder = record.evaluation_folder  # a trained cell keeps the spec and the code that it was trained with
-            if record.state in ("running", "done", "damaged"):  # another `bench run` may have been quicker
+            # For a trained cell it is another folder: the cell keeps the spec and code that it was trained with.
+            folder = record.evaluation_folder
+            # Another `bench run` may have been quicker.
+            if record.state in ("running", "done", "damaged"):
                 continue
-            # A folder or file that stands in the place of another is for the cell's own job to name.
+            # If a file is where a folder should be, or the reverse, the cell's own job reports it.
             with suppress(LeaseTakenError, FileExistsError, IsADirectoryError, NotADirectoryError):
                 if not folder.exists():
                     write_folder(folder, partial(_fill_cell, cell.spec))
                     continue
+                # The folder exists from an earlier plan. Under its lease, the pending status cannot overwrite that of a
+                # running cell.
                 with hold_lease(record.path, starts=False):
                     if not record.is_done:
                         _fill_cell(cell.spec, folder)
@@ -115,9 +125,12 @@ def _fill_cell(spec: RunSpec, folder: Path) -> None:
 
 
 def write_question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord] | None = None) -> SweepRecord:
-    """Write sweep.json and the folder `question`; returns what the first holds. Raises RefusedError where they cannot
-    be written. records: of the plan's cells, if they were just read."""
+    """Write sweep.json and the folder `question`; return what sweep.json holds.
+
+    records: of the plan's cells, if they were just read. Raises RefusedError if the files cannot be written.
+    """
     folder = plan.folder(home)
+    # Checked before anything is written.
     _remember_code(plan)
     with _writable(folder):
         (home / "cache").mkdir(exist_ok=True)
@@ -128,8 +141,10 @@ def write_question(plan: Plan, home: Path, command: str, records: Sequence[CellR
 
 
 def _remember_code(plan: Plan) -> None:
-    """Note all code that this question runs as code that this user has run. Raise RefusedError if the question is that
-    of a run's records, whose code this user has never run."""
+    """Record that this user has run the code of this question.
+
+    Raises RefusedError if the question comes from a run's records, and this user has never run their code.
+    """
     modules = {module.digest: module for spec in plan.arms.values() for module in user_code(spec)}
     others = {code: name for spec in plan.arms.values() for code, name in run_by(spec).items()}
     if plugins.is_for_records():
@@ -142,7 +157,7 @@ def _remember_code(plan: Plan) -> None:
 
 @contextmanager
 def _writable(folder: Path) -> Iterator[None]:
-    """The folder of a sweep, which is made, while no other process writes the question there."""
+    """Make the folder of a sweep, and keep other processes from writing the question there meanwhile."""
     try:
         with hold_in_turn(folder):
             yield
@@ -166,22 +181,27 @@ def _keep_files(request: SweepRequest, specs: Collection[RunSpec], folder: Path)
         wanted |= {KEPT_CODE / path: content for path, content in module.laid_out()}
     for path, content in wanted.items():
         _keep(folder / path, content)
+    # Files that only an earlier question needed must not be read by a run from the records.
     for path in [path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder) not in wanted]:
         remove(path)
 
 
 def _sweep_file(request: SweepRequest) -> bytes:
-    """The file as its author wrote it, unless it says something else: a sweep that confirms a search has none."""
+    """Return the file as its author wrote it, or the request as YAML if the file differs from it.
+
+    A sweep that confirms a search has no file of its own.
+    """
     try:
         if SweepFile.model_validate(load_yaml(request.path)) == request.sweep:
             return request.path.read_bytes()
-    except (RefusedError, ValidationError):  # edited since
+    except (RefusedError, ValidationError):
+        # The file was edited since it was read for this request.
         pass
     return _as_yaml(request.sweep.model_dump(mode="json", exclude_unset=True, by_alias=True))
 
 
 def _profile(path: Path) -> bytes:
-    """The file as its author wrote it, unless it extends another one, which may change."""
+    """Return the file as its author wrote it, or the resolved profile if it extends another, which may change."""
     return _as_yaml(read_profile(path)) if EXTENDS in load_yaml(path) else path.read_bytes()
 
 
@@ -202,6 +222,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
     values = values_that_differ(plan.arms)
     bases = {arm: result_path(find_stage("base"), spec, home) for arm, spec in plan.arms.items()}
     base_scores = {arm: read_json(path) for arm, path in bases.items() if path.exists()}
+    # Arms may start from different weights; the report then shows a base score for each.
     start_alike = len({*bases.values()}) == 1
     return SweepRecord(
         path=plan.folder(home),
@@ -219,7 +240,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
         margin_pp=plan.margin_pp,
         alpha=sweep.compare.alpha,
         new_problems=sweep.compare.new_problems,
-        # Without verdicts of an earlier run, whose best arms may have been others.
+        # Verdicts of an earlier run are dropped: its best arms may have been others.
         screening=None if (asked := sweep.screening) is None else Screened(best=asked.best, seeds=asked.seeds),
         seeds=request.seed_list,
         ablate=sweep.under_test,
@@ -271,7 +292,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
 
 
 def _earlier(folder: Path) -> SweepRecord | None:
-    """What was asked here last; None if nothing was, or nothing that this version can read."""
+    """Return the question last written here, or None if there is none that this version can read."""
     try:
         return read_sweep(folder)
     except (FileNotFoundError, DamagedRecordError):
@@ -279,15 +300,19 @@ def _earlier(folder: Path) -> SweepRecord | None:
 
 
 def _asks(plan: Plan) -> str:
-    """Names what looks are planned for: arms as they train and as they are evaluated, baseline and metric. Seeds,
-    samples and problems are left out: with more of them, answering it again is a further look. So is the margin, which
-    moves no interval."""
+    """Return the identity of what looks are planned for: arms in training and evaluation, baseline and metric.
+
+    Seeds, samples and problems are left out: asking again with more of them is a further look. The margin is left out
+    too, because it moves no interval.
+    """
     return digest({"arms": _conditions(plan), "baseline": plan.baseline, "metric": plan.metric})
 
 
 def _contrasts(plan: Plan) -> list[str]:
-    """Names what looks are counted for: each arm and the baseline, by the compared metric of the compared task. Other
-    arms and tasks are left out: with fewer or more of them, the same numbers are looked at again."""
+    """Return the identities of what looks are counted for: each arm with the baseline, on the compared metric.
+
+    Other arms and tasks are left out: with fewer or more of them, the same numbers are looked at again.
+    """
     arms = _conditions(plan, tasks=(plan.metric_task_as_given,))
     return [
         digest({"arms": sorted([of_arm, arms[plan.baseline]]), "task": plan.metric_task, "metric": plan.metric_name})
@@ -297,7 +322,8 @@ def _contrasts(plan: Plan) -> list[str]:
 
 
 def _conditions(plan: Plan, **evaluated: Any) -> dict[str, str]:
-    """By arm a hash of how it trains and is evaluated, whatever the number of seeds, samples and problems."""
+    """Map each arm to a hash of its training and evaluation, whatever the number of seeds, samples and problems."""
+    # Settings that change how precisely a question is answered, but not the question.
     one_sample = {"samples": 1, "k": (1,), "problems": None, "every": 0, "curve_samples": 1, **evaluated}
     return {
         arm: semantic_hash(spec.model_copy(update={"seed": 0, "eval": spec.eval.model_copy(update=one_sample)}))
@@ -310,10 +336,10 @@ def _evaluation(plan: Plan) -> Evaluation:
 
 
 def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -> list[int]:
-    """The numbers of seeds at which a question is looked at, fixed before its first cell is made or as they were fixed
-    then, as `planned_design`.
+    """Return the numbers of seeds at which a question is looked at, as `planned_design`, and write them.
 
-    Raises RefusedError where other looks were fixed and as `require_looks`, GateError as `Plan.require_answerable`.
+    They are fixed before its first cell is made; if they were fixed earlier, they stay. Raises RefusedError if other
+    looks were fixed, and as `require_looks`. Raises GateError as `Plan.require_answerable`.
     """
     plan.require_answerable()
     require_looks(plan)
@@ -324,7 +350,8 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     known = record.design
     if known is None:
         design = planned_design(plan, record, most_seeds)
-        write_question(plan, home, command)  # raises where it cannot be written
+        # This raises if the folder cannot be written, before the design is.
+        write_question(plan, home, command)
         record.model_copy(update={"designs": [*record.designs, design]}).write()
         return design.looks
     if most_seeds not in (None, known.looks[-1]):
@@ -341,7 +368,10 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
 
 
 def require_looks(plan: Plan) -> None:
-    """RefusedError for a plan to which further seeds bring no verdict: a screening, and one over a checkpoint."""
+    """Raise RefusedError for a plan to which further seeds bring no verdict.
+
+    That is a screening, and an evaluation of one checkpoint.
+    """
     name = plan.sweep.name
     if plan.sweep.screening is not None:
         raise RefusedError(
@@ -356,7 +386,7 @@ def require_looks(plan: Plan) -> None:
 
 
 def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> Design:
-    """The looks at a question as `planned_looks` has them. record: of the plan."""
+    """Return the looks at a question as `planned_looks` has them. record: of the plan."""
     looks = planned_looks(plan, most_seeds)
     return Design(
         question=record.asks,
@@ -368,8 +398,10 @@ def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> D
 
 
 def register_design(record: SweepRecord, design: Design | None) -> SweepRecord:
-    """Write the design of a question none of whose cells has run, in place of any that it had. None: no looks before
-    the last cell."""
+    """Write the design of a question none of whose cells has run, replacing any earlier one.
+
+    None: no looks before the last cell.
+    """
     others = [other for other in record.designs if other.question != record.asks]
     designed = record.model_copy(update={"designs": [*others, *([] if design is None else [design])]})
     designed.write()
@@ -377,15 +409,19 @@ def register_design(record: SweepRecord, design: Design | None) -> SweepRecord:
 
 
 def planned_looks(plan: Plan, most_seeds: int | None) -> list[int]:
-    """The seeds at each look: every quarter of the most, but none below the number that a test by signs needs. The most
-    are twice the seeds of the sweep file, or `FEWEST_MOST_SEEDS`, if they are not given."""
+    """Return the number of seeds at each look: every quarter of the largest number, and that number itself.
+
+    No look is below the number that a sign test needs. The largest number is by default twice the seeds of the sweep
+    file, but at least `FEWEST_MOST_SEEDS`.
+    """
     most = most_seeds or max(FEWEST_MOST_SEEDS, 2 * len(plan.sweep.seed_list))
+    # Looks must be fixed before any data is seen, so they depend on nothing but the plan.
     quarters = [round(most * quarter / 4) for quarter in (1, 2, 3)]
     return [n for n in quarters if n >= RECOMMENDED_SEEDS] + [most]
 
 
 def results_in_report(arms: Mapping[str, RunSpec], home: Path) -> dict[str, dict[str, Path]]:
-    """The paths of the results that the report shows besides those of cells, by stage and by the arm that needs one."""
+    """Map each stage whose results the report shows to the paths of these results, by the arm that needs one."""
     return {
         stage.name: {
             arm: result_path(stage, spec, home)

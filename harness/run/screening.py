@@ -1,7 +1,7 @@
 """From a screening to verdicts: the best of many arms against the baseline, on fresh seeds.
 
-A screening ranks arms on a few seeds. The highest of many means are partly luck, since they were
-picked; fresh seeds bring fresh training and fresh evaluation samples, and nothing is picked among them.
+A screening ranks arms on a few seeds. The highest of many means are partly luck, since they were picked. Fresh seeds
+bring fresh training and fresh evaluation samples, and nothing is picked among them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ _ENDED = ("done", "failed", "invalid")
 
 
 def best_arms(report: Mapping[str, Any]) -> list[str]:
-    """The arms that a screening picks, from its report.json; none before every cell has ended, since later ones could
-    change the ranks."""
+    """Return the arms that a screening picks, from its report.json.
+
+    It is empty until every cell has ended, since later cells could change the ranks.
+    """
     if any(cell["state"] not in _ENDED for cell in report["cells"]):
         return []
     return [str(arm) for arm in report["screening"][0]["best"]]
 
 
 def confirmation_name(screening: str) -> str:
-    """The name of the sweep that confirms the best of a screening, and of its folder."""
+    """Return the name of the sweep that confirms the best of a screening, which also names its folder."""
     return f"{screening}-confirmed"
 
 
 def confirming_plan(screened: Plan, screening: Screening, best: Sequence[str], home: Path) -> Plan:
-    """The baseline and the best arms as a sweep of its own, with seeds that the screening did not have."""
+    """Plan a sweep of the baseline and the best arms, with seeds that the screening did not have."""
     sweep = screened.sweep
     arms = {arm: sweep.all_arms[arm] for arm in (screened.baseline, *best)}
     confirming = SweepFile.model_validate(
@@ -57,21 +59,28 @@ def confirming_plan(screened: Plan, screening: Screening, best: Sequence[str], h
 
 
 def _fresh_seeds(screened: Plan, count: int, arms: set[str], home: Path) -> list[int]:
-    """Those above the screening's; or those that confirmed these arms before, if they are fresh still, and as many or
-    more."""
+    """Return seeds above the screening's.
+
+    If these arms were confirmed before with enough seeds, and the seeds are still fresh, return those.
+    """
     used = screened.request.seed_list
     try:
         earlier = read_sweep(home / confirmation_name(screened.sweep.name))
-    except (FileNotFoundError, DamagedRecordError):  # written anew by the run
+    except (FileNotFoundError, DamagedRecordError):
+        # The run writes a new sweep.json.
         pass
     else:
+        # Reusing those seeds continues the earlier confirmation instead of training all cells again.
         if {*earlier.arms} == arms and len(earlier.seeds) >= count and not {*earlier.seeds} & {*used}:
             return earlier.seeds
     return list(range(max(used) + 1, max(used) + 1 + count))
 
 
 def record_confirmation(folder: Path, confirming: Plan, report: Mapping[str, Any]) -> None:
-    """Keep the verdicts on fresh seeds with the screening, whose page leads with them. report: of the confirmation."""
+    """Keep the verdicts on fresh seeds with the screening, whose page leads with them.
+
+    report: of the confirmation.
+    """
     screening = read_sweep(folder)
     if screening.screening is None:
         raise ValueError(f"{folder}: is no screening")

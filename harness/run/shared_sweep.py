@@ -1,6 +1,6 @@
 """A sweep that several processes share, on one machine or on many: each takes cells that no other process runs.
 
-They communicate only through files in the home: a lease names the process that runs a cell, and the records say how the
+They communicate only through files in the home. A lease names the process that runs a cell, and the records say how the
 cell ended.
 """
 
@@ -29,28 +29,32 @@ LOOK_EVERY_S = 10.0
 _LOOK_SHARE = 0.02
 """The largest share of its time that a process spends on looking, on a slow disk."""
 _REACH_CELLS = 16
+"""How many of the next free cells a process picks from at random."""
 
 
 @dataclass(frozen=True)
 class WorkerRun(SweepRun):
-    """One of several processes, here or on other machines, that share the cells of a plan: `bench worker`.
-
-    waits: stay until every cell has ended, and take over the cells of processes that die; otherwise, stay until live
-    processes run all the remaining cells. ran: the final state of each cell that this process ran, by name.
-    """
+    """One of several processes, here or on other machines, that share the cells of a plan: `bench worker`."""
 
     waits: bool = False
+    """Stay until every cell has ended, and take over the cells of processes that die.
+
+    If False, stay until live processes run all the remaining cells.
+    """
     ran: dict[str, str] = field(default_factory=dict)
+    """The final state of each cell that this process ran, by name."""
 
     def _require_to_be_asked(self) -> None:
         """Raise RefusedError if other processes run cells of another question with the same name."""
         try:
             known = read_sweep(self.folder)
-        except (FileNotFoundError, DamagedRecordError):  # written anew by the run
+        except (FileNotFoundError, DamagedRecordError):
+            # The run writes a new sweep.json.
             return
         ours = self.records()
         if {(cell.path, cell.evaluation) for cell in known.cells} == {(cell.path, cell.evaluation) for cell in ours}:
             return
+        # A different question in the records is fine if nobody works on it: this run replaces it.
         if not (running := [cell_name_of(cell) for cell in known.cells if cell.state == "running"]):
             return
         if {(cell.arm, cell.seed) for cell in known.cells} == {(cell.arm, cell.seed) for cell in ours}:
@@ -72,27 +76,26 @@ class WorkerRun(SweepRun):
     ) -> None:
         do_stages(executor, specs, self.home, observer, to_load)
         run_jobs(executor, _SharedCells(self, [*missing], observer))
-        # Last, in the first process that is free: no cell waits for these.
+        # These come last, in the first process that is free, because no cell waits for them.
         make_missing(executor, after_inputs(self._stages_for_report()), self.home, observer)
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
-        """Those that no other process is making."""
+        """Return the stages that no other process is making."""
         wanted = super()._stages_for_report()
         return [(spec, one) for spec, one in wanted if not is_leased(lease_folder(result_path(one, spec, self.home)))]
 
 
 @dataclass
 class _SharedCells(SweepCells):
-    """The cells of a sweep that other processes share.
-
-    free: cells that no process ran at the last look, in the order of `waiting`. next_look_s: when the next look is due.
-    seen_elsewhere: names of cells that another process was once seen to run.
-    """
+    """The cells of a sweep that other processes share."""
 
     run: WorkerRun
     free: list[PlannedCell] = field(default_factory=list)
+    """Cells that no process ran at the last look, in the order of `waiting`."""
     next_look_s: float = 0.0
+    """When the next look is due."""
     seen_elsewhere: set[str] = field(default_factory=set)
+    """Names of cells that another process was once seen to run."""
 
     def next(self) -> Job | None:
         self._look_around()
@@ -100,6 +103,7 @@ class _SharedCells(SweepCells):
             # At random, so that processes that start together do not all try the same cell.
             cell = self.free.pop(random.randrange(min(_REACH_CELLS, len(self.free))))
             record = self._record(cell)
+            # The last look may be some seconds old.
             if record.state == "running" or self._has_ended(cell):
                 continue
             if cell_name_of(record) in self.seen_elsewhere and not _free_of_the_dead(record.path):
@@ -117,7 +121,8 @@ class _SharedCells(SweepCells):
         return super().progress(job, event)
 
     def _go_on_after(self, ended: Ended) -> None:
-        if ended.state == "taken":  # another process was faster: wait until it has ended the cell
+        # Another process was faster: wait until it has ended the cell.
+        if ended.state == "taken":
             self.waiting.append(self.started[ended.job.path])
         else:
             self.run.ran[cell_name(ended.job)] = "failed" if ended.state == "refused" else ended.state
@@ -128,6 +133,7 @@ class _SharedCells(SweepCells):
         began_s = time.monotonic()
         if began_s < self.next_look_s:
             return
+        # A copy of `waiting` is iterated, because `_has_ended` removes cells from it.
         self.free, elsewhere = [], {}
         for cell in [*self.waiting]:
             if is_leased(self._record(cell).path):
@@ -140,7 +146,7 @@ class _SharedCells(SweepCells):
         self.next_look_s = now_s + max(LOOK_EVERY_S, (now_s - began_s) / _LOOK_SHARE)
 
     def _has_ended(self, cell: PlannedCell) -> bool:
-        """Whether another process has ended the cell; if so, report it."""
+        """Return whether another process has ended the cell; if so, report it."""
         status = self._record(cell).read_status()
         if has_ended := status["state"] in ENDED:
             self.waiting.remove(cell)
@@ -148,18 +154,20 @@ class _SharedCells(SweepCells):
         return has_ended
 
     def _done_frac(self, cell: PlannedCell) -> float:
-        """The fraction of a cell that another process has done, in [0, 1]."""
+        """Return the fraction of a cell that another process has done, in [0, 1]."""
         try:
             row = read_last_row(self._record(cell).path / "steps.jsonl") or {}
-        except DamagedRecordError:  # the process that runs it reports the damage
+        except DamagedRecordError:
+            # The process that runs the cell reports the damage.
             return 0.0
+        # Other budgets are ignored: the fraction is only shown.
         tokens = cell.spec.budget.tokens
         of_budget = row.get("generated_tokens", 0) / tokens if tokens else 0.0
         return float(min(1.0, max(row.get("step", 0) / max(1, cell.spec.train.steps), of_budget)))
 
 
 def _free_of_the_dead(folder: Path) -> bool:
-    """Release the lease of a dead owner; returns False if another process has taken the cell.
+    """Release the lease of a dead owner; return False if another process has taken the cell.
 
     Only this process, which has watched the lease, knows that the owner is dead: a worker process would have to watch
     it again.
@@ -169,5 +177,6 @@ def _free_of_the_dead(folder: Path) -> bool:
             return True
     except LeaseTakenError:
         return False
-    except OSError:  # the cell's job will report what is wrong with its folder
+    except OSError:
+        # The cell's job will report what is wrong with its folder.
         return True

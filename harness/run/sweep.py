@@ -1,4 +1,4 @@
-"""A sweep's run: what is missing of its cells is done, after the stages that they share."""
+"""The run of a sweep: shared stages first, then what is missing of its cells."""
 
 from __future__ import annotations
 
@@ -40,51 +40,52 @@ from harness.run.stages.load import what_may_be_refused
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One `bench run` of a plan. `home` holds all sweeps, the mirror's database and the cache.
-
-    open_executor: gives an executor with so many slots; called if there is anything to do. retry_invalid: also start
-    cells that could not be measured. fail_fast: stop at the first cell that fails. retry_failed: start a cell that
-    fails once more before it counts as failed.
-    """
+    """One `bench run` of a plan."""
 
     plan: Plan
     home: Path
+    """Holds all sweeps, the mirror's database and the cache."""
     command: str
     workers: int
     open_executor: Callable[[int], Executor]
+    """Opens an executor with so many slots. Called only if there is anything to do."""
     retry_invalid: bool = False
+    """Also start cells that could not be measured."""
     fail_fast: bool = False
+    """Stop at the first cell that fails."""
     retry_failed: bool = False
+    """Start a cell that fails once more before it counts as failed."""
 
     @property
     def folder(self) -> Path:
         return self.plan.folder(self.home)
 
     def records(self) -> list[CellRecord]:
-        """The cells of the plan, whether they have started or not."""
+        """Return the cells of the plan, whether they have started or not."""
         return self.plan.records(self.home)
 
     def missing(self) -> list[PlannedCell]:
-        """The cells that this run would start, seed by seed so that pairs are complete early.
+        """Return the cells that this run would start, seed by seed so that pairs are complete early.
 
-        An invalid one is started again only if asked for: what could not be measured once needs a look first.
+        An invalid cell is started again only on request: what could not be measured once needs a look first.
         """
         return [cell for cell, _ in self._missing_among(self.records())]
 
     def _missing_among(self, records: Sequence[CellRecord]) -> list[tuple[PlannedCell, CellRecord]]:
-        """`missing` of these records of the plan's cells, each with its own."""
+        """Return `missing` among these records of the plan's cells, each cell with its record."""
         ended = {"done"} if self.retry_invalid else {"done", "invalid"}
         found = zip(self.plan.cells, records, strict=True)
         return sorted((one for one in found if one[1].state not in ended), key=lambda one: one[0].seed)
 
     def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> list[CellRecord]:
-        """Do everything that is missing; return the plan's cells as they stand then. `while_running` is called once,
-        when the records exist.
+        """Do everything that is missing; return the plan's cells in their final state.
 
-        Raises GateError and RefusedError before any cell started, StoppedError when the disk is full. A cell that fails
-        does not stop the others, unless `fail_fast` is set: its state says so.
+        while_running: is called once, when the records exist. Raises GateError and RefusedError before any cell
+        started, and StoppedError when the disk is full. A cell that fails does not stop the others, unless `fail_fast`
+        is set: its state says so.
         """
         self.plan.require_answerable()
+        # Killed runs leave temporary files.
         for place in (self.folder, self.home / "cache", *(self.home / "cache").glob("*/")):
             sweep_temporary(place)
         records = _as_they_stand(self.records())
@@ -100,7 +101,7 @@ class SweepRun:
         with ExitStack() as opened:
             executor = None
             if missing or self._stages_for_report():
-                # Opened now, so that its workers can spend their seconds on imports.
+                # Opened early, so that its workers import while the checks below run.
                 slots = min(self.workers, max(1, len(missing)))
                 executor = opened.enter_context(closing(self.open_executor(slots), observer))
             while_running()
@@ -121,7 +122,7 @@ class SweepRun:
         return records
 
     def _require_to_be_asked(self) -> None:
-        """Raise RefusedError where the question must not be written into its folder now."""
+        """Raise RefusedError if the question must not be written into its folder now."""
 
     def _work(
         self,
@@ -131,7 +132,7 @@ class SweepRun:
         missing: Sequence[PlannedCell],
         observer: Observer,
     ) -> None:
-        """specs, to_load: as `specs` and `besides` of `do_stages`."""
+        """Run stages and cells. specs, to_load: as `specs` and `besides` of `do_stages`."""
         do_stages(executor, specs, self.home, observer, [*to_load, *self._stages_for_report()])
         run_jobs(executor, SweepCells(self, [*missing], observer))
 
@@ -142,7 +143,7 @@ class SweepRun:
         return [f"{cells} trained already and only evaluated: samples of the same conditions are taken over."]
 
     def _superseded(self, missing: Sequence[PlannedCell]) -> list[str]:
-        """What to say of finished cells that have the settings of a missing one, but not its hash."""
+        """Return a remark on finished cells that have the settings of a missing cell, but not its hash."""
         if not missing:
             return []
         finished: dict[tuple[str, int], CellRecord] = {}
@@ -163,14 +164,17 @@ class SweepRun:
         ]
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
-        """What the report shows of each arm's start, and is not there yet: its evaluation, and what choosing by the
-        reward model makes of it."""
+        """Return the missing stages that the report needs for each arm's start.
+
+        They are its evaluation and best-of-n by the reward model.
+        """
         if self.plan.request.checkpoint is not None:
             return []
         base = find_stage("base")
         wanted: dict[Path, tuple[RunSpec, Stage]] = {}
         for spec in self.plan.arms.values():
             wanted.setdefault(result_path(base, spec, self.home), (spec, base))
+        # By path, so that arms with the same start share one job.
         for stage, paths in results_in_report(self.plan.arms, self.home).items():
             wanted |= {path: (self.plan.arms[arm], find_stage(stage)) for arm, path in paths.items()}
         return [one for path, one in wanted.items() if not path.exists()]
@@ -189,13 +193,15 @@ def _spec(cell: CellRecord) -> dict[str, Any] | None:
 
 @dataclass
 class SweepCells:
-    """The cells of a sweep as work. started: by the path of their jobs; retried: those of them started again."""
+    """The cells of a sweep as work."""
 
     run: SweepRun
     waiting: list[PlannedCell]
     observer: Observer
     started: dict[str, PlannedCell] = field(default_factory=dict)
+    """The cells that were started, by the path of their jobs."""
     retried: set[str] = field(default_factory=set)
+    """The paths of the jobs that were started again."""
 
     def next(self) -> Job | None:
         return self._start(self.waiting[0]) if self.waiting else None
@@ -244,7 +250,10 @@ class SweepCells:
             raise StoppedError(f"{name} is {state}: {ended.reason}. With --fail-fast, no other cell is started.")
 
     def _put_off_cells_with_judges(self) -> None:
-        """Put off all cells that ask a judge, because each would wait for the absent one; the next run starts them."""
+        """Put off all cells that ask a judge, because each would wait for the absent judge.
+
+        The next run starts them.
+        """
         put_off = [cell for cell in self.waiting if cell.spec.judges]
         self.waiting = [cell for cell in self.waiting if cell not in put_off]
         if put_off:
@@ -259,14 +268,13 @@ def do_stages(
     observer: Observer,
     besides: Sequence[tuple[RunSpec, Stage]] = (),
 ) -> None:
-    """Everything that cells share: load the model as a test, then make each stage once its inputs exist.
+    """Do everything that cells share: load the model as a test, then make each stage once its inputs exist.
 
     specs: of one cell of each arm that is to be trained. besides: stages, each for a spec, that other cells or the
-    report need.
-
-    Raises RefusedError and StoppedError.
+    report need. Raises RefusedError and StoppedError.
     """
     evaluated = [spec for spec, _ in besides]
+    # Reversed, so that the first of specs that are alike is kept.
     distinct_loads = {what_may_be_refused(spec): spec for spec in reversed([*specs, *evaluated])}
     loads = [_job(find_stage("load").name, home, home, spec) for spec in reversed(distinct_loads.values())]
     run_jobs(executor, StageJobs(loads, home, observer))
@@ -279,20 +287,21 @@ def do_stages(
 
 
 def after_inputs(stages: Iterable[tuple[RunSpec, Stage]]) -> list[tuple[RunSpec, Sequence[Stage]]]:
-    """Stages, for specs of cells, each after those whose results it needs."""
+    """Return stages, for specs of cells, each after the stages whose results it needs."""
     return [(spec, with_inputs(stage, spec)) for spec, stage in stages]
 
 
 def make_missing(
     executor: Executor, wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: Path, observer: Observer
 ) -> None:
-    """Make stages, for specs of cells, whose results are not there yet. Raises RefusedError and StoppedError."""
+    """Make stages, for specs of cells, whose results are missing. Raises RefusedError and StoppedError."""
+    # Each round makes the stages whose inputs exist by then.
     while jobs := missing_stage_jobs(wanted, home):
         run_jobs(executor, StageJobs(jobs, home, observer))
 
 
 def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: Path) -> list[Job]:
-    """A job for each stage that can be made now, whose result is not there yet.
+    """Return a job for each missing stage that can be made now.
 
     wanted: stages, for specs of cells.
     """
@@ -309,6 +318,7 @@ def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: 
 
 def cell_job(record: CellRecord, spec: RunSpec, home: Path) -> Job:
     inputs = [*inputs_of_cell(spec, home).values(), record.path.parents[1] / REGISTERED]
+    # The epoch that the job expects tells a later check whether another process has run the cell since.
     return replace(_job(CELL, record.path, home, spec, inputs), epoch=epoch_of(record.path))
 
 

@@ -20,22 +20,24 @@ from harness.run.loop import Observer, closing, run_jobs
 from harness.run.sweep import cell_job, do_stages
 
 STEPS = 2
-"""The first is slower: memory is fresh, and kernels are chosen or recorded."""
+"""The first step is slower: memory is fresh, and kernels are chosen or recorded."""
 
 
 def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Executor], observer: Observer) -> Pace:
-    """The pace of a cell of this spec: train STEPS steps, the last of which counts, and evaluate about as many samples
-    as a step draws.
+    """Measure the pace of a cell of this spec.
 
-    Nothing of it is recorded. Results of stages that lie in the home's cache are used; others are made and thrown away.
-    open_executor: opens one with a single slot for a home. Raises RefusedError where the cell does not end well,
-    EvalError for problems that cannot be had.
+    It trains STEPS steps, of which the last counts, and evaluates about as many samples as a step draws. The cell is
+    not recorded. Stages use the home's cache if there is one; otherwise their results are thrown away.
+
+    open_executor: opens one with a single slot for a home. Raises RefusedError if the cell does not end well, and
+    EvalError for problems that cannot be loaded.
     """
     problems = len(list(islice(get_task(spec.eval.tasks[0]).split("test").load(), spec.eval.problems)))
     short = _shortened(spec, problems)
     with tempfile.TemporaryDirectory(prefix="bench-timed-") as folder:
         aside = Path(folder)
         if (home / "cache").is_dir():
+            # Stages write through the link, so their results stay in the home's cache for the real run.
             (aside / "cache").symlink_to((home / "cache").resolve())
         record = CellRecord.at(aside / "timed" / "cells" / cell_directory_name("timed", spec.seed, "0" * 10))
         record.path.mkdir(parents=True)
@@ -57,7 +59,9 @@ def _shortened(spec: RunSpec, problems: int) -> RunSpec:
     drawn = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
     document = spec.model_dump(mode="json")
     document["train"] |= {"steps": STEPS, "warmup_steps": 0}
+    # As many samples as a step draws keep the evaluation about as long as the step.
     document["eval"] |= {"every": 0, "problems": min(problems, max(1, drawn // spec.eval.samples))}
+    # A token budget could end the run before its second step.
     document["budget"] = {"tokens": None}
     return RunSpec.model_validate(document)
 

@@ -1,8 +1,8 @@
-"""A worker process: imports everything heavy once, then runs jobs one at a time. Started as
-`python -m harness.run.worker HOME`.
+"""A worker process: it imports everything heavy once, then runs jobs one at a time.
 
-It reads jobs from stdin, one JSON document per line, and writes events as JSON lines to its original stdout. Everything
-that libraries print goes to stderr. Every few seconds it sends a heartbeat, with `still_s` and `at` (see `_watch`).
+It is started as `python -m harness.run.worker HOME`. It reads jobs from stdin, one JSON document per line, and writes
+events as JSON lines to its original stdout. Everything that libraries print goes to stderr. Every few seconds it sends
+a heartbeat, with `still_s` and `at` (see `_watch`).
 
 SIGTERM ends the worker: a running cell writes a checkpoint of its last step, if it can within `STOP_WITHIN_S`. The same
 happens when stdin closes, because then the parent is gone. `null` in place of a job stops the running job in the same
@@ -64,10 +64,10 @@ _NOT_A_RECORD = (FileExistsError, IsADirectoryError, NotADirectoryError, Permiss
 def run_job(
     job: Job, home: Path, start: StartingPoint, tell: Tell, stopping: Stopping | None = None
 ) -> tuple[JobState, str | None]:
-    """Run a job; returns how it ended and why. tell: receives the event of a `harness.executors.base.Progress`.
-    stopping: how a cell is asked to stop; see `harness.run.cell.CellRun`.
+    """Run a job; return how it ended and why.
 
-    Raises Interrupted. Unexpected exceptions, our own bugs, pass through.
+    tell: receives the event of a `harness.executors.base.Progress`. stopping: how a cell is asked to stop; see
+    `harness.run.cell.CellRun`. Raises Interrupted. Unexpected exceptions, our own bugs, pass through.
     """
     from harness.sampling.services import services_in
 
@@ -87,6 +87,7 @@ def _run_job(
 
     path = home / job.path
     try:
+        # This worker only starts and follows the others; it neither loads the model nor takes the lease.
         if job.kind == CELL and _needs_processes(job, home):
             return run_in_processes(job, home, tell)
         if job.kind == CELL and int(os.environ.get("RANK", 0)) > 0:
@@ -96,6 +97,7 @@ def _run_job(
         else:
             require_code(job)
             stage = find_stage(job.kind)
+            # Code is checked before and after: it may change while the stage runs.
             path.parent.mkdir(parents=True, exist_ok=True)
             _make(stage, path, StageContext(job.spec, home, start, stage.phase, tell))
             require_code(job)
@@ -122,25 +124,28 @@ def _run_job(
 
 
 def _needs_processes(job: Job, home: Path) -> bool:
-    """Whether a cell must be trained by several processes and this process is not one of them."""
+    """Return whether a cell must be trained by several processes and this process is not one of them."""
     several = job.spec.train.processes > 1 and not job.spec.checkpoint
     return several and not _is_one_of_several() and CellRecord.at(home / job.path).lacks == "training"
 
 
 def _is_one_of_several() -> bool:
-    """Whether this worker is one of the processes that train a cell together."""
+    """Return whether this worker is one of the processes that train a cell together."""
     return "RANK" in os.environ
 
 
 def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | None]:
-    """Run a cell in several worker processes. It ends as rank 0 does, or as the first other rank that fails. Then all
-    are stopped."""
+    """Run a cell in several worker processes.
+
+    It ends as rank 0 does, or as the first other rank that fails. Then all are stopped.
+    """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     # This process keeps the port of the rendezvous open while the others need it.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     slots = slots_of_processes(job.spec.train.device, job.spec.train.processes, store.port)
     pool = LocalPool(slots, home, "harness.run.worker", end_with_us=True)
+    # Copies, so that `is` tells the job of rank 0 from the others.
     jobs = [replace(job) for _ in slots]
     first = jobs[0]
     _Now.is_watched_elsewhere = True
@@ -158,7 +163,8 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
             raise
     finally:
         for one in jobs:
-            pool.kill(one)  # the others only wait for rank 0, and have nothing to save
+            # The others only wait for rank 0, and have nothing to save.
+            pool.kill(one)
         pool.close()
         _Now.is_watched_elsewhere = False
     if ended.output:
@@ -167,7 +173,10 @@ def run_in_processes(job: Job, home: Path, tell: Tell) -> tuple[JobState, str | 
 
 
 def _first_to_end(pool: LocalPool, first: Job, tell: Tell, within_s: float = math.inf) -> Ended:
-    """The end of rank 0's job, or of another job that fails before. Raises TimeoutError if there is none in time."""
+    """Return the end of rank 0's job, or of another job that fails before.
+
+    Raises TimeoutError if there is none in time.
+    """
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         for event in pool.wait(POLL_S):
@@ -183,13 +192,15 @@ def _make(stage: Stage, path: Path, context: StageContext) -> None:
     """Make a stage's result, or wait until another process, perhaps on another machine, has made it."""
     from harness.run.stages import lease_folder
 
-    if not stage.key(context.spec):  # its result is not stored, so nothing can be shared
+    # A stage without a key stores no result, so there is nothing to share.
+    if not stage.key(context.spec):
         stage.make(path, context)
         return
 
     def wait(owner: str) -> None:
         replace(context, phase=f"waiting for {owner}: {stage.phase}").tell_progress(0, 0)
 
+    # If the lease is lost while the result is made, try again: by then another process may have made it.
     while not path.exists():
         with suppress(LeaseLostError), hold_in_turn(lease_folder(path), wait) as lease:
 
@@ -204,11 +215,14 @@ def _make(stage: Stage, path: Path, context: StageContext) -> None:
 
 
 def require_code(job: Job) -> None:
-    """Raise CodeChangedError unless the user's code, prompt templates, data and model are those of the plan and the
-    code on disk is unchanged: a result is filed under the hash of what made it."""
+    """Raise CodeChangedError unless the job's inputs are those of the plan and the code on disk is unchanged.
+
+    Inputs are the user's code, prompt templates, data and model: a result is filed under the hash of what made it.
+    """
     modules = user_code(job.spec)
     runs = code_digests(job.spec)
     files = {name: path for module in modules for name, path in module.files.items()} | own_templates(job.spec)
+    # A judge's file decides about rewards, as a prompt template decides about prompts.
     files |= {judge.name: plugins.user_file(judge.name) for judge in job.spec.judges}
     changed: list[Path | str] = [path for name, path in files.items() if runs[name] != job.code.get(name)]
     changed += [name for name, now in data_digests(job.spec).items() if job.code.get(name, now) != now]
@@ -218,10 +232,13 @@ def require_code(job: Job) -> None:
 
 
 class _Now:
-    """The current job, for signal handlers and `_watch`. It has no lock, because interrupted code might hold it."""
+    """The current job, for signal handlers and `_watch`.
+
+    It has no lock, because interrupted code might hold it.
+    """
 
     stopping: Stopping | None = None
-    """How to ask the running job to stop; None without one."""
+    """Stops the running job on request; None without a job."""
     cell: CellRecord | None = None
     """The running cell, which has a log."""
     is_watched_elsewhere = False
@@ -230,6 +247,8 @@ class _Now:
 
 def main() -> None:
     home = Path(sys.argv[1])
+    # Events get a copy of stdout. Then descriptor 1 becomes stderr, so that nothing a library prints, even from C,
+    # breaks the protocol.
     events, lock = os.dup(sys.stdout.fileno()), threading.Lock()
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     redact_output()
@@ -241,7 +260,8 @@ def main() -> None:
 
     def tell(event: dict[str, Any]) -> None:
         line = memoryview((json_text(event) + "\n").encode())
-        with lock, suppress(BrokenPipeError):  # stdin tells when the parent is gone
+        # A broken pipe is ignored here: the end of stdin shows that the parent is gone.
+        with lock, suppress(BrokenPipeError):
             while line:
                 line = line[os.write(events, line) :]
 
@@ -250,12 +270,13 @@ def main() -> None:
     threading.Thread(target=_watch, args=(threading.get_ident(), tell), daemon=True).start()
     with suppress(Interrupted):
         _work(jobs, home, tell)
-    os._exit(0)  # not sys.exit: library threads may still run
+    # Not sys.exit, which would wait for library threads that may still run.
+    os._exit(0)
 
 
 def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell) -> None:
     # Import everything slow now, perhaps before there is a job. Imported objects live for good, so the garbage
-    # collector need not search them: that would take a fifth of the time.
+    # collector need not search them, which would take a fifth of the time.
     gc.disable()
     import harness.run.cell_job  # noqa: F401
     from harness.models.start import StartingPoint
@@ -282,15 +303,18 @@ def _do(
     try:
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
         job = Job.from_json(document).in_slot()
-    except RefusedError as error:  # a plug-in that existed when the job was planned is gone
+    except RefusedError as error:
+        # A plug-in that existed when the job was planned is gone.
         return "invalid", str(error)
     _Now.cell = CellRecord.at(home / job.path) if job.kind == CELL else None
     return run_job(job, home, start, tell, stopping)
 
 
 class _Telling:
-    """Tells of a job's progress, and of its waiting for a judge as a phase of where the job is; once also as a remark,
-    for logs."""
+    """Reports a job's progress, and its wait for a judge.
+
+    The wait is a phase at the job's last progress, and once also a remark, for logs.
+    """
 
     def __init__(self, job: Job, tell: Tell) -> None:
         self._name, self._tell = Path(job.path).name or job.kind, tell
@@ -312,19 +336,26 @@ class _Telling:
 def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
     for line in sys.stdin:
         if (document := json.loads(line)) is None:
+            # Signals are handled in the main thread, where the job runs.
             os.kill(os.getpid(), signal.SIGUSR1)
         else:
             jobs.put(document)
     if _is_one_of_several():
-        os.kill(os.getpid(), signal.SIGKILL)  # its parent, which should have ended it, was killed
+        # The parent, which should have ended this process, was killed.
+        os.kill(os.getpid(), signal.SIGKILL)
     jobs.put(None)
+    # Reached when stdin closes: ask the main thread to stop, and end the process if it does not.
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(STOP_WITHIN_S)
-    os._exit(1)  # it hangs, and no parent is left to kill it
+    # The process hangs, and no parent is left to kill it.
+    os._exit(1)
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM: end the worker. An update that takes too long for a checkpoint within `STOP_WITHIN_S` is abandoned."""
+    """End the worker on SIGTERM.
+
+    An update that takes too long for a checkpoint within `STOP_WITHIN_S` is abandoned.
+    """
     if _Now.stopping is None:
         raise Interrupted
     signal.signal(signal.SIGALRM, _insist)
@@ -338,17 +369,17 @@ def _insist(signum: int, frame: FrameType | None) -> None:
 
 
 def _cancel(signum: int, frame: FrameType | None) -> None:
-    if _Now.stopping is not None:  # else the job ended before the signal arrived
+    # Without one, the job ended before the signal arrived.
+    if _Now.stopping is not None:
         _Now.stopping.ask(for_good=False)
 
 
 def _watch(main_thread: int, tell: Tell) -> None:
-    """Send heartbeats: for how long the main thread has made no progress, and where it is. After `NAMED_AFTER_S`
-    without progress, write the stack to the cell's log.
+    """Send heartbeats: for how long the main thread has made no progress, and where it is.
 
-    The thread makes no progress while every function of its stack is found at the same instruction. Below the outermost
-    function of the user's code nothing is compared, because code that waits for a server may look busy: a call of that
-    function counts as one step.
+    After `NAMED_AFTER_S` without progress, write the stack to the cell's log. The thread makes no progress while every
+    function of its stack is found at the same instruction. Below the outermost function of the user's code nothing is
+    compared, because code that waits for a server may look busy. A call of that function counts as one step.
     """
     place, still_s, told_s, is_logged = None, 0.0, 0.0, False
     looked_s = time.monotonic()
@@ -377,8 +408,11 @@ def _watch(main_thread: int, tell: Tell) -> None:
 
 
 def _whereabouts(frame: FrameType) -> tuple[list[object], str]:
-    """A thread's position, for comparison and in words. Frames are not kept, since they would keep tensors alive. The
-    exception is the frame of the user's function: while it exists, no later call can be mistaken for it."""
+    """Return a thread's position, for comparison and in words.
+
+    Frames are not kept, since they would keep tensors alive. The exception is the frame of the user's function: while
+    it exists, no later call can be mistaken for it.
+    """
     stack, users = [frame], plugins.files_in_use()
     while (caller := stack[-1].f_back) is not None:
         stack.append(caller)
@@ -386,6 +420,7 @@ def _whereabouts(frame: FrameType) -> tuple[list[object], str]:
     for one in reversed(stack):
         if one.f_code.co_filename in users:
             return [*marks, one], _in_words(one)
+        # f_lasti is the instruction that a function is at, so any step forward changes a mark.
         marks.append((id(one.f_code), one.f_lasti))
     ours = (one for one in stack if one.f_code.co_filename.startswith(_OUR_FOLDERS))
     return marks, _in_words(next(ours, frame))

@@ -1,7 +1,6 @@
 """The child run of one cell: its resolved spec as parameters, its records as curves, its state as status and tags.
 
-What MLflow shows of a trial of a search: tags on the runs of its cells, or a run of its own if it has no cell, as
-its values did not go together or are those of another trial.
+A trial of a search is shown as tags on the runs of its cells. A trial without cells has a run of its own.
 """
 
 from __future__ import annotations
@@ -45,10 +44,11 @@ _SENDING_TAG = "bench.sending"
 
 
 class _Record(NamedTuple):
-    """A file of rows. Wall-clock never comes out the same again, so new values there do not mean another training."""
+    """A file of rows."""
 
     curves: Callable[[Sequence[Row]], Curves]
     is_reproducible: bool
+    """Wall-clock never comes out the same again, so new values there do not mean another training."""
 
 
 _RECORDS = {
@@ -68,29 +68,35 @@ class _Extent(NamedTuple):
 
 
 def fingerprint(cell: CellRecord) -> list[tuple[int, int] | None]:
-    """Changes whenever a record that becomes curves does."""
+    """Return a value that changes whenever a record that becomes curves does."""
     return [file_fingerprint(path) for path in (*(cell.path / name for name in _FILES), cell.scores)]
 
 
 @dataclass(frozen=True)
 class CellView:
-    """What MLflow shows of a cell besides its records. trial_tags: what became of its trial; {} outside of a search.
-    base_scores: of the model that it starts from, as in scores.jsonl. inputs: its datasets. sweep_tags: see there."""
+    """What MLflow shows of a cell besides its records."""
 
     cell: CellRecord
     status: dict[str, Any]
     trial_tags: Mapping[str, str]
+    """The tags of its trial; empty outside of a search."""
     base_scores: Sequence[dict[str, Any]]
+    """The scores of the model that the cell starts from, as in scores.jsonl."""
     inputs: Sequence[Any]
+    """Its datasets."""
     sweep_tags: Mapping[str, str]
+    """See the function `sweep_tags`."""
 
     @property
     def is_over(self) -> bool:
         return self.status["state"] in ENDED
 
     def rows(self, start_ms: int) -> dict[str, list[Row]]:
-        """By record. start_ms: when the cell began, if the records do not say it. A score waits for the row of
-        timing.jsonl that says when it was there, which is written next."""
+        """Return the rows of each record with their times.
+
+        start_ms: when the cell began, if the records do not say it. A score is held back until the row of timing.jsonl
+        with its time is written, which comes next.
+        """
         cell = self.cell
         steps, scores, timing = cell.read_steps(), cell.read_scores(), cell.read_timing()
         ends = {key: round(1000 * end_s) for key, end_s in cell.read_ends().items()}
@@ -100,13 +106,13 @@ class CellView:
         last_timed = max(timed, default=(-1, False))
 
         def scored_ms(row: dict[str, Any]) -> int:
-            # An evaluation in a folder of its own came after all that the cell's clock tells.
+            # An evaluation in a folder of its own comes after everything that the cell's clock covers.
             return last_ms if row["final"] and cell.evaluation is not None else ends.get((row["step"], True), first_ms)
 
         def is_timed(row: dict[str, Any]) -> bool:
             return self.is_over or cell.evaluation is not None or (row["step"], True) <= last_timed
 
-        # So that a curve over tokens, which MLflow draws by matching steps, begins with the model before training.
+        # MLflow draws a curve over tokens by matching steps. This point makes it begin with the model before training.
         start = [{"step": 0, "generated_tokens": 0}] if steps and "generated_tokens" in steps[0] else []
         return {
             "base": [Row(row, first_ms) for row in self.base_scores],
@@ -118,18 +124,17 @@ class CellView:
 
 @dataclass(frozen=True)
 class News:
-    """The points of the rows of a cell that come after what is mirrored.
-
-    extents: by record, what is mirrored once the points are; sending: which rows the points are of.
-    """
+    """The points of the rows of a cell that are not mirrored yet."""
 
     extents: dict[str, _Extent]
+    """For each record, what is mirrored once the points are sent."""
     sending: dict[str, _Extent]
+    """For each record, the rows that the points belong to."""
     points: Curves
 
     @classmethod
     def of(cls, rows: dict[str, list[Row]], tags: Mapping[str, str]) -> News:
-        """tags: those of the run, which say what is mirrored."""
+        """Build the news from a cell's rows and the tags of its run, which say what is mirrored."""
         mirrored = _extents(tags, _MIRRORED_TAG)
         new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
         extents, sending = dict(mirrored), {}
@@ -141,8 +146,11 @@ class News:
 
 
 def begin_cell(view: CellView, run: MirroredRun | None, create: Callable[..., MirroredRun]) -> tuple[MirroredRun, News]:
-    """Prepare `run` for what is news to it, or one that is made with `create(name, start_ms, tags)` if there is none or
-    if the records are no longer those it shows. Return the run and its news. Raise DamagedRecordError."""
+    """Prepare the run of a cell for its new points, and return both.
+
+    The run is made with `create(name, start_ms, tags)` if there is none, or if it shows rows that are no longer
+    recorded. Raises DamagedRecordError.
+    """
     cell = view.cell
     rows = view.rows(began_ms(cell) if run is None else run.start_ms)
     if run is not None and _shows_other_rows(run, rows, view.is_over):
@@ -153,20 +161,20 @@ def begin_cell(view: CellView, run: MirroredRun | None, create: Callable[..., Mi
         identity = {"bench.cell": cell.path.name, "arm": cell.arm, "seed": str(cell.seed), "hash": cell.hash}
         run = create(f"{cell.arm}-s{cell.seed}", began_ms(cell), {**identity, **view.sweep_tags})
     if _MIRRORED_TAG not in run.tags:
-        # First, as MLflow then reads the whole run, parameters included, to find where its files are.
+        # The file goes first: MLflow reads the whole run to find where its files are, and it has no parameters yet.
         run.log_file(cell.evaluation_folder / "spec.json")
         run.log_params(flat_params(cell.spec))
         run.log_inputs(view.inputs)
     if view.status["state"] == "done" and TABLES_TAG not in run.tags and cell.evals.exists():
         run.log_table("completions.json", completions_table(first_samples(cell.evals), cell.read_problems()))
     if news.sending:
-        # So that after a kill before the end the same points are known to be sent again.
+        # If this process is killed before the end, the next one sees that it sends the same points again.
         run.set_tags({_SENDING_TAG: json.dumps(news.sending)})
     return run, news
 
 
 def end_cell(view: CellView, news: News, run: MirroredRun) -> None:
-    """Say what the run holds, once the points of the news are there."""
+    """Record what the run holds, once the points of the news are sent."""
     cell = view.cell
     run.set_tags(
         {
@@ -182,27 +190,29 @@ def end_cell(view: CellView, news: News, run: MirroredRun) -> None:
 
 
 def began_ms(cell: CellRecord) -> int:
-    """When its first start began, in Unix milliseconds; where no start says it, when its spec was written."""
+    """Return when the cell's first start began, in Unix milliseconds; without a start, when its spec was written."""
     begins_s = cell.read_begins()
     return round(1000 * begins_s[0]) if begins_s else modified_ms(cell.evaluation_folder / "spec.json") or 0
 
 
 def ended_ms(cell: CellRecord) -> int | None:
-    """When the last recorded step or evaluation of a cell ended, in Unix milliseconds; without one, when its state was
-    written. None before that."""
+    """Return when the last recorded step or evaluation of a cell ended, in Unix milliseconds.
+
+    Without one, it is when the cell's state was written, or None before that.
+    """
     last_s = cell.read_begins()[-1:] if cell.evaluation is not None else []
     ends_s = [*cell.read_ends().values(), *last_s]
     return round(1000 * max(ends_s)) if ends_s else modified_ms(cell.evaluation_folder / "status.json")
 
 
 def commit_tag(starts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The commit of the last of some rows of starts.jsonl, under MLflow's name; {} outside a checkout."""
+    """Return the commit in the last of some rows of starts.jsonl, under MLflow's name; {} outside a checkout."""
     commits = [start["commit"] for start in starts if start.get("commit")]
     return {"mlflow.source.git.commit": commits[-1]} if commits else {}
 
 
 def first_samples(path: Path) -> pyarrow.Table:
-    """The first sample of each problem in an evals.parquet, of every evaluation."""
+    """Read the first sample of each problem from an evals.parquet, for every evaluation."""
     from pyarrow.compute import field
 
     columns = ["final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"]
@@ -215,9 +225,13 @@ def _extents(tags: Mapping[str, str], tag: str) -> dict[str, _Extent]:
 
 
 def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: bool) -> bool:
-    """Whether what is mirrored is no longer recorded. Rows that a resume cut off may yet grow back as they were. So may
-    rows that were on their way as we were killed, but at another time: MLflow would take them for other points."""
+    """Return whether the run shows rows that are no longer recorded.
+
+    Rows that a resume cut off may grow back equal. Rows that were being sent when the process was killed may too, but
+    at other times: MLflow would take them for other points.
+    """
     mirrored = _extents(run.tags, _MIRRORED_TAG)
+    # Until the cell is over, rows that a resume cut off may still come back, so too few rows say nothing yet.
     is_other = any(
         record.is_reproducible
         and (is_over or len(rows[name]) >= extent.n_rows)
@@ -252,18 +266,24 @@ _STATUS = {"running": "RUNNING", "complete": "FINISHED", "pruned": "KILLED", "fa
 
 
 def study_of_search(folder: Path) -> StudyRecord | None:
-    """None as long as nothing was written. Raises DamagedRecordError as `read_study`."""
+    """Read the study of a search, or return None if nothing is written yet.
+
+    Raises DamagedRecordError as `read_study`.
+    """
     return read_study(folder) if (folder / STUDY).exists() else None
 
 
 def has_own_run(trial: TrialRecord) -> bool:
-    """One that was only just drawn is about to have cells."""
+    """Return whether a trial has a run of its own: it has no cells, and is not about to get some."""
     return not trial.cells and (trial.state != "running" or trial.same_as is not None)
 
 
 def trial_tags(trial: TrialRecord) -> dict[str, str]:
-    """`trial.state`, which tells a cell that the pruner stopped from one that somebody interrupted, and `trial.reason`;
-    `trial.same_as`: the number of the trial whose cells it shares."""
+    """Return the tags of a trial on the runs of its cells.
+
+    `trial.state` and `trial.reason` distinguish a cell that the pruner stopped from one that a user interrupted.
+    `trial.same_as` is the number of the trial whose cells it shares.
+    """
     tags = {
         "trial": str(trial.number),
         "trial.state": trial.state,
@@ -279,8 +299,11 @@ def sync_trial(
     run: MirroredRun | None,
     create: Callable[..., MirroredRun],
 ) -> tuple[MirroredRun, int]:
-    """Bring the run of a trial without cells up to date, or make it with `create(name, start_ms, tags)`. changed_ms:
-    when study.json, which keeps no clock, was written. Returns the run and the number of points sent."""
+    """Update the run of a trial without cells, and return it with the number of points sent.
+
+    A missing run is made with `create(name, start_ms, tags)`. changed_ms: when study.json, which keeps no clock, was
+    written.
+    """
     if run is None:
         run = create(f"trial_{trial.number}", changed_ms, {TRIAL_TAG: str(trial.number)})
     mirrored = hashlib.blake2b(json.dumps(asdict(trial)).encode(), digest_size=8).hexdigest()
@@ -291,6 +314,6 @@ def sync_trial(
     run.log_points(points)
     run.set_tags(trial_tags(trial) | {"hash": trial.hash or "", "flags": ", ".join(trial.flags)})
     run.set_status(_STATUS[trial.state], changed_ms)
-    # Last, so that it never speaks of what was not sent.
+    # The tag is set last, so that it never covers points that were not sent.
     run.set_tags({_MIRRORED_TAG: mirrored})
     return run, len(points)

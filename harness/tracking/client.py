@@ -1,8 +1,6 @@
-"""How this process talks to MLflow, which takes seconds to import: nothing imports it before it is needed.
+"""The connection to MLflow: import, addresses, experiments and artifact locations.
 
-Experiments in MLflow, made when they are first needed, and where a browser finds them.
-
-What the file system tells of a record.
+MLflow takes seconds to import, so nothing imports it before it is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from harness.tracking.database import opening, own_database, tagged
 
 ARTIFACTS = "mlartifacts"
 _PATIENCE_S = "MLFLOW_HTTP_REQUEST_TIMEOUT"
-# For this process, and only where the user has not chosen otherwise. The next sync is the retry.
+# These apply to this process only, and only where the user has not set them. The next sync is the retry.
 _ENVIRONMENT = {
     _PATIENCE_S: "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -40,8 +38,10 @@ class MirrorError(BenchError):
 
 
 def tracking_uri(home: Path) -> str:
-    """Where the sweeps under `home` are mirrored: `MLFLOW_TRACKING_URI`, else the SQLite file `<home>/mlflow.db`. It
-    may hold a password: show it through `without_password`."""
+    """Return where the sweeps under `home` are mirrored: `MLFLOW_TRACKING_URI`, else the file `<home>/mlflow.db`.
+
+    It may hold a password: show it through `without_password`.
+    """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{own_database(home)}"
     register_address("MLFLOW_TRACKING_URI", uri)
     return uri
@@ -49,10 +49,10 @@ def tracking_uri(home: Path) -> str:
 
 @contextmanager
 def talking_to_mlflow(uri: str) -> Iterator[None]:
-    """All of MLflow is imported and called in here: quiet, impatient, its errors turned into `MirrorError`.
+    """Import and call MLflow inside this block: quietly, with short timeouts, its errors turned into MirrorError.
 
-    OSError is one of them: a full disk under the database or the artifacts must not stop the training either. So is
-    ImportError, of a database's driver.
+    OSError is included, because a full disk under the database or the artifacts must not stop the training. So is
+    ImportError, which a missing database driver raises.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -79,8 +79,10 @@ def _late(uri: str, error: Exception) -> MirrorError:
 
 
 def _require_server(uri: str) -> None:
-    """Raise OSError if MLflow's server accepts no connection, before MLflow, which takes seconds, is imported to find
-    that out; ValueError if the address is none. A server behind a proxy is left to MLflow."""
+    """Raise OSError if MLflow's server accepts no connection, and ValueError for a malformed address.
+
+    This runs before MLflow is imported, which takes seconds. A server behind a proxy is left to MLflow.
+    """
     from urllib.request import getproxies, proxy_bypass
 
     if not _is_server(uri):
@@ -93,7 +95,7 @@ def _require_server(uri: str) -> None:
 
 
 def connect(uri: str, home: Path) -> Any:
-    """An `MlflowClient`. The home's own database is made, mended and moved along first if it has to be."""
+    """Return an `MlflowClient`. The home's own database is first created, repaired and migrated if needed."""
     from mlflow import MlflowClient
 
     if uri != f"{_SQLITE}{own_database(home)}":
@@ -105,14 +107,20 @@ def connect(uri: str, home: Path) -> Any:
 
 
 def experiment_of_run(uri: str, home: Path, tags: Mapping[str, str]) -> str | None:
-    """The experiment of a run with these tags, if the home's own database says so without MLflow; else None."""
+    """Return the experiment of a run with these tags, if the home's own database has one; else None.
+
+    MLflow is not imported.
+    """
     if uri != f"{_SQLITE}{own_database(home)}":
         return None
     return tagged(own_database(home), _artifacts(uri, home), tags)
 
 
 def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:
-    """The id of the experiment of that name. client: an `MlflowClient` of `uri`; home: where runs are kept."""
+    """Return the id of the experiment of that name, which is created if it is missing.
+
+    client: an `MlflowClient` of `uri`. home: where runs are kept.
+    """
     experiment = client.get_experiment_by_name(name)
     if experiment is not None:
         return str(experiment.experiment_id)
@@ -122,14 +130,14 @@ def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:
 
 
 def address(uri: str, experiment: str) -> str:
-    """The page of an experiment's runs; without a server it is where `server_command` will put it."""
+    """Return the page of an experiment's runs; without a server, its address under `server_command`."""
     server = urlsplit(uri)
     root = f"{server.scheme}://{server.netloc.rpartition('@')[2]}{server.path.rstrip('/')}"
     return f"{root if _is_server(uri) else 'http://127.0.0.1:5000'}/#/experiments/{experiment}/runs"
 
 
 def server_command(uri: str) -> str | None:
-    """What shows a database in a browser; None where a server does."""
+    """Return the command that shows a database in a browser, or None if a server does."""
     return None if _is_server(uri) else f"mlflow ui --backend-store-uri {shlex.quote(without_password(uri))}"
 
 
@@ -138,7 +146,7 @@ def _is_server(uri: str) -> bool:
 
 
 def _require_answer(uri: str) -> None:
-    """Raises SQLAlchemyError if the database cannot be reached. MLflow itself would try ten times, for 100 s."""
+    """Raise SQLAlchemyError if the database cannot be reached. MLflow itself would try ten times, for 100 s."""
     from sqlalchemy import create_engine
 
     engine = create_engine(uri)
@@ -149,13 +157,13 @@ def _require_answer(uri: str) -> None:
 
 
 def _artifacts(uri: str, home: Path) -> str:
-    """Where the files of runs lie: beside a database that is a file, so that both can be moved together."""
+    """Return the folder of runs' files: next to a database that is a file, so that both can be moved together."""
     folder = Path(uri.removeprefix(_SQLITE)).parent if uri.startswith(_SQLITE) else home
     return (folder.resolve() / ARTIFACTS).as_uri()
 
 
 def file_fingerprint(path: Path) -> tuple[int, int] | None:
-    """Time of change and size: another one after every write. None without the file."""
+    """Return the modification time (ns) and size of a file, which change with every write; None without the file."""
     if not path.exists():
         return None
     stat = path.stat()
@@ -163,5 +171,5 @@ def file_fingerprint(path: Path) -> tuple[int, int] | None:
 
 
 def modified_ms(path: Path) -> int | None:
-    """Time of change in Unix milliseconds, MLflow's unit. None without the file."""
+    """Return the modification time in Unix milliseconds, MLflow's unit; None without the file."""
     return path.stat().st_mtime_ns // 1_000_000 if path.exists() else None

@@ -1,5 +1,7 @@
-"""Rows of records as points of MLflow's curves. A long sweep has millions of points, so a curve is a set of columns:
-through an object for each point they take ten times as long.
+"""Rows of records as points of MLflow's curves.
+
+A long sweep has millions of points, so a curve is a set of columns: an object for each point would take ten times as
+long.
 """
 
 from __future__ import annotations
@@ -23,28 +25,32 @@ class Row(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """The points of one metric as columns of one length: the rollout batch, the value (finite), and when it was there
-    in Unix milliseconds."""
+    """The points of one metric, as columns of equal length."""
 
     steps: NDArray[np.int64]
+    """The rollout batch of each point."""
     values: NDArray[np.float64]
+    """Finite."""
     times_ms: NDArray[np.int64]
+    """Unix milliseconds."""
 
     @property
     def last(self) -> tuple[float, int, int]:
-        """(value, time, step) of the point that MLflow shows as the metric's value: that of the latest step, there the
-        latest, and of equal times the largest."""
+        """The (value, time, step) that MLflow shows as the metric's value.
+
+        It is the point of the latest step, there the latest in time, and of equal times the largest value.
+        """
         import numpy as np
 
         place = np.lexsort((self.values, self.times_ms, self.steps))[-1]
         return self.values[place].item(), self.times_ms[place].item(), self.steps[place].item()
 
     def points(self) -> Iterable[tuple[float, int, int]]:
-        """(value, time, step) of each."""
+        """Yield (value, time, step) of each point."""
         return zip(self.values.tolist(), self.times_ms.tolist(), self.steps.tolist(), strict=True)
 
     def distinct(self) -> Curve:
-        """Each point once, in the order of time."""
+        """Return the curve with each point once, in order of time."""
         import numpy as np
 
         order = np.lexsort((self.values, self.steps, self.times_ms))
@@ -64,24 +70,29 @@ def count_points(curves: Curves) -> int:
 
 @cache
 def mlflow_name(name: str) -> str:
-    """A legal MLflow name: letters, digits and `_-./` stay, `@` becomes `_at_` and `^` `_hat_` (`pass@1`:
-    `pass_at_1`), others `_`."""
+    """Return a legal MLflow name.
+
+    Letters, digits and `_-./` stay. `@` becomes `_at_` and `^` `_hat_` (`pass@1`: `pass_at_1`), others `_`.
+    """
     return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
 
 
 def step_curves(rows: Sequence[Row]) -> Curves:
-    """Rows of steps.jsonl as `train/<key>`."""
+    """Return rows of steps.jsonl as `train/<key>`."""
     return _curves("train/", rows)
 
 
 def timing_curves(rows: Sequence[Row]) -> Curves:
-    """Rows of timing.jsonl as `time/<key>`."""
+    """Return rows of timing.jsonl as `time/<key>`."""
     return _curves("time/", rows)
 
 
 def score_curves(rows: Sequence[Row]) -> Curves:
-    """Rows of scores.jsonl as `eval/<task>/<metric>`, so that this is one curve from the model before training to the
-    final evaluation; the latter, by which arms are compared, as `eval/final/<task>/<metric>` too."""
+    """Return rows of scores.jsonl as `eval/<task>/<metric>`.
+
+    That is one curve from the model before training to the final evaluation. The final evaluation, by which arms are
+    compared, is also `eval/final/<task>/<metric>`.
+    """
     return joined(
         value_curves(f"{prefix}/{values['task']}/", values["metrics"], at_ms, values["step"])
         for values, at_ms in rows
@@ -90,12 +101,12 @@ def score_curves(rows: Sequence[Row]) -> Curves:
 
 
 def value_curves(prefix: str, values: Mapping[str, Any], at_ms: int, step: int = 0) -> Curves:
-    """The numbers among some values as `<prefix><key>`, of one point each."""
+    """Return the numbers among some values as curves `<prefix><key>` of one point each."""
     return _curves(prefix, [Row({**values, "step": step}, at_ms)])
 
 
 def joined(parts: Iterable[Curves]) -> Curves:
-    """The points of all of them."""
+    """Join the points of several sets of curves."""
     import numpy as np
 
     pieces: dict[str, list[Curve]] = {}
@@ -118,7 +129,7 @@ def _curves(prefix: str, rows: Sequence[Row]) -> Curves:
     for key in keys:
         found = [row.values.get(key) for row in rows]
         values = np.array([value if isinstance(value, (int, float)) else math.nan for value in found], dtype=np.float64)
-        # What a step does not have is null in the records: a gap in the curve. MLflow would store infinity as 1.8e308.
+        # A missing value is null in the records and becomes a gap in the curve. MLflow would store infinity as 1.8e308.
         is_there = np.isfinite(values)
         if is_there.any():
             parts.append({mlflow_name(prefix + key): Curve(steps[is_there], values[is_there], times_ms[is_there])})

@@ -1,12 +1,12 @@
-"""The home's own database, <home>/mlflow.db. It goes where its home goes, and as it is made from the records, a damaged
-one is made anew.
+"""The home's own database, <home>/mlflow.db. It is made from the records, so a damaged one is made anew.
 
-MLflow keeps the absolute address of every run's files. A home that was copied would write into the files of the
-original, and one that was moved would not find them: so the addresses are rewritten before MLflow reads them.
+MLflow keeps the absolute address of every run's files. A copied home would write into the files of the original, and a
+moved one would not find them. The addresses are therefore rewritten before MLflow reads them.
 
-MLflow takes seconds to make or migrate a database, in many transactions, and cannot go on where it was stopped. So both
-happen under a lock in a file beside this one, which takes its place once its schema is complete. A file of that name
-that is found under the lock was left by a process that was killed."""
+MLflow takes seconds to make or migrate a database, in many transactions, and cannot continue after an interruption.
+Both therefore happen under a lock in a second file, which replaces the database once its schema is complete. If that
+file exists when the lock is taken, a killed process left it.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def own_database(home: Path) -> Path:
 
 @contextmanager
 def opening(database: Path, artifacts: str) -> Iterator[None]:
-    """Open the database in here: it has the schema of the installed MLflow, and the files of its runs lie in the folder
-    `artifacts` (an address). Raise OSError if it cannot be used, and SQLAlchemyError if it cannot be migrated."""
+    """Open the database in this block, with the schema of the installed MLflow and its files in `artifacts`.
+
+    artifacts: an address. Raises OSError if the database cannot be used, and SQLAlchemyError if it cannot be migrated.
+    """
     with database.with_name(".mlflow.lock").open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if database not in _CHECKED:
@@ -52,8 +54,10 @@ def opening(database: Path, artifacts: str) -> Iterator[None]:
 
 
 def tagged(database: Path, artifacts: str, tags: Mapping[str, str]) -> str | None:
-    """The experiment of a run that carries all these tags; None if there is none, if the database cannot be read, or if
-    the files of its runs lie elsewhere. MLflow, which takes seconds to start, is not asked."""
+    """Return the experiment of a run that carries all these tags, without MLflow, which takes seconds to start.
+
+    None if there is no such run, the database cannot be read, or the files of its runs lie elsewhere.
+    """
     if not database.exists():
         return None
     carried = " AND ".join(
@@ -72,7 +76,7 @@ def tagged(database: Path, artifacts: str, tags: Mapping[str, str]) -> str | Non
 
 
 def _is_damaged(database: Path) -> bool:
-    """Return whether SQLite finds it damaged and no run in it can be read. Raise OSError if one can."""
+    """Return whether SQLite finds the database damaged and no run in it can be read. Raises OSError if one can."""
     if not database.exists():
         return False
     with closing(sqlite3.connect(database, timeout=_WAIT_S)) as connection:
@@ -80,6 +84,7 @@ def _is_damaged(database: Path) -> bool:
             if connection.execute("PRAGMA quick_check(1)").fetchall() == [("ok",)]:
                 return False
         except sqlite3.DatabaseError as error:
+            # The low byte is the primary code; SQLite's extended codes add details above it.
             if error.sqlite_errorcode & 0xFF not in _DAMAGED:
                 raise
         with suppress(sqlite3.DatabaseError):
@@ -105,8 +110,10 @@ def _set_aside(database: Path) -> None:
 
 
 def _complete(database: Path) -> None:
-    """Give the database the schema of the installed MLflow. Make a new one if there is none, or if it holds nothing:
-    MLflow was stopped while it made it. Raise OSError if this MLflow does not know its schema."""
+    """Give the database the schema of the installed MLflow. Raises OSError if this MLflow does not know its schema.
+
+    A new one is made if there is none, or if it holds nothing because MLflow was stopped while it made it.
+    """
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
     from mlflow.store.db import utils
@@ -127,8 +134,8 @@ def _complete(database: Path) -> None:
             raise OSError(f"another version of MLflow made it ({error})") from error
         old.execute("PRAGMA journal_mode = DELETE")  # so that all it holds is in the one file
         if _holds_rows(old):
-            # Nobody writes into it before the new one has its place. (An empty one would begin a journal here, which
-            # SQLite would play back into the new one after a kill.)
+            # Keep other writers out until the new file replaces this one. An empty database gets no transaction: its
+            # journal would be played back into the new one after a kill.
             old.execute("BEGIN IMMEDIATE")
             with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(making)) as copy:
                 source.backup(copy)
@@ -156,7 +163,7 @@ def _revision(connection: sqlite3.Connection) -> str | None:
 
 
 def _holds_rows(connection: sqlite3.Connection) -> bool:
-    """Return whether it holds anything but the schema."""
+    """Return whether the database holds anything but the schema."""
     return any(
         connection.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchall()
         for table in _tables(connection)
@@ -169,7 +176,7 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
 
 
 def _move_along(database: Path, artifacts: str) -> None:
-    """Rewrite the addresses of files that lay in a folder of this name, in another home."""
+    """Rewrite the addresses of files that lay in a folder of this name in another home."""
     name = artifacts.rpartition("/")[2]
     with closing(sqlite3.connect(database, timeout=_WAIT_S)) as connection, connection:
         moved = connection.execute(

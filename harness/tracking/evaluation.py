@@ -1,4 +1,4 @@
-"""Evaluations in MLflow: experiment `evals`, one run for each model and task, found again by its name."""
+"""Evaluations in MLflow: experiment `evals`, with one run per model and task, identified by its name."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from harness.tracking.run import MirroredRun, completions_table, dataset_inputs,
 EXPERIMENT = "evals"
 _SAMPLES = "evals.parquet"
 _SHOWN_TAG = "bench.mirrored"
-"""What the run shows, as a digest: it is written last."""
+"""A digest of what the run shows. It is written last."""
 
 
 def log_evaluation(uri: str, home: Path, label: str, document: dict[str, Any]) -> None:
-    """Log the scores of a store as they are now; a run that shows others is replaced.
+    """Log the current scores of a store, replacing a run that shows other scores.
 
-    document: as `TaskEvaluation.run` gives it. Raises MirrorError if MLflow cannot be reached or refuses.
+    document: as `TaskEvaluation.run` returns it. Raises MirrorError if MLflow cannot be reached or refuses.
     """
     folder = Path(document["path"])
     asked = {key: document[key] for key in ("n_problems", "n_samples", "grader")} | read_json(folder / "spec.json")
@@ -35,7 +35,7 @@ def log_evaluation(uri: str, home: Path, label: str, document: dict[str, Any]) -
 
 
 def log_lm_eval(uri: str, home: Path, label: str, file: Path) -> None:
-    """Log what `LmEvaluation` kept of one task, with its metrics as `<metric>,<filter>`. Raises as `log_evaluation`."""
+    """Log one task of `LmEvaluation`, with its metrics as `<metric>,<filter>`. Raises as `log_evaluation`."""
     task, folder = read_json(file), file.parent
     asked = {"n_problems": task["n_docs"], "n_samples": task["repeats"], "task": {"version": task["version"]}}
     tags = {"bench.evaluation": f"{label}/{folder.name}/{file.stem}", "model": label, "task": task["name"]}
@@ -44,7 +44,7 @@ def log_lm_eval(uri: str, home: Path, label: str, file: Path) -> None:
 
 
 def sync_evaluations(uri: str, home: Path) -> int:
-    """Log every evaluation under `home`; how many there are. Raises as `log_evaluation`."""
+    """Log every evaluation under `home`, and return their number. Raises as `log_evaluation`."""
     scores = sorted(home.glob("evals/*/*/scores.json"))
     for path in scores:
         log_evaluation(uri, home, path.parent.parent.name, read_json(path) | {"path": str(path.parent)})
@@ -65,6 +65,7 @@ def _log(
     with talking_to_mlflow(uri):
         client = connect(uri, home)
         experiment = experiment_id(client, uri, EXPERIMENT, home)
+        # Several runs of one name, or one without its digest, mean an interrupted attempt: start over.
         runs = MirroredRun.find(client, experiment, "bench.evaluation", name)
         if len(runs) == 1 and runs[0].tags.get(_SHOWN_TAG) == shown:
             return

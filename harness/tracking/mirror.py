@@ -114,15 +114,16 @@ class Mirror:
         """Where a browser finds it; None before the first sync."""
 
     def sync(self) -> int:
-        """Send what is new; returns the number of points sent.
+        """Send what is new, and return the number of points sent.
 
-        Raises `MirrorError` if MLflow cannot be reached or refuses, FileNotFoundError if the sweep was never run, and
-        DamagedRecordError, after all else is sent, for cells whose records are damaged.
+        Raises MirrorError if MLflow cannot be reached or refuses, and FileNotFoundError if the sweep was never run.
+        Raises DamagedRecordError, after everything else is sent, for cells whose records are damaged.
         """
         sweep = read_sweep(self.sweep_dir)
         study = study_of_search(self.sweep_dir) if sweep.is_search else None
         asked, stand = question_id(sweep), _stand(sweep)
         tags = {QUESTION_TAG: asked, _STAND_TAG: stand}
+        # If the records have not changed since the last complete sync, MLflow need not be imported.
         if (experiment := experiment_of_run(self.tracking_uri, self.sweep_dir.parent, tags)) is not None:
             self.address = address(self.tracking_uri, experiment)
             return 0
@@ -145,7 +146,7 @@ class Mirror:
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:
-        """Be the only writer; yields whether nobody else has written since our last turn."""
+        """Be the only writer in this block. Yields whether no other process has written since our last turn."""
         with (self.sweep_dir / ".mlflow.lock").open("a+", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             lock.seek(0)
@@ -156,7 +157,7 @@ class Mirror:
             yield was_last_writer
 
     def _open(self, sweep: SweepRecord, asked: str) -> _Session:
-        """Find what MLflow holds of the question, and make the experiment and the parent run if they are missing."""
+        """Find what MLflow holds of the question, and create the experiment and the parent run if they are missing."""
         client = connect(self.tracking_uri, self.sweep_dir.parent)
         experiment = experiment_id(client, self.tracking_uri, sweep.name, self.sweep_dir.parent)
         parents = MirroredRun.find(client, experiment, QUESTION_TAG, asked)
@@ -168,13 +169,16 @@ class Mirror:
 
 
 def _stand(sweep: SweepRecord) -> str:
-    """Another one after a change of anything that is mirrored."""
+    """Return a digest that changes with anything that is mirrored."""
     content = [sweep.stand(), stand_of(sweep.path / "report"), file_fingerprint(sweep.path / STUDY)]
     return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
 
 def _end_other_questions(client: Any, experiment: str, sweep: SweepRecord, parent: MirroredRun) -> None:
-    """Whoever ran them was stopped before it could say so, and the sweep asks something else now."""
+    """End runs that belong to earlier questions of the sweep and still count as running.
+
+    Whoever ran them was stopped before it could end them, and the sweep now asks something else.
+    """
     for run in MirroredRun.search(client, experiment, "attributes.status = 'RUNNING'"):
         if parent.run_id not in (run.run_id, run.tags.get("mlflow.parentRunId")):
             folder = sweep.path / "cells" / run.tags.get("bench.cell", "")
@@ -191,7 +195,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     waiting: list[tuple[str, Any, CellView, News]] = []
 
     def send() -> int:
-        """Write the points that wait, and only then let each run say what it holds. Return the number of points."""
+        """Send the pending points, and only then record in each run what it holds. Returns the number of points."""
         sent = log_points(session.client, {session.children[name].run_id: news.points for name, *_, news in waiting})
         for name, now, view, news in waiting:
             try:
@@ -204,6 +208,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
         return sent
 
     for cell in sweep.cells:
+        # The status was read before the records: a row written in between is seen by the next sync.
         name, status = cell.path.name, statuses[cell.path]
         tags = trial_tags(trials[name]) if name in trials else {}
         base_scores = [] if sweep.checkpoint is not None else sweep.base_scores_of(cell.arm)
@@ -235,7 +240,10 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
 
 
 def _counts_as(state: str, trial_has_ended: bool) -> str:
-    """The state of a cell in the parent's counts. Once its trial has ended, however it did, the cell is a result."""
+    """Return the state of a cell in the parent's counts.
+
+    Once its trial has ended, however it did, the cell is a result.
+    """
     return "FINISHED" if trial_has_ended and state != "running" else STATUS[state]
 
 
@@ -274,8 +282,8 @@ _log = logging.getLogger(__name__)
 class MirrorThread:
     """`with MirrorThread(mirror): ...` syncs every `interval_s` seconds and once more at the end.
 
-    A server that is away or slow makes only the mirror late: one warning says so, and each sync tries again. Leaving
-    waits at most `patience_s` for the last one, or `HURRY_S` if an error, such as Ctrl-C, ends the sweep.
+    A server that is away or slow delays only the mirror: there is one warning, and each sync tries again. Leaving waits
+    at most `patience_s` for the last sync, or `HURRY_S` if an error, such as Ctrl-C, ends the sweep.
     """
 
     HURRY_S = 5.0

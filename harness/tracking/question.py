@@ -1,7 +1,7 @@
-"""The parent run: what was asked as parameters, what came out as metrics, tags and a description, the report as files.
+"""The parent run: the question as parameters, the results as metrics, tags and a description, the report as files.
 
-Parameters of MLflow never change, so they hold what makes the question; what more seeds or trials may change is a
-metric or a tag. Results are read from the report, which the mirror does not compute itself.
+Parameters in MLflow never change, so they hold what defines the question. What more seeds or trials may change is a
+metric or a tag. Results are read from the report; the mirror computes none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _RESULTS = ("difference_pp", "low_pp", "high_pp", "p", "p_holm")
 
 
 def question_id(sweep: SweepRecord) -> str:
-    """What is compared, and how. More seeds ask the same question; the hashes stand for every setting of the arms."""
+    """Return a digest of what is compared, and how.
+
+    More seeds ask the same question. The hashes cover every setting of the arms.
+    """
     content: list[Any]
     if sweep.is_search:  # its arms grow in number while it asks the same question
         content = [sweep.name, sweep.profile, sweep.ablate, sweep.metric]
@@ -54,12 +57,12 @@ def create_question(client: Any, experiment_id: str, sweep: SweepRecord) -> Mirr
 
 
 def sweep_tags(sweep: SweepRecord) -> dict[str, str]:
-    """What the runs of its cells share with the question."""
+    """Return the tags that the runs of cells share with the question."""
     return {"profile": sweep.profile, "mlflow.source.name": sweep.command}
 
 
 def sync_question(run: MirroredRun, sweep: SweepRecord, study: StudyRecord | None) -> int:
-    """Bring the parent run up to date; returns the number of points sent."""
+    """Update the parent run, and return the number of points sent."""
     cells = [cell for cell in sweep.cells if (cell.evaluation_folder / "spec.json").exists()]
     if cells and sweep.is_search == (study is not None) and _ASKED_TAG not in run.tags:
         run.log_params(_asked(sweep, study, cells[0]))
@@ -79,7 +82,10 @@ def sync_question(run: MirroredRun, sweep: SweepRecord, study: StudyRecord | Non
 
 
 def _asked(sweep: SweepRecord, study: StudyRecord | None, cell: CellRecord) -> dict[str, str]:
-    """The question, the settings that all arms share, and by arm (`varied`) or knob (`search`) those that differ."""
+    """Return the question, the settings that all arms share, and those that differ.
+
+    The latter are given by arm (`varied`) or knob (`search`).
+    """
     differ = {*sweep.varied.get(cell.arm, {}), "seed"}
     under_test = tuple(f"{knob}." for knob in sweep.ablate)
     shared = flat_params(cell.spec)
@@ -106,7 +112,7 @@ def _asked(sweep: SweepRecord, study: StudyRecord | None, cell: CellRecord) -> d
 
 
 def inputs_of(sweep: SweepRecord, cell: CellRecord) -> list[Any]:
-    """The rows that a cell trains on and is evaluated on, as MLflow's datasets."""
+    """Return the rows that a cell trains on and is evaluated on, as MLflow's datasets."""
     trained_on = cell.spec.get("task", {}).get("train")
     trains = sweep.checkpoint is None and isinstance(trained_on, str)
     tasks = [*([(trained_on, "train")] if trains else []), *((task, "test") for task in sweep.tasks)]
@@ -114,7 +120,7 @@ def inputs_of(sweep: SweepRecord, cell: CellRecord) -> list[Any]:
 
 
 def _sync_best(run: MirroredRun, study: StudyRecord, folder: Path) -> int:
-    """The best trial so far, and what became of it with fresh seeds."""
+    """Update the best trial so far and its confirmation with fresh seeds, and return the number of points sent."""
     best, values = study.best_trial, {}
     if best is not None:
         others = {name: "" for name in run.tags if name.startswith("best.")}  # knobs that only another trial had
@@ -132,13 +138,13 @@ def _effect(name: str, contrast: dict[str, Any]) -> dict[str, Any]:
 
 
 def report_files(folder: Path) -> list[Path]:
-    """Those that are whole: one that is being written has a name with a dot before it."""
+    """Return the complete files of a report. The name of an unfinished one begins with a dot."""
     found = [path for pattern in _REPORT_FILES for path in sorted(folder.glob(pattern))]
     return [path for path in found if not path.name.startswith(".")]
 
 
 def sync_report(run: MirroredRun, folder: Path) -> int:
-    """The report's files if they have changed, and what report.json concludes. Returns the number of points sent."""
+    """Send the report's files and conclusions if they have changed, and return the number of points sent."""
     files = report_files(folder)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     digest = hashlib.blake2b(repr(sorted(contents.items())).encode(), digest_size=8).hexdigest()
@@ -152,7 +158,7 @@ def sync_report(run: MirroredRun, folder: Path) -> int:
     report = read_json(folder / "report.json")
     values = {f"result/{arm['arm']}/mean_pp": arm.get("mean_pp") for arm in report.get("arms", [])}
     verdicts = {name: "" for name in run.tags if name.startswith(("verdict.", "effect."))}
-    # What a factorial asks has names that look like those of its arms once MLflow has them.
+    # In MLflow, the names of a factorial's effects would look like those of its arms, so they get their own prefix.
     for section, group, tag in (("contrasts", "result", "verdict"), ("interactions", "effect", "effect")):
         for contrast in report.get(section, []):
             values |= _effect(f"{group}/{contrast['arm']}", contrast)
@@ -164,7 +170,7 @@ def sync_report(run: MirroredRun, folder: Path) -> int:
 
 
 def description(report: str) -> str:
-    """What a report in Markdown says before its first figure: the question, the verdicts, the table of results."""
+    """Return what a report in Markdown says before its first figure: question, verdicts and the table of results."""
     beginning, _, _ = report.partition("\n![")
     lines = re.sub(r"^# .*\n+", "", beginning).splitlines()  # the run's name is above it
     while lines and (not lines[-1].strip() or lines[-1].startswith("#")):
@@ -180,14 +186,17 @@ _MAIN = '<main id="main">'
 
 
 def apart(page: str, others: Collection[str]) -> str:
-    """A page as MLflow shows it, apart from the files beside it: no link can reach them, so each says where its file
-    is. others: the files that are artifacts too, below the folder of the page."""
+    """Return a page as MLflow shows it, on its own: links cannot reach other files, so each says where its file is.
+
+    others: the files that are artifacts too, relative to the folder of the page.
+    """
 
     def told(found: re.Match[str]) -> str:
         path = found["path"].partition("#")[0]
         where = "among these artifacts" if path in others else "beside the page on disk"
         return f'<abbr title="{path}, {where}">{found["text"]}</abbr>'
 
+    # Scripts are left as they are: their strings may contain markup.
     kept = "".join(part if part.startswith("<script") else _LINK.sub(told, part) for part in _SCRIPT.split(page))
     if not others:
         return kept

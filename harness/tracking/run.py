@@ -27,12 +27,13 @@ _ENDED = ("FINISHED", "FAILED", "KILLED")
 
 @dataclass
 class MirroredRun:
-    """`client` is an `MlflowClient`; `status` one of MLflow's SCHEDULED, RUNNING, FINISHED, FAILED, KILLED."""
+    """A run and what this process knows of it. `client` is an `MlflowClient`."""
 
     client: Any
     run_id: str
     start_ms: int
     status: str
+    """One of MLflow's SCHEDULED, RUNNING, FINISHED, FAILED, KILLED."""
     tags: dict[str, str]
     params: dict[str, str]
     metrics: dict[str, float]
@@ -40,19 +41,19 @@ class MirroredRun:
 
     @classmethod
     def find(cls, client: Any, experiment_id: str, tag: str, value: str) -> list[MirroredRun]:
-        """The runs of an experiment (deleted ones left out) that carry a tag."""
+        """Return the runs of an experiment that carry a tag, without deleted ones."""
         return cls.search(client, experiment_id, f"tags.`{tag}` = '{value}'")
 
     @classmethod
     def search(cls, client: Any, experiment_id: str, condition: str) -> list[MirroredRun]:
-        """The runs of an experiment (deleted ones left out) for which a condition in MLflow's language holds."""
+        """Return the runs of an experiment that meet a condition in MLflow's language, without deleted ones."""
         return [cls._of(client, run) for run in client.search_runs([experiment_id], condition, max_results=_MAX_RUNS)]
 
     @classmethod
     def create(
         cls, client: Any, experiment_id: str, name: str, start_ms: int | None, tags: dict[str, str]
     ) -> MirroredRun:
-        """A new run of whoever runs this process; without `start_ms` it begins now."""
+        """Create a run that belongs to the user of this process. Without `start_ms` it begins now."""
         tags = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL"} | tags
         return cls._of(
             client, client.create_run(experiment_id, start_time=start_ms, tags=redacted(tags), run_name=name)
@@ -69,7 +70,7 @@ class MirroredRun:
         return log_points(self.client, {self.run_id: curves})
 
     def log_values(self, values: Mapping[str, Any], at_ms: int | None) -> int:
-        """Make these the last values of metrics without steps; returns how many had another one, or none."""
+        """Set the last values of metrics without steps, and return how many were new or different."""
         curves = value_curves("", values, at_ms or self.start_ms)
         new = {name: curve for name, curve in curves.items() if self.metrics.get(name) != curve.last[0]}
         self.log_points(new)
@@ -77,7 +78,7 @@ class MirroredRun:
         return len(new)
 
     def log_params(self, params: dict[str, str]) -> None:
-        """Add parameters; one that is there already stays as it is, because MLflow cannot change it."""
+        """Add parameters. Existing ones stay as they are, because MLflow cannot change them."""
         from mlflow.entities import Param
 
         new = {key: value for key, value in redacted(params).items() if key not in self.params}
@@ -85,7 +86,7 @@ class MirroredRun:
         self.params |= new
 
     def log_inputs(self, datasets: Sequence[Any]) -> None:
-        """Name the datasets that the run has used; see `dataset_inputs`. One that is named again stays one."""
+        """Name the datasets that the run has used (see `dataset_inputs`). Naming one again has no effect."""
         if datasets:
             self.client.log_inputs(self.run_id, datasets)
 
@@ -94,7 +95,7 @@ class MirroredRun:
         self.client.log_artifact(self.run_id, str(path), folder)
 
     def log_text(self, name: str, text: str) -> None:
-        """As `log_file`, a file with this text."""
+        """Add or replace a file with this text, as `log_file`."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / name
             path.write_text(redact(text), encoding="utf-8")
@@ -113,7 +114,7 @@ class MirroredRun:
         self.tags |= changed
 
     def set_status(self, status: str, end_ms: int | None) -> None:
-        """`end_ms` counts if the status is an end; without it the run ends now."""
+        """Set the status. `end_ms` counts if the status is an end; without it the run ends now."""
         if status == self.status:
             return
         if status in _ENDED:
@@ -123,16 +124,16 @@ class MirroredRun:
         self.status = status
 
     def delete(self) -> None:
-        """Into MLflow's bin, from which `mlflow gc` takes it."""
+        """Move the run to MLflow's bin, which `mlflow gc` empties."""
         self.client.delete_run(self.run_id)
 
 
 def log_points(client: Any, curves_of_runs: Mapping[str, Curves]) -> int:
-    """Add points to the curves of runs, by id, and return how many there were. A server gets them in requests of the
-    size that MLflow's client chooses (1000 points each).
+    """Add points to the curves of runs, by id, and return their number.
 
-    MLflow recognises a point that is sent a second time (its answer was lost, we were killed) by its value, step and
-    time, all of which are read from the records.
+    A server gets them in requests of the size that MLflow's client chooses (1000 points each). MLflow recognises a
+    point that is sent twice (a lost answer, a killed process) by its value, step and time, which all come from the
+    records.
     """
     from mlflow.entities import Metric
 
@@ -159,15 +160,17 @@ MAX_TAG_LENGTH = 8000
 
 
 def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """The rows of some (task, split), as MLflow names datasets. sources: where rows came from, as `SweepRecord.data`
-    says it; those of a task without a source were generated."""
+    """Return the rows of some (task, split) as MLflow's datasets.
+
+    sources: where rows came from, as in `SweepRecord.data`. Rows of a task without a source were generated.
+    """
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     inputs = []
     for task, split in tasks:
         found = [source for source in sources if (source["task"], source["split"]) == (task, split)]
         for source in found or [{"origin": "generated", "digest": "generated"}]:
-            # MLflow tells datasets apart by name and digest, which is cut where it is longer than MLflow allows.
+            # MLflow identifies datasets by name and digest. The digest is cut to the length that MLflow allows.
             dataset = Dataset(f"{task} {split}", source["digest"][:36], source["origin"], json.dumps(dict(source)))
             context = "training" if split == "train" else "evaluation"
             inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
@@ -179,8 +182,11 @@ _TABLE_COLUMNS = ("task", "problem", "prompt", "completion", "extracted", "refer
 
 
 def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) -> dict[str, Any]:
-    """The first sample of each of the first problems of a final evaluation, in the form in which MLflow stores a table
-    (pandas's "split"): the same problems in each cell, so that MLflow can lay their completions side by side."""
+    """Return the first samples of a final evaluation in MLflow's table format (pandas's "split").
+
+    It holds the first sample of each of the first TABLE_ROWS problems. The problems are the same in each cell, so that
+    MLflow can show completions next to each other.
+    """
     statements = {(row["task"], row["problem_id"]): row for row in problems if row["split"] == "test"}
     rows: list[list[Any]] = []
     for sample in samples.to_pylist():
@@ -194,12 +200,15 @@ def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) ->
 
 
 def _as_text(prompt: str | list[Any]) -> str:
-    """A prompt, or the messages of a chat, as one text."""
+    """Return a prompt, or the messages of a chat, as one text."""
     return prompt if isinstance(prompt, str) else "\n\n".join(f"{one['role']}: {one['content']}" for one in prompt)
 
 
 def flat_params(spec: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Dotted names to strings: text as it is, the rest (numbers, lists, null) as JSON; long ones are cut and marked."""
+    """Map dotted names to strings: text as it is, the rest (numbers, lists, null) as JSON.
+
+    Long values are cut and marked.
+    """
     params: dict[str, str] = {}
     for key, value in spec.items():
         name = f"{prefix}{key}"

@@ -1,8 +1,8 @@
-"""A run's points in an MLflow database that is SQLite or PostgreSQL, all in one statement of SQLAlchemy.
+"""Points of runs in an MLflow database that is SQLite or PostgreSQL, written in one statement of SQLAlchemy.
 
-`MlflowClient.log_batch` makes two objects of each point: 190 µs of processor time, beside 10 to 15 µs here. A sweep of
+`MlflowClient.log_batch` makes two objects of each point: 190 µs of processor time, against 10 to 15 µs here. A sweep of
 200 cells x 500 steps has seven million points (`benchmarks/growth.py`), so its mirror would take over twenty minutes
-instead of two. All else goes through the client, and so do the points that a server gets.
+instead of two. All else goes through the client, and so do points for a server.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 _COLUMNS = ("key", "value", "timestamp", "step", "is_nan", "run_uuid")
 """Of MLflow's tables `metrics` and `latest_metrics`."""
 _BUSY_S = 20.0
-"""How long SQLite may be written by somebody else, as MLflow has it."""
+"""How long to wait while another process writes to SQLite, as in MLflow."""
 
 
 def add_points(uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
-    """Add points to the curves of runs, by id, as `log_batch` does: a point that is there already is not added twice.
-    All are in one transaction, so that a page that several runs change is written once.
+    """Add points to the curves of runs, by id. Like `log_batch`, it does not add an existing point twice.
 
-    Values are finite, and keys legal names. Return False, and do nothing, if `uri` is a server, or a database that has
-    no such statement. Raise SQLAlchemyError.
+    All are in one transaction, so that a database page that several runs change is written once. Values are finite, and
+    keys legal names. Returns False, and does nothing, if `uri` is a server, or a database without such a statement.
+    Raises SQLAlchemyError.
     """
     from sqlalchemy import column, table, tuple_
     from sqlalchemy.dialects import postgresql, sqlite
@@ -47,11 +47,11 @@ def add_points(uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
         where=tuple_(new.step, new.timestamp, new.value) > tuple_(old.step, old.timestamp, old.value),
     )
     points = insert(table("metrics", *map(column, _COLUMNS))).on_conflict_do_nothing()
-    # As text, because SQLAlchemy would make a mapping of each row.
+    # Compiled to text, because SQLAlchemy would make a mapping of each row.
     add, show = str(points.compile(engine)), str(latest.compile(engine))
     with engine.begin() as connection:
         for run_id, curves in curves_of_runs.items():
-            # In the order of the largest index, so that neighbours there are written together.
+            # Rows follow the order of the largest index, so that neighbours there are written together.
             ordered = {key: curves[key].distinct() for key in sorted(curves)}
             rows = [(key, *point, False, run_id) for key, curve in ordered.items() for point in curve.points()]
             if rows:
@@ -62,11 +62,11 @@ def add_points(uri: str, curves_of_runs: Mapping[str, Curves]) -> bool:
 
 @cache
 def _engine(uri: str) -> Engine | None:
-    """Return an engine that holds no connection in between, or None where points go through MLflow's client."""
+    """Return an engine that keeps no open connection, or None if points go through MLflow's client."""
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 
     if uri.startswith("sqlite:"):
         return create_engine(uri, poolclass=NullPool, connect_args={"timeout": _BUSY_S})
-    # With parameters by their place, as SQLite has them.
+    # Positional parameters, as for SQLite.
     return create_engine(uri, poolclass=NullPool, paramstyle="format") if uri.startswith("postgresql") else None

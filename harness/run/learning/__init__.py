@@ -1,5 +1,4 @@
-"""How a cell learns: the learner for each source of examples, and `Trained`, the state that every process of a cell
-holds."""
+"""How a cell learns: the learner for each source of examples, and `Trained`, the state in every process of a cell."""
 
 from __future__ import annotations
 
@@ -39,8 +38,11 @@ class Trained:
         examples: Examples,
         checkpoints: Path | None = None,
     ) -> None:
-        """begin: as in `harness.run.cell.CellRun`. checkpoints: where the cell keeps them; None in a process besides
-        the first."""
+        """Load the policy and make its learner and sampler.
+
+        begin: as in `harness.run.cell.CellRun`. checkpoints: where the cell keeps them; None in every process but the
+        first.
+        """
         self._begin = begin
         self.start = start = begin()
         """Its model holds the whole weights of the policy."""
@@ -49,6 +51,7 @@ class Trained:
         self._policy = self._model = start.model
         self.is_split = spec.train.sharding == "fully" and Processes.here().size > 1
         if self.is_split:
+            # Splitting changes a model's parameters, and the sampler needs whole ones.
             self._model = copy.deepcopy(start.model)
         self.learner = make_learner(spec, replace(start, model=self._model), examples, engine, checkpoints)
         self._read: Checkpoint | None = None
@@ -56,13 +59,19 @@ class Trained:
 
     @by_all
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The trained weights and the trainer's state, as a checkpoint holds them; complete in rank 0. Up to rounding,
-        they do not depend on the number of processes."""
+        """Return the trained weights and the trainer's state, as a checkpoint holds them; complete in rank 0.
+
+        Up to rounding, they do not depend on the number of processes.
+        """
         trainer: dict[str, Any] = with_tensors(self.learner.trainer_state(), whole)
         return trained_weights(self._policy), trainer
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
-        """Resume from a checkpoint, stored at `path`. Raises RuntimeError if it belongs to another model."""
+        """Resume from a checkpoint, stored at `path`.
+
+        Raises RuntimeError if it belongs to another model.
+        """
+        # Rank 0 has the checkpoint in memory. The others read the file, because arguments of `by_all` would be pickled.
         self._read = checkpoint
         self._restore(path)
 
@@ -82,17 +91,17 @@ class Trained:
 
     @by_all
     def take_over(self) -> None:
-        """After a step with split weights, copy them into the model that samples."""
+        """Copy split weights into the model that samples, after a step."""
         gather_into(self._policy, self._model)
 
 
 def make_learner(
     spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
 ) -> Learner:
-    """Make the learner of a cell. The language model must hold the starting weights and is trained in place. The engine
-    samples from it. checkpoints: as in `Trained`.
+    """Make the learner of a cell.
 
-    Raises ValueError if the spec needs a dataset of pairs and the examples hold none.
+    The language model must hold the starting weights and is trained in place. The engine samples from it. checkpoints:
+    as in `Trained`. Raises ValueError if the spec needs a dataset of pairs and the examples hold none.
     """
     match spec.pairs:
         case PolicyPairs():

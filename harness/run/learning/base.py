@@ -33,7 +33,7 @@ class Examples:
     """What a cell learns from, besides its own completions."""
 
     problems: Sequence[Problem] = ()
-    """The training pool; empty where a set of pairs takes its place."""
+    """The training pool; empty if a set of pairs replaces it."""
     pairs: EncodedPairs | None = None
     """With pairs.type `dataset`."""
     reward_model: Scorer | None = None
@@ -45,7 +45,7 @@ class Examples:
     teacher: PreTrainedModel | None = None
     """The frozen teacher; None without one, and if the starting weights teach."""
     account: dict[str, Any] = field(default_factory=dict)
-    """What each stage that prepared them reports, by stage: kept with the cell's other provenance."""
+    """The report of each stage that prepared them, by stage: kept with the cell's other provenance."""
 
 
 def nothing() -> None:
@@ -53,21 +53,23 @@ def nothing() -> None:
 
 
 class Learner(Protocol):
-    """Trains the policy in place, a step at a time; `trainer_state` and `progress` are all that a checkpoint needs
-    besides the policy's weights."""
+    """Trains the policy in place, a step at a time.
+
+    `trainer_state` and `progress` are all that a checkpoint needs besides the policy's weights.
+    """
 
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
         """Do step number `step` (from 1) when `done_frac` of the run is done. Raises DivergedError.
 
-        before_update: called when everything is drawn and rewarded. Until then a checkpoint would be that of the step
+        before_update: called when everything is sampled and rewarded. Until then a checkpoint would be that of the step
         before.
         """
 
     def trainer_state(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """Return tensors and plain values."""
 
     def progress(self) -> dict[str, Any]:
-        """JSON."""
+        """Return values that JSON can hold."""
 
     def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Continue from this state."""

@@ -1,5 +1,7 @@
-"""Learning from pairs: of the policy's own completions (online, offline or iterative, as `rollout.sampler` says), or of
-a fixed set, where nothing is generated."""
+"""Learning from pairs: of the policy's own completions, or of a fixed set, where nothing is generated.
+
+`rollout.sampler` says whether pairs of own completions are online, offline or iterative.
+"""
 
 from __future__ import annotations
 
@@ -58,23 +60,27 @@ class PolicyPairsLearner(RolloutLearner[PreferenceUpdate]):
 def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> tuple[Tensor, Row]:
     """Rank the completions of each prompt by their reward (NaN: left out) and pair them as `pairs.pairing` says.
 
-    `best_worst` breaks ties by the order in which completions were drawn. `all` goes through every two of unequal
-    reward; of more than max_per_prompt a subset is drawn, keyed by seed, step and prompt, so that arms share it.
+    `best_worst` breaks ties by the order in which completions were sampled. `all` takes every two of unequal reward. If
+    there are more than max_per_prompt pairs, a random subset is taken, keyed by seed, step and prompt, so that arms
+    share it.
 
-    Returns pairs [P, 2] int64 of rows, the better completion first, and metrics: how many there are, prompts whose
-    completions earned all the same or could not be scored, pairs left out because both completions are token for token
-    the same (they can earn differently by noise), and pairs left out beyond max_per_prompt.
+    Returns pairs [P, 2] int64 of rows, the better completion first, and metrics. The metrics count the pairs, and the
+    prompts whose completions all earned the same or could not be scored. They count pairs left out because both
+    completions are token for token the same, which can earn differently by noise. They also count pairs left out beyond
+    max_per_prompt.
     """
     found: list[tuple[int, int]] = []
     without = equal_sides = over_cap = 0
     rewards = batch.rewards.tolist()
     for group in torch.unique(batch.groups).tolist():
+        # NaN differs from itself, so the comparison drops unscored rows.
         rows = [row for row in (batch.groups == group).nonzero()[:, 0].tolist() if rewards[row] == rewards[row]]
         unequal = [(a, b) for a, b in itertools.permutations(rows, 2) if rewards[a] > rewards[b]]
         if not unequal:
             without += 1
             continue
         if pairs.pairing == "best_worst":
+            # Of equal rewards, the first completion is taken on both sides.
             best = max(rows, key=lambda row: (rewards[row], -row))
             worst = min(rows, key=lambda row: (rewards[row], row))
             unequal = [(best, worst)]
@@ -102,11 +108,14 @@ def _same_tokens(sequences: Sequences, a: int, b: int) -> bool:
 
 
 class DatasetPairsLearner:
-    """Every pair once an epoch, in an order fixed by the seed. Their reference log-probs come with them."""
+    """Every pair once an epoch, in an order fixed by the seed.
+
+    Their reference log-probs come with them.
+    """
 
     def __init__(self, spec: RunSpec, start: LanguageModel, encoded: EncodedPairs, pairs: DatasetPairs) -> None:
         self._spec, self._encoded, self._pairs = spec, encoded, pairs
-        # Log-probs of the pairs are there; kto also wants those of completions that belong to other prompts.
+        # Log-probs of the pairs come with them. KTO also needs those of completions shown with other prompts.
         needed = spec.train.reference_rows > 0 or spec.preference.link == "kto"
         initial = frozen_copy(start.model) if needed else None
         self._update = PreferenceUpdate(start.model, spec, start.pad_token_id, initial, reference=initial)
@@ -114,6 +123,7 @@ class DatasetPairsLearner:
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
         chosen = self._encoded.of_step(step, self._pairs.pairs_per_step, self._spec.seed)
         batch = self._encoded.batch(chosen)
+        # Nothing is sampled here, so the whole step is the update.
         before_update()
         update = self._update.run(batch, step)
         epochs = step * self._pairs.pairs_per_step / len(self._encoded)

@@ -1,5 +1,8 @@
-"""Learning from completions that are drawn, graded and rewarded in each step: what all such learners share, and
-the policy-gradient objectives, which learn from every completion by its advantage."""
+"""Learning from completions that are sampled, graded and rewarded in each step.
+
+It holds what all such learners share, and the policy-gradient objectives, which learn from every completion by its
+advantage.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ Update = TypeVar("Update", PolicyUpdate, PreferenceUpdate)
 
 
 class Rollouts:
-    """Draws, grades and rewards completions as a spec says. What it names is looked up once, when this is made."""
+    """Samples, grades and rewards completions as a spec says.
+
+    What the spec names is looked up once, when this is made.
+    """
 
     def __init__(
         self,
@@ -57,10 +63,11 @@ class Rollouts:
         examples: Examples | None = None,
         past: PastWeights | None = None,
     ) -> None:
-        """engine: draws from the policy that samples. past: whose weights it draws from, if not the newest.
+        """Look up grader, task, writer and reward parts.
 
-        Raises RefusedError if a reward function of the user's own cannot be imported, ValueError for a part without the
-        reward model, frozen generator or judge that it needs, or for one that no part needs.
+        engine: samples from the sampling policy. past: whose weights it samples from, if not the newest. Raises
+        RefusedError if a reward function of the user's own cannot be imported. Raises ValueError for a part without the
+        reward model, frozen generator or judge that it needs, and for one of these that no part needs.
         """
         examples = examples or Examples()
         asked, reward_model, generator = spec.reward, examples.reward_model, examples.generator
@@ -89,12 +96,10 @@ class Rollouts:
         return InOneTurn(spec, language_model, engine, examples.teacher)
 
     def gather(self, step: int, done_frac: float, order: PromptOrder, max_completion_tokens: int) -> Batch:
-        """Draw, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
+        """Sample, grade and reward a step's completions; with zero_std=refill until enough groups have unequal rewards.
 
-        done_frac: share of the run that is done. Refilling ends after `refill_max_rounds`, or where no prompt is left
-        that the step has not seen; the batch is then as full as it is.
-
-        Raises as `Writer.draw` and `reward`.
+        done_frac: share of the run that is done. Refilling ends after `refill_max_rounds`, or if no prompt is left that
+        the step has not seen; the batch is then as full as it is. Raises as `Writer.draw` and `reward`.
         """
         refill = _refill(self._spec)
         rounds: list[Batch] = []
@@ -106,19 +111,21 @@ class Rollouts:
             seen += [problem.id for problem in problems]
             if refill is None or len(rounds) > refill.refill_max_rounds:
                 break
+            # Only as many prompts are added as groups are missing.
             wanted -= _useful_groups(rounds[-1], refill)
             if wanted == 0:
                 break
         batch = Batch.joined(rounds)
         if self._past is None or batch.steps_old is not None:
             return batch
+        # In steps: 0 if the newest weights sample.
         age = step - 1 - self._past.source_of(step)
         return replace(batch, steps_old=torch.full_like(batch.sequences.completions, age))
 
     def reward(self, batch: Batch, step: int) -> Batch:
         """Decode and grade every completion, and reward it.
 
-        Raises RefusedError if a reward function of the user's own does not give its numbers.
+        Raises RefusedError if a reward function of the user's own does not return valid numbers.
         """
         started_s = time.perf_counter()
         attempts: Sequence[Attempt] = self._graded(batch)
@@ -128,6 +135,7 @@ class Rollouts:
         if self._gold is not None:
             batch = self._gold.scored(batch, self._reward.judges_reasoning)
         attempts = batch.attempts
+        # Rewards may depend on the step, and on the limit of its stage.
         context = replace(self._context, step=step, max_completion_tokens=batch.max_completion_tokens)
         total, parts = self._reward.of_groups(batch.by_group(attempts), context)
         columns = {"reward": total, **{f"reward/{name}": values for name, values in parts.items()}}
@@ -151,6 +159,7 @@ class Rollouts:
         completions = zip(batch.sequences.completions.tolist(), lengths, strict=True)
         texts = [self._language_model.decode(tokens[:length]) for tokens, length in completions]
         turns = batch.turns or [()] * len(batch)
+        # In a dialogue, the task decides which part of it is the answer.
         answering = [self._task.graded_text(text, own) for text, own in zip(texts, turns, strict=True)]
         graded = grade_all(batch.problems, answering, self._task.extract, self.grader, self._beside)
         verdicts = [by_grader[self.grader.name] for by_grader in graded]
@@ -167,20 +176,20 @@ class Rollouts:
 
 
 def _rewarding_knobs(spec: RunSpec) -> tuple[Overlong, Credit]:
-    """Knobs of the objective that rewards depend on; pairs are ranked without them."""
+    """Return the knobs of the objective that rewards depend on; pairs are ranked without them."""
     if isinstance(spec.objective, Objective):
         return spec.objective.overlong, spec.objective.credit
     return Penalise(), "completion"
 
 
 def _refill(spec: RunSpec) -> Objective | None:
-    """The objective, if it wants batches refilled."""
+    """Return the objective if it wants batches refilled, or None."""
     objective = spec.objective
     return objective if isinstance(objective, Objective) and objective.zero_std == "refill" else None
 
 
 def _useful_groups(batch: Batch, objective: Objective) -> int:
-    """Groups whose rewards differ, among those rows that overlong leaves to be rewarded."""
+    """Count the groups whose rewards differ, among rows that the knob `overlong` leaves to be rewarded."""
     rewards = batch.rewards
     if objective.overlong.type in ("mask_before", "drop"):
         rewards = rewards.masked_fill(batch.truncated, torch.nan)
@@ -189,7 +198,7 @@ def _useful_groups(batch: Batch, objective: Objective) -> int:
 
 
 def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
-    """A row of rollouts/*.parquet for each completion; a reward that is NaN is None."""
+    """Return a row of rollouts/*.parquet for each completion; a reward that is NaN is None."""
     tokens, logps = batch.sequences.completions.tolist(), batch.sampler_logps.tolist()
     return [
         {
@@ -211,7 +220,7 @@ def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
 
 
 class RolloutLearner(ABC, Generic[Update]):
-    """Draws prompts and completions and rewards them; what is learned from them is the subclass's.
+    """Samples completions of prompts and rewards them; the subclass learns from them.
 
     The language model must hold the starting weights.
     """
@@ -219,8 +228,11 @@ class RolloutLearner(ABC, Generic[Update]):
     def __init__(
         self, spec: RunSpec, start: LanguageModel, examples: Examples, engine: Engine, checkpoints: Path | None = None
     ) -> None:
-        """engine: draws from the policy as it is. If another policy is sampled from, an engine is made for it.
-        checkpoints: as in `PastWeights`."""
+        """Make the copies, engines and orders that the spec needs.
+
+        engine: samples from the policy as it is. If another policy is sampled from, an engine is made for it.
+        checkpoints: as in `PastWeights`.
+        """
         self._spec, self._start = spec, start
         self._asks_models = bool(spec.judges)
         self._initial = frozen_copy(start.model) if self._needs_initial() else None
@@ -238,19 +250,24 @@ class RolloutLearner(ABC, Generic[Update]):
         self._order = prompt_order(spec.task, examples.problems, spec.seed)
         self._limit = CompletionLimit(spec.rollout)
         self._update: Update = self._make_update()
+        # All processes call `_begin_round`.
         Processes.here().share(self)
 
     @abstractmethod
     def _make_update(self) -> Update:
-        """What trains the policy, which holds the starting weights."""
+        """Make what trains the policy, which holds the starting weights."""
 
     @abstractmethod
     def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Row, list[Row]]:
-        """Train on a step's rewarded completions; returns the report, metrics of what was chosen to be learned from,
-        and for each completion more columns of rollouts/*.parquet."""
+        """Train on a step's rewarded completions.
+
+        Returns the report, metrics of what was selected to learn from, and for each completion more columns of
+        rollouts/*.parquet.
+        """
 
     def step(self, step: int, done_frac: float, before_update: Callable[[], object] = nothing) -> StepReport:
         self._begin_round(step)
+        # The counter runs through the whole process, so a step's requests are a difference.
         sent_before = requests_sent() if self._asks_models else 0
         if self._past is not None:
             self._past.begin(step)
@@ -308,7 +325,7 @@ class RolloutLearner(ABC, Generic[Update]):
         self._limit.load_state_dict(progress["limit"])
 
     def _needs_initial(self) -> bool:
-        """Whether a frozen copy of the starting weights is needed."""
+        """Return whether a frozen copy of the starting weights is needed."""
         spec = self._spec
         asked = spec.start_teaches or spec.reward.asks_start
         return spec.train.reference_rows > 0 or spec.rollout.sampler == "initial" or asked
@@ -323,7 +340,7 @@ class RolloutLearner(ABC, Generic[Update]):
                 return require_copy(self._round and self._round.policy)
 
     def _observe(self, batch: Batch, step: int, reward: float | None) -> None:
-        """What later prompts and limits depend on."""
+        """Update what later prompts and limits depend on."""
         right = batch.correct.view(-1, self._spec.rollout.samples_per_prompt)
         ids = [group[0].id for group in batch.by_group(batch.problems)]
         self._order.observe(ids, right.float().mean(1).tolist())
@@ -331,7 +348,7 @@ class RolloutLearner(ABC, Generic[Update]):
 
 
 class PolicyGradientLearner(RolloutLearner[PolicyUpdate]):
-    """Every completion that the knobs `overlong` and `zero_std` leave is learned from, by its advantage."""
+    """Learns by its advantage from every completion that the knobs `overlong` and `zero_std` leave."""
 
     def _make_update(self) -> PolicyUpdate:
         start = self._start
@@ -345,7 +362,7 @@ class PolicyGradientLearner(RolloutLearner[PolicyUpdate]):
             "groups_dropped": len(torch.unique(batch.groups)) - len(torch.unique(kept.groups)),
             "refill_rounds": batch.refill_rounds,
         }
-        # What is sent to other processes: problems may hold code of a task, which does not travel.
+        # The batch is sent to other processes. Problems may hold code of a task, which cannot be pickled.
         update = self._update.run(replace(kept, problems=(), turns=(), attempts=(), reward_columns={}), step)
         columns: list[Row] = [{} for _ in range(len(batch))]
         if update.tokens is not None:

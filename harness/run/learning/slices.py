@@ -1,5 +1,7 @@
-"""Completions that are drawn a slice a step (`rollout.partial`): one that reaches its slice waits, and goes on under
-newer weights in the next step (Kimi k1.5, 2501.12599, section 2.6.2)."""
+"""Completions that are sampled one slice a step (`rollout.partial`; Kimi k1.5, 2501.12599, section 2.6.2).
+
+A completion that reaches its slice waits, and continues under newer weights in the next step.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Begun:
     """A completion, as far as it has got. Its lists are equally long."""
 
     step: int
-    """In which its prompt was drawn."""
+    """The step that its prompt belongs to."""
     example: int
     """The prompt's number in that step."""
     sample: int
@@ -35,22 +37,24 @@ class Begun:
     """Token ids."""
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
-    """Under the weights that drew each token."""
+    """Under the weights that sampled each token."""
     weights_steps: list[int] = field(default_factory=list)
-    """The step after which the policy had these weights."""
+    """The step after which the policy had these weights, for each token."""
     ended: bool = False
-    """By itself, before any limit."""
+    """Whether it ended by itself, before any limit."""
 
     @property
     def group(self) -> tuple[int, int]:
-        """Names its prompt."""
+        """The identity of its prompt."""
         return self.step, self.example
 
 
 class InSlices(Writer):
-    """Draws for each step a slice of every completion that is under way. A prompt is learned from in the step in which
-    the last of its completions ends: as many prompts are begun in each step as without slices, and in the long run as
-    many are learned from."""
+    """Samples for each step a slice of every unfinished completion.
+
+    A prompt is learned from in the step in which the last of its completions ends. As many prompts are begun in each
+    step as without slices, and in the long run as many are learned from.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,7 @@ class InSlices(Writer):
         partial: Slices,
         weights_of: Callable[[int], int],
     ) -> None:
-        """weights_of: the step after which the policy had the weights that a step draws from."""
+        """Prepare the writer. weights_of: the step after which the policy had the weights that a step samples from."""
         super().__init__(spec, language_model, engine)
         self._weights_of = weights_of
         self._samples, self._limit_tokens = spec.rollout.samples_per_prompt, spec.rollout.max_completion_tokens
@@ -71,11 +75,11 @@ class InSlices(Writer):
         self._after_step: list[Begun] = []
 
     def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
-        """Begin a step's prompts, and draw a slice of all that is under way. Returns what is complete, in the order in
-        which it was begun. What is under way changes with `learned`.
+        """Begin a step's prompts, and sample a slice of all unfinished completions.
 
-        If no prompt is complete another slice is drawn at once: a step with nothing to learn from would change no
-        weight. Raises as `Writer.draw`.
+        Returns what is complete, in the order in which it was begun. `under_way` changes only with `learned`. If no
+        prompt is complete, another slice is sampled at once: a step with nothing to learn from would change no weight.
+        Raises as `Writer.draw`.
         """
         started_s = time.perf_counter()
         rows = list(self.under_way)
@@ -84,14 +88,17 @@ class InSlices(Writer):
             rows += [Begun(step, example, sample, problem, prompt) for sample in range(self._samples)]
         cost, drawn_tokens = GenerationCost(), 0
         waiting = {row.group for row in rows}
+        # Until at least one prompt has no unfinished completion left.
         while len(waiting) == len(rows) // self._samples:
             fresh = [at for at, row in enumerate(rows) if not row.tokens]
             going_on = [at for at, row in enumerate(rows) if row.tokens and self._goes_on(row)]
+            # Fresh completions of a prompt share its prefill; those that continue have different prefixes.
             for some, together in ((fresh, self._samples), (going_on, 1)):
                 if some:
                     drawn = self._draw_slice(rows, some, together, self._weights_of(step))
                     cost, drawn_tokens = cost + drawn.cost, drawn_tokens + int(drawn.lengths.sum())
             waiting = {row.group for row in rows if self._goes_on(row)}
+        # Kept apart until `learned`: a checkpoint before the update must show the state before the step.
         self._after_step = [row for row in rows if row.group in waiting]
         return replace(
             self._batch([row for row in rows if row.group not in waiting], step),
@@ -104,8 +111,10 @@ class InSlices(Writer):
         return not row.ended and len(row.tokens) < self._limit_tokens
 
     def _draw_slice(self, rows: list[Begun], some: Sequence[int], together: int, weights_step: int) -> Completions:
-        """Lengthen some rows, by their indices, by a slice. together: how many next to each other have one prompt and
-        no token yet; 1 for rows that go on."""
+        """Lengthen some rows, by their indices, by a slice.
+
+        together: how many rows next to each other have one prompt and no token yet; 1 for rows that continue.
+        """
         asked = [[*rows[at].prompt, *rows[at].tokens] for at in some[::together]]
         keys = torch.tensor([self._key(rows[at]) for at in some]).view(-1, together)
         drawn = self._engine.generate(asked, keys, self._params)
@@ -123,8 +132,11 @@ class InSlices(Writer):
         return drawn
 
     def _key(self, row: Begun) -> int:
-        """The noise of a slice. The first has that of a completion without slices; noise is counted from the first
-        token that is drawn at once, so that each later slice has a key of its own."""
+        """Return the noise key of a slice.
+
+        The first slice has the key of a completion without slices. Noise is counted from the first token that is
+        sampled at once, so each later slice has a key of its own.
+        """
         before = len(row.tokens)
         example = f"{row.example}/{before}" if before else row.example
         return random_key(self._spec.seed, "rollout", row.step, example, row.sample)
@@ -137,6 +149,7 @@ class InSlices(Writer):
             self._language_model.pad_token_id,
         )
         newest = step - 1
+        # Age of each token in steps: 0 for tokens of the newest weights.
         ages = [torch.tensor([newest - one for one in row.weights_steps]) for row in rows]
         return replace(
             Batch.of_completions([row.prompt for row in rows[:: self._samples]], drawn, 0, self._limit_tokens),
@@ -151,6 +164,7 @@ class InSlices(Writer):
         return {"staleness/prompts_under_way": len(self.under_way) // self._samples}
 
     def state_dict(self) -> dict[str, Any]:
+        # Prompts are encoded again on resume, and problems are looked up by id.
         return {"under_way": [{**vars(row), "prompt": [], "problem": row.problem.id} for row in self.under_way]}
 
     def load_state_dict(self, state: Mapping[str, Any], problems: Sequence[Problem]) -> None:

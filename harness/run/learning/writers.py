@@ -1,6 +1,8 @@
-"""Who writes the completions of a step: the policy, a teacher under a prompt of its own, or the task with its given
-solutions. The policy may also share the prompts of a step with one of the other two. Where the task has an environment
-the policy writes in turns; with `rollout.partial` it writes slices (`harness.run.learning.slices`)."""
+"""Writers of a step's completions: the policy, a teacher under a prompt of its own, or the task's given solutions.
+
+The policy may also share the prompts of a step with one of the other two. If the task has an environment, the policy
+writes in turns; with `rollout.partial` it writes slices (`harness.run.learning.slices`).
+"""
 
 from __future__ import annotations
 
@@ -27,47 +29,47 @@ from harness.training.optimizer import DivergedError
 
 
 class Writer(ABC):
-    """Draws the completions of a step as a batch; who writes them is the subclass's."""
+    """Produces the completions of a step as a batch; the subclass decides who writes them."""
 
     def __init__(self, spec: RunSpec, language_model: LanguageModel, engine: Engine) -> None:
-        """engine: draws from the policy that samples."""
+        """Prepare the writer. engine: samples from the sampling policy."""
         self._spec, self._language_model, self._engine = spec, language_model, engine
         self._template = get_template(spec.task.template)
         self._stop = spec.rollout.stop + self._template.stop
 
     @abstractmethod
     def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
-        """Draw completions of a step; the noise is keyed by (seed, step, prompt, sample).
+        """Sample the completions of a step; the noise is keyed by (seed, step, prompt, sample).
 
-        first_example: the number of the first prompt, which is how many the step has drawn before. Raises as the
-        engines, EvalError for a problem that lacks a required solution, and DivergedError if log-probs of the policy
-        are not finite: such completions are noise, and if all of them earned the same, no loss would ever tell.
+        first_example: the number of the first prompt, which is how many the step has used before. Raises as the engines
+        do, and EvalError for a problem that lacks a required solution. Raises DivergedError if log-probs of the policy
+        are not finite. Such completions are noise, and if all of them earned the same, no loss would show it.
         """
 
     def encode(self, problem: Problem) -> list[int]:
-        """The token ids of a problem's prompt."""
+        """Return the token ids of a problem's prompt."""
         return self._language_model.encode(self._template.ask(problem))
 
     def learned(self) -> None:  # noqa: B027
-        """Called once the step has learned from what was drawn."""
+        """Take note that the step has learned from its completions."""
 
     def metrics(self) -> dict[str, float]:
-        """What steps.jsonl says of the writer after a step."""
+        """Return what steps.jsonl reports of the writer after a step."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any], problems: Sequence[Problem]) -> None:  # noqa: B027
-        """Go on from there. problems: the training pool."""
+        """Continue from this state. problems: the training pool."""
 
 
 class AtOnce(Writer):
-    """Writes each completion whole, in the step that draws its prompt."""
+    """Writes each completion whole, in the step that its prompt belongs to."""
 
     def draw(self, problems: Sequence[Problem], step: int, max_completion_tokens: int, first_example: int = 0) -> Batch:
-        """As `Writer.draw`."""
+        """Sample the completions of a step, as `Writer.draw`."""
         started_s = time.perf_counter()
         rollout, samples = self._spec.rollout, self._spec.rollout.samples_per_prompt
         keys = rollout_keys(self._spec.seed, step, range(first_example, first_example + len(problems)), samples)
@@ -84,11 +86,14 @@ class AtOnce(Writer):
     def _write(
         self, problems: Sequence[Problem], keys: Tensor, params: SamplingParams, step: int, first_example: int
     ) -> Batch:
-        """Draw n completions of each of P problems. keys [P, n]: see `Engine.generate`; first_example as in `draw`."""
+        """Write n completions of each of P problems.
+
+        keys [P, n]: see `Engine.generate`. first_example: as in `draw`.
+        """
 
 
 def rollout_keys(seed: int, step: int, examples: range, samples: int) -> Tensor:
-    """[P, n] the noise of a step's completions, one key for each sample of each prompt, by the prompt's number."""
+    """Return the noise keys [P, n] of a step, one for each sample of each prompt, by the prompt's number."""
     return torch.tensor(
         [[random_key(seed, "rollout", step, one, sample) for sample in range(samples)] for one in examples]
     )
@@ -103,14 +108,17 @@ def require_finite(sampler_logps: Tensor) -> None:
 class InOneTurn(AtOnce):
     """Writes whole completions, as `rollout.sampler` and `rollout.policy_frac` say.
 
-    Seed and step decide which prompts the policy answers. Sampling noise depends only on the completion's key, so for
-    these prompts the policy draws with the same noise as in an arm in which it answers every prompt.
+    Seed and step decide which prompts the policy answers. Sampling noise depends only on the completion's key. So the
+    policy samples these prompts with the same noise as in an arm in which it answers every prompt.
     """
 
     def __init__(
         self, spec: RunSpec, language_model: LanguageModel, engine: Engine, teacher: PreTrainedModel | None
     ) -> None:
-        """teacher: the teacher's weights, if there is one. Raises as `make_engine` if the teacher writes."""
+        """Prepare the writer, with an engine for the teacher if it writes.
+
+        teacher: the teacher's weights, if there is one. Raises as `make_engine` if the teacher writes.
+        """
         super().__init__(spec, language_model, engine)
         self._engines: dict[Origin, Engine] = {"policy": engine}
         sampler = spec.rollout.sampler
@@ -136,6 +144,7 @@ class InOneTurn(AtOnce):
         ]
         drawn = parts[0]
         if len(parts) > 1:
+            # The parts are ordered by writer. Sorting by the original row restores the order of the prompts.
             order = [at * len(samples) + one for own in writing.values() for at in own for one in samples]
             drawn = Completions.joined(parts).rows(torch.tensor(order).argsort())
         origins: list[Origin] = [
@@ -148,10 +157,11 @@ class InOneTurn(AtOnce):
         )
 
     def _by_policy(self, count: int, step: int, first_example: int) -> set[int]:
-        """Which of `count` prompts the policy answers, as indices."""
+        """Return the indices of the prompts, out of `count`, that the policy answers."""
         if self._other == "policy":
             return set(range(count))
         share = round(self._spec.rollout.policy_frac * count)
+        # A refill begins at another number, so it has a choice of its own.
         key = random_key(self._spec.seed, "select", step=step, example=f"writers/{first_example}")
         return set(permutation(count, key)[:share])
 
@@ -169,13 +179,19 @@ class InOneTurn(AtOnce):
         return self._engines[origin].generate(own or prompts, keys, params)
 
     def _teacher_prompts(self, problems: Sequence[Problem]) -> list[list[int]]:
-        """The teacher's prompts as token ids; [] if they are the policy's. Raises EvalError for a missing solution."""
+        """Return the teacher's prompts as token ids; [] if they are the policy's.
+
+        Raises EvalError for a missing solution.
+        """
         if self._teacher_template is None:
             return []
         return [self._language_model.encode(teacher_prompt(self._teacher_template, problem)) for problem in problems]
 
     def _given(self, problems: Sequence[Problem], limit: int) -> Completions:
-        """The problems' solutions as completions, truncated at the limit. They were not sampled, so log-probs are 0."""
+        """Return the problems' solutions as completions, truncated at the limit.
+
+        They were not sampled, so log-probs are 0.
+        """
         encoded = [self._language_model.encode_completion(problem.require_solution()) for problem in problems]
         tokens = [one[:limit] for one in encoded]
         truncated = [len(one) > limit for one in encoded]
@@ -185,8 +201,10 @@ class InOneTurn(AtOnce):
 
 
 class InTurns(AtOnce):
-    """Writes completions of several turns, which the task's environment answers. The first turn has the noise of a
-    completion of one turn."""
+    """Writes completions of several turns, which the task's environment answers.
+
+    The first turn has the noise of a completion of one turn.
+    """
 
     def __init__(self, spec: RunSpec, language_model: LanguageModel, engine: Engine, environment: Environment) -> None:
         super().__init__(spec, language_model, engine)
@@ -202,6 +220,7 @@ class InTurns(AtOnce):
 
         def key_of(row: int, turn: int) -> int:
             place, sample = divmod(row, samples)
+            # A key per turn: one key would repeat the noise of the first turn.
             if turn == 0:
                 return int(keys[place, sample])
             return random_key(self._spec.seed, "rollout", step, f"{first_example + place}/turn{turn}", sample)

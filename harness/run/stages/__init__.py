@@ -1,7 +1,7 @@
 """Stages: what cells share and is therefore made once, before them. A stage is one file here.
 
-Its result lies in the cache under a name that is made of everything that can change it, so that cells of any sweep find
-it. Some results are read by the cells themselves, others only by the report.
+Its result is in the cache under a name made of everything that can change it, so that cells of any sweep find it. Some
+results are read by the cells themselves, others only by the report.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ CELL = "cell"
 
 @dataclass(frozen=True)
 class StageContext:
-    """What a stage works with. tell: receives the fields of `harness.executors.base.Progress`."""
+    """The spec, home and models that a stage works with."""
 
     spec: RunSpec
     home: Path
     starting_point: StartingPoint
     phase: str
     tell: Callable[[dict[str, Any]], None]
+    """Receives the fields of `harness.executors.base.Progress`."""
 
     @property
     def start(self) -> LanguageModel:
@@ -46,7 +47,10 @@ class StageContext:
         return make_engine(self.spec.rollout, start)
 
     def samples(self, path: Path, keeps_tokens: bool = False) -> SampleStore:
-        """The samples that a stage draws for the result at this path, kept for a resume until it is written."""
+        """Open the store of the samples that a stage draws for the result at this path.
+
+        They are kept for a resume until the result is written.
+        """
         from harness.sampling.store import SampleStore
 
         store = SampleStore(path.with_suffix(".samples.jsonl"), keeps_tokens=keeps_tokens)
@@ -54,7 +58,7 @@ class StageContext:
         return store
 
     def result_of(self, stage: str) -> Path:
-        """The path of another stage's result."""
+        """Return the path of another stage's result."""
         return result_path(find_stage(stage), self.spec, self.home)
 
     def tell_progress(self, done: int, total: int, remark: str = "", **more: Any) -> None:
@@ -65,27 +69,29 @@ class StageContext:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage.
-
-    phase: what is going on, for people. needed: whether a cell of this spec needs the result. key: its name in the
-    cache. make: writes it to the path, whole or not at all. reads: the stages whose results are read in making it.
-    for_cells: whether cells wait for it; others are for the report, and are made where it asks for them.
-    remark: what a user should know of a result. require: RefusedError where it does not suffice for a cell. add:
-    (examples, result, spec, starting weights) -> the examples with what a cell learns from by the result. in_report:
-    whether sweep.json holds the results of arms that need it, in the field of its name.
-    """
+    """One stage."""
 
     name: str
     phase: str
+    """What is going on, for people."""
     needed: Callable[[RunSpec], bool]
+    """Whether a cell of this spec needs the result."""
     key: Callable[[RunSpec], str]
+    """The result's name in the cache."""
     make: Callable[[Path, StageContext], None]
+    """Writes the result to the path, whole or not at all."""
     reads: tuple[str, ...] = ("start",)
+    """The stages whose results are read in making it."""
     for_cells: bool = True
+    """Whether cells wait for it. The others are for the report, and are made where it needs them."""
     remark: Callable[[Path], str | None] = lambda path: None
+    """What a user should know about a result."""
     require: Callable[[RunSpec, Path], None] = lambda spec, path: None
+    """Raises RefusedError if the result is not enough for a cell."""
     add: Callable[[Examples, Path, RunSpec, LanguageModel], Examples] = lambda examples, path, spec, start: examples
+    """(examples, result, spec, starting weights) -> the examples with what a cell learns from by the result."""
     in_report: bool = False
+    """Whether sweep.json holds the results of arms that need it, in the field of its name."""
 
 
 STAGES: Kind[Stage] = Kind(
@@ -102,19 +108,22 @@ def result_path(stage: Stage, spec: RunSpec, home: Path) -> Path:
 
 
 def lease_folder(result: Path) -> Path:
-    """The folder with the lease of whoever makes the result at this path."""
+    """Return the folder with the lease of whoever makes the result at this path."""
     return result.parent / "leases" / result.name
 
 
 def stages_of_cell(spec: RunSpec) -> list[Stage]:
-    """Those that a cell of this spec waits for, each after those that it reads. A cell that evaluates another one's
-    checkpoint waits for none."""
+    """Return the stages that a cell of this spec waits for, each after those that it reads.
+
+    A cell that evaluates another one's checkpoint waits for none.
+    """
     if spec.checkpoint_folder is not None:
         return []
     return [stage for stage in _in_order(STAGES.all().values()) if stage.for_cells and stage.needed(spec)]
 
 
 def _in_order(stages: Iterable[Stage]) -> Iterator[Stage]:
+    # Sorted by name, so that the order does not depend on the order in which files were found.
     waiting = {stage.name: stage for stage in sorted(stages, key=lambda stage: stage.name)}
     while waiting:
         free = [stage for stage in waiting.values() if not any(name in waiting for name in stage.reads)]
@@ -123,25 +132,29 @@ def _in_order(stages: Iterable[Stage]) -> Iterator[Stage]:
 
 
 def with_inputs(stage: Stage, spec: RunSpec) -> list[Stage]:
-    """A stage after those whose results it needs for this spec."""
+    """Return a stage after the stages whose results it needs for this spec."""
+    # A stage may read one that this spec does not need, such as a cold start.
     read = [one for name in stage.reads if (one := find_stage(name)).needed(spec)]
     return [*dict.fromkeys(first for one in read for first in with_inputs(one, spec)), stage]
 
 
 def missing_stages(spec: RunSpec, home: Path, wanted: Iterable[Stage]) -> list[Stage]:
-    """Those of the stages whose results are not there yet, and that can be made now: what they read is there."""
+    """Return the missing stages that can be made now.
+
+    Their results do not exist yet, and the results that they read do.
+    """
     stages = {stage.name: stage for stage in wanted}
     missing = {name for name, stage in stages.items() if not result_path(stage, spec, home).exists()}
     return [stages[name] for name in stages if name in missing and missing.isdisjoint(stages[name].reads)]
 
 
 def inputs_of_cell(spec: RunSpec, home: Path) -> dict[str, Path]:
-    """The results that a cell reads, by stage."""
+    """Return the results that a cell reads, by stage."""
     return {stage.name: result_path(stage, spec, home) for stage in stages_of_cell(spec)}
 
 
 def input_remarks(spec: RunSpec, home: Path) -> Iterator[str]:
-    """What a user should know of the results that a cell reads."""
+    """Yield what a user should know about the results that a cell reads."""
     for stage in stages_of_cell(spec):
         if remark := stage.remark(result_path(stage, spec, home)):
             yield remark
@@ -154,19 +167,21 @@ def require_enough(spec: RunSpec, home: Path) -> None:
 
 
 def source_of_start(spec: RunSpec, home: Path) -> str:
-    """The `model.source` of the weights that reinforcement learning starts from: a folder in the cache where a stage
-    prepares them."""
+    """Return the `model.source` of the weights that reinforcement learning starts from.
+
+    If a stage prepares them, it is a folder in the cache.
+    """
     return _prepared("start", spec, home) or spec.model.source
 
 
 def source_of_teacher(spec: RunSpec, home: Path) -> str | None:
-    """The `model.source` of the teacher's weights; None if there is no teacher, or if the starting weights teach."""
+    """Return the `model.source` of the teacher; None without a teacher, or if the starting weights teach."""
     if spec.teacher.type == "none" or spec.start_teaches:
         return None
     return _prepared("teacher", spec, home) or spec.teacher.source
 
 
 def _prepared(stage: str, spec: RunSpec, home: Path) -> str | None:
-    """The `model.source` of the weights that a stage prepares; None where it is not needed."""
+    """Return the `model.source` of the weights that a stage prepares, or None if it is not needed."""
     found = find_stage(stage)
     return f"path:{result_path(found, spec, home).resolve()}" if found.needed(spec) else None

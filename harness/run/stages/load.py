@@ -1,4 +1,7 @@
-"""The model is loaded once before anything else, which shows early whether it can be. Nothing is kept."""
+"""The first stage: the model is loaded once, which shows early whether it can be.
+
+Nothing is kept.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
-    """What loading looks at: specs that are alike in it are tried once."""
+    """Return the settings that loading checks: specs that agree in them are tried once."""
     rollout, train = spec.rollout, spec.train
     drawing = (rollout.engine, rollout.vllm_memory_frac, rollout.max_completion_tokens, rollout.temperature)
     prompts = (spec.task, spec.eval, spec.pairs.type, spec.reward.grader)
@@ -39,18 +42,23 @@ def _load(path: Path, context: StageContext) -> None:
         language_model = load_as_it_is(spec, context.starting_point)
     else:
         language_model = context.starting_point.for_training(spec, spec.model.source)
+        # Raises for a model whose logits cannot be computed in chunks.
         output_head(language_model.model)
         _require_teacher(context, language_model)
     require_room_for_completions(spec, language_model)
     require_gold_texts(spec, language_model, context.starting_point.generator(spec))
+    # An engine raises if it cannot run the model.
     context.engine(language_model)
     for remark in language_model.remarks():
         context.tell({"remark": remark})
 
 
 def _require_teacher(context: StageContext, student: LanguageModel) -> None:
-    """Raise RefusedError for a teacher that cannot be loaded, has another vocabulary than the student, or has too short
-    a context, and EvalError if its prompt shows a solution that a problem lacks."""
+    """Raise RefusedError for a teacher that does not suit the student.
+
+    It cannot be loaded, has another vocabulary, or has too short a context. Raises EvalError if its prompt shows a
+    solution that a problem lacks.
+    """
     from harness.models.language_model import require_same_vocabulary
     from harness.training.token_scores import output_head
 

@@ -1,15 +1,13 @@
-"""A fixed set of preference pairs made ready to learn from: tokens, and their log-probs under the starting weights.
+"""A fixed set of preference pairs made ready to learn from: tokens, and log-probs under the starting weights.
 
-Done once for all cells that start from the same weights, as a stage of its own.
-
-A completion is its text's tokens and one end-of-sequence token. What is too long goes by this rule, and `PairCounts`
-says how often it applied:
+This is done once for all cells that start from the same weights, as a stage of its own. A completion is its text's
+tokens and one end-of-sequence token. These rules treat what is too long, and `PairCounts` says how often each applied:
 
 * A prompt that fills the model's context by itself, and a pairs.max_tokens beyond that context, are refused.
 * A pair whose prompt leaves no room under pairs.max_tokens is dropped.
-* A pair with a side (prompt and completion) beyond pairs.max_tokens is dropped (pairs.too_long=drop), or such a side is
-  cut there and has no end-of-sequence token then (truncate). Pairs with the same tokens on both sides once cut are
-  dropped.
+* A side (prompt and completion) may exceed pairs.max_tokens. With pairs.too_long=drop the pair is dropped. With
+  truncate the side is truncated, and then has no end-of-sequence token.
+* Pairs with the same tokens on both sides after truncation are dropped.
 """
 
 from __future__ import annotations
@@ -34,12 +32,15 @@ if TYPE_CHECKING:
     from harness.run.encoded_pairs import EncodedPairs
 
 CHUNK_PAIRS = 32
-"""Scored together, so that no more than their log-probs are held padded."""
+"""Pairs scored together, so that no more than their log-probs are held padded."""
 
 
 def _make(path: Path, context: StageContext) -> None:
-    """Raises EvalError for pairs that cannot be had or are faulty, RefusedError as `encode_pairs` does and for fewer
-    pairs than a step needs."""
+    """Write the encoded pairs, with log-probs under the starting weights if the objective needs them.
+
+    Raises EvalError for pairs that cannot be loaded or are faulty. Raises RefusedError as `encode_pairs`, and for fewer
+    pairs than a step needs.
+    """
     from harness.run.encoded_pairs import save_pairs
 
     spec, start = context.spec, context.start
@@ -61,10 +62,10 @@ def _make(path: Path, context: StageContext) -> None:
 
 
 def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language_model: LanguageModel) -> EncodedPairs:
-    """The pairs as tokens, too long ones by the rule of this module.
+    """Encode pairs as tokens; pairs that are too long follow the rules of this module.
 
-    Raises RefusedError for a prompt that fills the context, a pairs.max_tokens beyond the context, a pair that is the
-    same on both sides to the tokenizer, and if no pair is left.
+    Raises RefusedError for a prompt that fills the context or has no tokens, and for a pairs.max_tokens beyond the
+    context. It also raises it for a pair whose sides are the same to the tokenizer, and if no pair is left.
     """
     import torch
 
@@ -82,6 +83,7 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
         shortened = tokens.cut(wanted.max_tokens)
         if len(tokens.prompt) >= wanted.max_tokens:
             fates["prompt_too_long"] += 1
+        # `cut` returns the pair itself if nothing had to be truncated.
         elif shortened is tokens:
             kept.append(tokens)
         elif wanted.too_long == "drop":
@@ -105,6 +107,7 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
             f"{wanted.max_tokens} and pairs.too_long={wanted.too_long} ({counts.dropped}). Raise pairs.max_tokens"
             + (", or set pairs.too_long to truncate." if counts.side_too_long else ".")
         )
+    # Prompts are compared as tokens: texts that differ may be encoded alike.
     groups: dict[tuple[int, ...], int] = {}
     return EncodedPairs(
         prompts=Ragged.of([tokens.prompt for tokens in kept]),
@@ -123,7 +126,7 @@ class _Tokens(NamedTuple):
     rejected: Tensor
 
     def cut(self, max_tokens: int) -> _Tokens:
-        """With both sides no longer than that; itself if they are not."""
+        """Truncate both sides to fit the limit. Return the object itself if they do."""
         room = max(0, max_tokens - len(self.prompt))
         if max(len(self.chosen), len(self.rejected)) <= room:
             return self
@@ -149,7 +152,10 @@ def _encode(pair: PreferencePair, language_model: LanguageModel, context: int | 
 def _with_reference(
     encoded: EncodedPairs, spec: RunSpec, start: LanguageModel, on_progress: Callable[[int, int], None]
 ) -> EncodedPairs:
-    """Scored as a training step scores them: by micro-batches, at the temperature of the rollouts."""
+    """Add reference log-probs, computed as a training step does.
+
+    That is by micro-batches, at the temperature of the rollouts.
+    """
     import torch
 
     from harness.run.encoded_pairs import Ragged
@@ -161,6 +167,7 @@ def _with_reference(
     for first in range(0, len(encoded), CHUNK_PAIRS):
         batch = encoded.batch(range(first, min(first + CHUNK_PAIRS, len(encoded))))
         logps, mask = scorer.logps_of(start.model, batch.sequences), batch.sequences.mask
+        # Rows are all chosen sides, then all rejected ones. The mask drops the padding.
         chosen.append(logps[: len(batch)][mask[: len(batch)]])
         rejected.append(logps[len(batch) :][mask[len(batch) :]])
         on_progress(first + len(batch), len(encoded))

@@ -1,7 +1,7 @@
-"""How often the starting weights solve each training problem: what `task.filter` goes by.
+"""How often the starting weights solve each training problem, which `task.filter` decides by.
 
-The noise is that of step 0, before training, and of no cell's seed, so that all cells that start from these weights
-share the result.
+The noise is that of step 0, before training, and of no cell's seed. So all cells that start from these weights share
+the result.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from reports.shelves.laws.entropy import FloatArray, LawRefusedError, Numbers, f
 from reports.shelves.laws.uncertainty import Jackknife, jackknife
 
 MAX_EXPONENT = 20.0
-# A parameter this close to a bound, as a share of its range, was stopped by the bound: the points do not say it.
+# A parameter this close to a bound, as a share of its range, was stopped by the bound and not set by the points.
 BOUND_MARGIN = 0.01
 MAX_EVALUATIONS = 2000
 
@@ -23,11 +23,13 @@ MOST_CHANCE = 0.05
 """A fit that noise alone reaches more often than this is refused."""
 DRAWS = 999
 RUNS_TO_FLIP = 6
-"""From so many runs on, turning whole runs upside down has enough patterns: two of 2^6 are below `MOST_CHANCE`."""
+"""With this many runs, flipping whole runs has enough patterns: two of 2^6 are below `MOST_CHANCE`."""
 NOISE_CORRELATION = 0.9
-"""The autocorrelation assumed of a run that does not learn, where runs are too few to show it. Noise with less of it
-follows a sigmoid less often, so that this is the cautious side."""
-# Shapes of sigmoids that noise may choose from: exponents, for points that span one unit of log tokens, and midpoints.
+"""The autocorrelation assumed of a run that does not learn, if too few runs show it.
+
+Noise with less of it follows a sigmoid less often, so this errs on the cautious side.
+"""
+# The sigmoids that noise may fit: exponents for points that span one unit of log tokens, and the number of midpoints.
 _SHAPE_EXPONENTS = (0.5, 4.0, 8.0, 16.0, 64.0)
 _SHAPE_MIDPOINTS = 25
 
@@ -42,11 +44,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class ComputeLaw:
-    """R(C) = start + (asymptote - start) / (1 + (midpoint_tokens / C)^exponent), in the unit of the fitted scores.
-
-    p_noise: how often noise alone fits a sigmoid as well. parameters: the jackknife of asymptote, ln exponent and
-    ln midpoint_tokens, and of `start` if it was fitted too.
-    """
+    """R(C) = start + (asymptote - start) / (1 + (midpoint_tokens / C)^exponent), in the unit of the fitted scores."""
 
     start: float
     asymptote: float
@@ -55,18 +53,22 @@ class ComputeLaw:
     r2: float
     n_points: int
     p_noise: float
+    """How often noise alone fits a sigmoid as well."""
     parameters: Jackknife
+    """The jackknife of asymptote, ln exponent and ln midpoint_tokens, and of `start` if it was fitted too."""
 
     def predict(self, tokens: Numbers) -> FloatArray:
-        """The score [n] after `tokens` [n] generated tokens, each above 0."""
+        """Return the score [n] after `tokens` [n] generated tokens, each above 0."""
         log_tokens = np.log(np.asarray(tokens, dtype=np.float64))
         return _sigmoid(
             log_tokens, self.start, self.asymptote - self.start, self.exponent, np.log(self.midpoint_tokens)
         )
 
     def interval(self, name: str, alpha: float = 0.05) -> tuple[float, float]:
-        """The interval of `asymptote`, `exponent` or `midpoint_tokens` at level 1 - alpha. The last two are above 0,
-        and their intervals are symmetric in their logarithms."""
+        """Return the interval of `asymptote`, `exponent` or `midpoint_tokens` at level 1 - alpha.
+
+        The last two are above 0, and their intervals are symmetric in their logarithms.
+        """
         place = ("asymptote", "exponent", "midpoint_tokens").index(name)
         gradient = np.eye(len(self.parameters.covariance))[[place]]
         half_width = float(self.parameters.half_widths(gradient, alpha)[0])
@@ -82,13 +84,13 @@ def fit_compute_law(
 ) -> ComputeLaw:
     """Fit the sigmoid to evaluations by `scipy.optimize.curve_fit`.
 
-    tokens [n]: generated up to each evaluation, above 0; score [n]. start: the score before training, where the curve
-    begins; None: it is fitted too. run_lengths: how many of the points belong to each run, which follow each other in
-    the order of training; None: all are of one run.
+    tokens [n]: generated up to each evaluation, above 0. score [n]. start: the score before training, where the curve
+    begins; if None, it is fitted too. run_lengths: the number of points of each run, in the order of training; if None,
+    all are of one run.
 
-    Raises LawRefusedError for fewer than 8 evaluations, points that are not finite, a constant score, an exponent or a
-    midpoint that runs away, points that end before the midpoint (an asymptote is a fit beyond the midpoint, and a guess
-    before it), and a fit that noise alone reaches in more than 5% of cases (`noise_p_value`).
+    Raises LawRefusedError for fewer than 8 evaluations, points that are not finite, a constant score, and an exponent
+    or a midpoint that runs away. It is also raised for points that end before the midpoint, where the asymptote would
+    be a guess, and for a fit that noise alone reaches in more than 5% of cases (`noise_p_value`).
     """
     from scipy.optimize import curve_fit
 
@@ -102,6 +104,7 @@ def fit_compute_law(
     p_noise = noise_p_value(x, R, lengths)
     if p_noise > MOST_CHANCE:
         raise LawRefusedError(f"noise without any trend fits a sigmoid as well (p = {p_noise:.2g}): add seeds to tell")
+    # The first guess goes from the first to the last score, with its midpoint in the middle of the points.
     low, high = float(x.min()), float(x.max())
     width = high - low
     first = float(R[x.argmin()]) if start is None else start
@@ -144,10 +147,10 @@ def fit_compute_law(
 
 
 def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05) -> dict[str, Interval]:
-    """The asymptote minus the other's, and the exponent and the midpoint over the other's, each by its name.
+    """Compare two laws: the asymptote minus the other's, the exponent and the midpoint over the other's, by name.
 
     Both laws are fitted to whole runs of the same seeds in one order, which the jackknife leaves out in pairs. Raises
-    ValueError for laws of single runs, and of unequally many.
+    ValueError for laws of single runs, and of different numbers of runs.
     """
     paired = law.parameters.minus(other.parameters)
     half_widths = paired.half_widths(np.eye(paired.changes.shape[1])[:3], alpha)
@@ -162,11 +165,11 @@ def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05
 
 
 def noise_p_value(log_tokens: FloatArray, score: FloatArray, run_lengths: Sequence[int]) -> float:
-    """How often scores without a trend fit some sigmoid at least as well as these [n], each run about its own mean.
+    """Return how often scores without a trend fit some sigmoid at least as well as these [n], each run about its mean.
 
-    With six runs or more whole runs are turned upside down about their means at random, which holds whatever the noise
-    within a run. Fewer runs cannot tell noise that drifts from a trend. They stand beside simulated runs of the same
-    spread that drift: AR(1) noise with `NOISE_CORRELATION`. Both count the points as they are among 1 + 999 draws.
+    With six runs or more, whole runs are flipped about their means at random, which is valid whatever the noise within
+    a run. Fewer runs cannot distinguish drifting noise from a trend. They are compared with simulated drifting runs of
+    the same spread: AR(1) noise with `NOISE_CORRELATION`. Both count the observed points among 1 + 999 draws.
     """
     rng = np.random.default_rng(0)
     ends = np.cumsum(run_lengths)[:-1]
@@ -178,11 +181,12 @@ def noise_p_value(log_tokens: FloatArray, score: FloatArray, run_lengths: Sequen
         drawn = np.concatenate([_drifting(run, rng) for run in centered], axis=1)
     shapes = _shapes(log_tokens, ends)
     explained = np.abs(np.vstack([np.concatenate(centered), drawn]) @ shapes.T).max(axis=1)
+    # The tolerance lets ties count that differ by rounding only, such as the flip of all runs at once.
     return float(np.mean(explained >= explained[0] * (1 - 1e-9)))
 
 
 def _drifting(run: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Noise [DRAWS, n_points] with the sum of squares of `run` [n_points], each draw about its own mean."""
+    """Draw noise [DRAWS, n_points] with the sum of squares of `run` [n_points], each draw about its own mean."""
     drawn = rng.normal(size=(len(run), DRAWS))
     for point in range(1, len(run)):
         drawn[point] = NOISE_CORRELATION * drawn[point - 1] + np.sqrt(1 - NOISE_CORRELATION**2) * drawn[point]
@@ -192,7 +196,7 @@ def _drifting(run: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def _shapes(log_tokens: FloatArray, ends: FloatArray) -> FloatArray:
-    """Sigmoids [n_shapes, n_points] from slow to sudden over the points, each run about its mean, of length 1."""
+    """Return sigmoids [n_shapes, n_points] from slow to sudden, each run about its mean, each shape of length 1."""
     low, high = float(log_tokens.min()), float(log_tokens.max())
     shapes = np.array([
         _sigmoid(log_tokens, 0.0, 1.0, exponent / (high - low), middle)
@@ -201,6 +205,7 @@ def _shapes(log_tokens: FloatArray, ends: FloatArray) -> FloatArray:
     ])  # fmt: skip
     centered = np.concatenate([run - run.mean(axis=1, keepdims=True) for run in np.split(shapes, ends, axis=1)], axis=1)
     lengths = np.sqrt((centered**2).sum(axis=1, keepdims=True))
+    # A sigmoid that is flat over the points has no direction to scale to length 1.
     moving = lengths[:, 0] > 1e-9 * np.sqrt(len(log_tokens))
     return np.asarray(centered[moving] / lengths[moving], dtype=np.float64)
 
@@ -212,7 +217,7 @@ def _sigmoid(x: FloatArray, start: float, gain: float, exponent: float, middle: 
 
 
 def _jacobian(x: FloatArray, gain: float, exponent: float, middle: float) -> FloatArray:
-    """Derivatives [n, 4] of the sigmoid by its asymptote, ln exponent, ln midpoint_tokens and start."""
+    """Return derivatives [n, 4] of the sigmoid by its asymptote, ln exponent, ln midpoint_tokens and start."""
     share = _sigmoid(x, 0.0, 1.0, exponent, middle)
     bend = gain * share * (1 - share) * exponent
     return np.column_stack([share, bend * (x - middle), -bend, 1 - share])

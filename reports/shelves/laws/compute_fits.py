@@ -1,5 +1,7 @@
-"""The compute law of every arm, score against generated tokens, and whether its ceiling and efficiency differ from the
-baseline's."""
+"""The compute law of every arm, score against generated tokens, compared with the baseline's.
+
+Compared are the ceiling and the efficiency.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LawContrast:
-    """An arm's compute law against the baseline's, both fitted to the seeds that both have.
-
-    differences: see `compare_compute_laws`, at the level at which the arm's other verdicts stand; None if the laws
-    cannot be compared, and `undecided` says why. ceiling, efficiency: the verdicts on asymptote and exponent.
-    """
+    """An arm's compute law against the baseline's, both fitted to the seeds that both have."""
 
     n_seeds: int
     differences: dict[str, Interval] | None
+    """See `compare_compute_laws`, at the level of the arm's other verdicts. None if the laws cannot be compared."""
     ceiling: Verdict
+    """The verdict on the asymptote."""
     efficiency: Verdict
+    """The verdict on the exponent."""
     undecided: str
+    """Why the laws cannot be compared."""
 
 
 @dataclass(frozen=True)
 class ComputeFit:
-    """The compute law of an arm on a task, in percent. law: None if the fit is refused, and `refused` says why.
-    contrast: None for the baseline."""
+    """The compute law of an arm on a task, in percent."""
 
     arm: str
     task: str
@@ -52,16 +53,19 @@ class ComputeFit:
     n_runs: int
     n_points: int
     law: ComputeLaw | None
+    """None if the fit is refused."""
     refused: str
+    """Why it is refused."""
     contrast: LawContrast | None
+    """None for the baseline."""
 
 
 Evaluations = dict[int, list[tuple[float, float]]]
-"""By seed the pairs (generated tokens, score in percent) of a run's evaluations."""
+"""Maps each seed to the pairs (generated tokens, score in percent) of its run's evaluations."""
 
 
 def compute_fits(analysis: Analysis) -> list[ComputeFit]:
-    """Every arm that was evaluated on every task. A curve starts at the score before training, if it was measured."""
+    """Fit every arm on every task. A curve starts at the score before training, if it was measured."""
     name, before = analysis.metric.name, scores_before_pp(analysis)
     fits = []
     for task in analysis.sweep.tasks:
@@ -76,7 +80,7 @@ def compute_fits(analysis: Analysis) -> list[ComputeFit]:
 
 
 def _evaluations(cells: Sequence[Measurement], task: str, metric: str) -> Evaluations:
-    """Those of the cells that have any; imported ones may not say after how many tokens they were."""
+    """Return the evaluations of the cells that have any. Imported ones may lack their number of tokens."""
     found = {
         m.cell.seed: [
             (tokens, 100 * score)
@@ -101,7 +105,7 @@ def _compute_law(runs: Evaluations, seeds: Sequence[int], start: float | None) -
 def _law_contrast(
     sweep: SweepRecord, arm: str, runs: Mapping[str, Evaluations], start: float | None
 ) -> LawContrast | None:
-    """None for the baseline."""
+    """Compare an arm's law with the baseline's; None for the baseline."""
     if arm == sweep.baseline:
         return None
     shared = [seed for seed in runs[arm] if seed in runs[sweep.baseline]]
@@ -124,8 +128,11 @@ def _compared(
 def _identified_law(
     sweep: SweepRecord, arm: str, runs: Evaluations, seeds: Sequence[int], start: float | None
 ) -> ComputeLaw:
-    """The law of an arm over these seeds. Raises LawRefusedError, which names the arm, also for a ceiling beyond
-    what scores can reach by more than the margin: then the curve does not bend enough to say where it ends."""
+    """Fit the law of an arm over these seeds. Raises LawRefusedError, which names the arm.
+
+    An asymptote beyond the possible scores by more than the margin is refused: the curve does not bend enough to say
+    where it ends.
+    """
     try:
         law = _compute_law(runs, seeds, start)
     except LawRefusedError as error:

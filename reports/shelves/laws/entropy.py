@@ -1,7 +1,7 @@
 """The entropy law R = -a exp(H) + b: a policy buys reward with entropy (Cui et al. 2505.22617, eq. 2).
 
-Beside it stands the law with a free scale of the entropy, R = -a exp(c H) + b; the law itself has c = 1. First come the
-points that all laws are fitted to, and what no law is fitted to.
+`FreeExponent` has a free scale of the entropy, R = -a exp(c H) + b; the law itself has c = 1. The module also holds the
+points that all laws are fitted to, and the reasons to refuse them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LawRefusedError(ValueError):
 
 
 def finite_points(**columns: Numbers) -> list[FloatArray]:
-    """The columns as floats [n]. Raises LawRefusedError unless they are finite, equally long and long enough."""
+    """Return the columns as floats [n]. Raises LawRefusedError unless they are finite, equally long and long enough."""
     arrays = [np.asarray(column, dtype=np.float64) for column in columns.values()]
     names = " and ".join(columns)
     if any(array.ndim != 1 for array in arrays) or len({len(array) for array in arrays}) > 1:
@@ -40,12 +40,14 @@ def finite_points(**columns: Numbers) -> list[FloatArray]:
 
 @dataclass(frozen=True)
 class Run:
-    """The points of one training run, arrays [points]: `step`, increasing, 0 before training; `entropy` in nats per
-    token; `reward`, a training reward or a score."""
+    """The points of one training run, as arrays [points]."""
 
     step: FloatArray
+    """Increasing; 0 is before training."""
     entropy: FloatArray
+    """Nats per token."""
     reward: FloatArray
+    """A training reward or a score."""
 
     def __len__(self) -> int:
         return len(self.step)
@@ -75,7 +77,7 @@ class EntropyLaw:
         return self.b - self.a
 
     def predict(self, entropy: Numbers) -> FloatArray:
-        """The reward [n] at `entropy` [n], in nats."""
+        """Return the reward [n] at `entropy` [n], in nats."""
         return self.b - self.a * np.exp(np.asarray(entropy, dtype=np.float64))
 
 
@@ -86,12 +88,13 @@ def fit_entropy_law(entropy: Numbers, reward: Numbers) -> EntropyLaw:
     vocabulary). reward [n]: a training reward or a score at the same steps. The fit assumes that the noise is in the
     reward; noise in the entropy makes `a` too small.
 
-    Raises LawRefusedError, which says why, for fewer than 8 points, points that are not finite, a constant reward, and
-    entropies that are negative, so large that exp overflows, or too close to each other.
+    Raises LawRefusedError, which says why, for fewer than 8 points, points that are not finite, and a constant reward.
+    It is also raised for entropies that are negative, so large that exp overflows, or too close to each other.
     """
     H, R = finite_points(entropy=entropy, reward=reward)
     require_entropies(H)
     require_moving(R)
+    # Relative to the largest entropy, exp(H - reference) is at most 1 and cannot overflow.
     reference = float(H.max())
     design = law_design(H, reference)
     (slope, b), *_ = np.linalg.lstsq(design, R, rcond=None)
@@ -106,12 +109,12 @@ def fit_entropy_law(entropy: Numbers, reward: Numbers) -> EntropyLaw:
 
 
 def law_design(entropy: FloatArray, reference: float) -> FloatArray:
-    """The design matrix [n, 2]: exp(H - reference), at most 1 if the reference is the largest H, and ones."""
+    """Return the design matrix [n, 2]: exp(H - reference), at most 1 if the reference is the largest H, and ones."""
     return np.column_stack([np.exp(entropy - reference), np.ones_like(entropy)])
 
 
 def require_entropies(entropy: FloatArray) -> None:
-    """Raises LawRefusedError for entropies [n] that the law cannot be fitted to."""
+    """Raise LawRefusedError for entropies [n] that the law cannot be fitted to."""
     if float(entropy.min()) < 0:
         raise LawRefusedError(f"entropy falls to {entropy.min():.3g} nats: that of a next token is never below 0")
     if float(entropy.max()) > MAX_ENTROPY_NATS:
@@ -127,7 +130,7 @@ def require_entropies(entropy: FloatArray) -> None:
 
 
 def require_moving(reward: FloatArray) -> None:
-    """Raises LawRefusedError for a constant reward [n]: a fit would explain its rounding errors."""
+    """Raise LawRefusedError for a constant reward [n]: a fit would explain its rounding errors."""
     if np.ptp(reward) == 0:
         raise LawRefusedError(f"the reward is constant at {reward[0]:.3g}: there is nothing that entropy could explain")
 
@@ -149,8 +152,10 @@ _EXPONENT_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class FreeExponent:
-    """The law with a free scale: R = level - slope (exp(c x) - 1) / c, with x = H - center_nats and c = `exponent`,
-    near 0 where the reward is linear in the entropy. `r2` is that of the fitted points."""
+    """The law with a free scale: R = level - slope (exp(c x) - 1) / c, with x = H - center_nats and c = `exponent`.
+
+    Where the reward is linear in the entropy, c is near 0. `r2` is that of the fitted points.
+    """
 
     exponent: float
     level: float
@@ -164,13 +169,14 @@ class FreeExponent:
         return float(self.predict([0.0])[0])
 
     def predict(self, entropy: Numbers) -> FloatArray:
-        """The reward [n] at `entropy` [n], in nats."""
+        """Return the reward [n] at `entropy` [n], in nats."""
         return self.level - self.slope * _bend(self._centered(entropy), self.exponent)
 
     def jacobian(self, entropy: FloatArray) -> FloatArray:
-        """Derivatives [n, 3] of the reward at `entropy` [n] by level, slope and exponent."""
+        """Return derivatives [n, 3] of the reward at `entropy` [n] by level, slope and exponent."""
         x = self._centered(entropy)
         bend, c = _bend(x, self.exponent), self.exponent
+        # The limit at c = 0, where the formula would divide 0 by 0.
         by_exponent = x**2 / 2 if abs(c) < _NEAR_LINEAR else (x * np.exp(c * x) - bend) / c
         return np.column_stack([np.ones_like(x), -bend, -self.slope * by_exponent])
 
@@ -181,9 +187,9 @@ class FreeExponent:
 def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
     """Fit R = -a exp(c H) + b for a, b and c, by least squares.
 
-    At any c the best a and b are those of a line in exp(c H), so that c alone is searched (variable projection, Golub
-    and Pereyra 1973, SIAM J. Numer. Anal. 10:413): between `_TRIED_EXPONENTS` roughly, then around the best of them by
-    `scipy.optimize.minimize_scalar`.
+    At any c, the best a and b are those of a line in exp(c H), so only c is searched (variable projection, Golub and
+    Pereyra 1973, SIAM J. Numer. Anal. 10:413). The search first tries `_TRIED_EXPONENTS`, then refines around the best
+    with `scipy.optimize.minimize_scalar`.
 
     entropy [n] in nats, reward [n]. Raises LawRefusedError for what `fit_entropy_law` refuses, and if c runs away.
     """
@@ -198,8 +204,9 @@ def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
     ends = float(x.min()), float(x.max())
 
     def unexplained(exponent: float) -> float:
-        """The share of the rewards' variance that is left over at the best level and slope."""
-        # Moved and scaled, exp(c x) leaves the same: nothing overflows, and near c = 0 no digits are lost.
+        """Return the share of the rewards' variance that is left over at the best level and slope."""
+        # Shifting and scaling exp(c x) does not change the share. So nothing overflows, and near c = 0 no digits are
+        # lost.
         shape = x if abs(exponent) < _NEAR_LINEAR else np.expm1(exponent * x - max(exponent * end for end in ends))
         shape = shape - shape.mean()
         return 1 - float(centered @ shape) ** 2 / (float(shape @ shape) * total)
@@ -223,5 +230,5 @@ def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
 
 
 def _bend(x: FloatArray, exponent: float) -> FloatArray:
-    """(exp(c x) - 1) / c, which is x at c = 0: no parameter runs away if the points lie on a line."""
+    """Return (exp(c x) - 1) / c, which is x at c = 0: no parameter runs away if the points lie on a line."""
     return x if abs(exponent) < _NEAR_LINEAR else np.expm1(exponent * x) / exponent

@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 STRETCHES = 20
 TITLE_CHARACTERS = 46
 GRID_POINTS = 100
-# A ceiling may lie far from every point. Beyond the points, the view holds at most this share of their range.
+# A ceiling may lie far from every point. The view extends beyond the points by at most this share of their range.
 CEILING_RANGE = 0.6
 FORECAST_DASH = (0, (4, 2))
 FREE_DOTS = (0, (1, 1.5))
 
 
 def draw_entropy_law(analysis: Analysis) -> Drawing | None:
-    """A panel for each arm, of the training reward or, if it was not recorded, of the score on the first task. None
-    without both entropy and reward, or if no arm follows the law."""
+    """Draw a panel for each arm: the training reward or, if it was not recorded, the score on the first task.
+
+    Returns None without both entropy and reward, or if no arm follows the law.
+    """
     fits = _shown(pooled_fits(analysis))
     if all(fit.law is None for fit in fits):
         return None
@@ -50,7 +52,7 @@ def draw_entropy_law(analysis: Analysis) -> Drawing | None:
 
 
 def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
-    """The fits of the first target and the first kind of entropy that have points."""
+    """Return the fits of the first target and the first kind of entropy that have points."""
     target = fits[0].target if fits else None
     of_target = [fit for fit in fits if fit.target == target]
     kind = next((kind for kind in ENTROPY_KINDS if any(fit.entropy == kind for fit in of_target)), None)
@@ -58,7 +60,7 @@ def _shown(fits: Sequence[EntropyFit]) -> list[EntropyFit]:
 
 
 def _stretches(fit: EntropyFit) -> Iterator[DataRow]:
-    """Means over equal shares of each seed's points, separately for the first part of training and the rest."""
+    """Yield means over equal shares of each seed's points, separately for the first part of training and the rest."""
     for seed, run in fit.runs.items():
         head = first_part(run)
         for part, chosen, most in (
@@ -109,7 +111,7 @@ def _shows_ceiling(fit: EntropyFit, view: tuple[float, float]) -> bool:
 
 
 def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2D]:
-    """The handles of what is drawn, in no arm's colour, since each arm has its own panel. view: the ends of y."""
+    """Return the legend's handles, in no arm's colour, since each arm has its own panel. view: the ends of y."""
     from matplotlib.lines import Line2D
 
     first = f"first {FIRST_FRAC:.0%} of training"
@@ -136,7 +138,7 @@ def _draw_points(axes: Axes, rows: Sequence[DataRow], style: ArmStyle) -> None:
 
 
 def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
-    """The line of all points, thinner from the smallest entropy down to 0, where its ceiling is."""
+    """Draw the line of all points, thinner from the smallest entropy down to 0, where its ceiling is."""
     if fit.law is None or fit.uncertainty is None:
         return
     smallest, largest = _range(fit)
@@ -154,7 +156,7 @@ def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> Non
 
 
 def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
-    """The law of the first part alone, with the band of its line."""
+    """Draw the law of the first part alone, with the band of its line."""
     found = fit.forecast
     if found is None:
         return
@@ -165,8 +167,7 @@ def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -
 
 
 def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], alpha: float) -> None:
-    """Show entropies from 0 to the largest, and of y the points and those ceilings and forecasts that are not far
-    off."""
+    """Show entropies from 0 to the largest; of y, the points and the ceilings and forecasts near them."""
     rewards = [float(row["reward"]) for rows in points.values() for row in rows]
     low, high = min(rewards), max(rewards)
     room = CEILING_RANGE * ((high - low) or abs(high) or 1.0)
@@ -181,7 +182,7 @@ def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRo
 
 
 def _ends_of_bars(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
-    """The ends of the intervals of ceilings."""
+    """Yield the ends of the intervals of ceilings."""
     for fit in fits:
         if fit.law is not None and fit.uncertainty is not None and fit.has_ceiling:
             half_width = float(fit.uncertainty.half_widths([0.0], alpha)[0])
@@ -189,7 +190,7 @@ def _ends_of_bars(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
 
 
 def _ends_of_bands(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
-    """The ends of the bands of forecasts, at both sides of the view."""
+    """Yield the ends of the bands of forecasts, at both sides of the view."""
     for fit in fits:
         if fit.forecast is not None:
             sides = [0.0, _range(fit)[1]]
@@ -198,7 +199,7 @@ def _ends_of_bands(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
 
 
 def _range(fit: EntropyFit) -> tuple[float, float]:
-    """The smallest and the largest entropy of an arm."""
+    """Return the smallest and the largest entropy of an arm."""
     entropies = np.concatenate([run.entropy for run in fit.runs.values()])
     return float(entropies.min()), float(entropies.max())
 
@@ -222,7 +223,7 @@ def _finding(fit: EntropyFit, alpha: float) -> str:
 
 
 def _ceilings(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
-    """The part of the caption on ceilings: how those in view are drawn, and where the others are."""
+    """Return the part of the caption on ceilings: how those in view are drawn, and where the others are."""
     shown = [_shows_ceiling(fit, view) for fit in fits if fit.has_ceiling]
     drawn = (
         f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (from whole runs; with one"

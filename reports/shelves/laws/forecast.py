@@ -1,6 +1,6 @@
 """Whether the entropy law predicts: its forecast from the beginning of training, against three simpler ones.
 
-Any two monotone series fit each other well, so a good fit answers nothing.
+Any two monotone series fit each other well, so a good fit alone proves nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from reports.shelves.laws.uncertainty import LawUncertainty, law_uncertainty, po
 
 BoolArray = npt.NDArray[np.bool_]
 Predict = Callable[[Run], FloatArray]
-"""The rewards of the points of a run, as a rival foretells them."""
+"""Predicts the rewards of the points of a run."""
 
 FIRST_FRAC = 0.3
-# The reward of a single step is too noisy to be a fair rival.
+# The rival takes the mean of several steps, because the reward of a single step is too noisy.
 LAST_POINTS = 3
-# A run needs so many points in its first part for a line of its own.
+# A run needs this many points in its first part for a line of its own.
 LEAST_FIRST = 2
 
 
@@ -29,25 +29,29 @@ LEAST_FIRST = 2
 class Forecast:
     """The law of the first `first_frac` of each run against three rivals, by root mean squared error on the rest.
 
-    The law is given the later entropies. rmse_last: the rival that continues the mean of the last points before the
-    cut. rmse_step: a straight line in log(1 + step). rmse_line: a straight line in the entropy, which is given the same
-    later entropies: what exp(H) adds to knowing them. Each rival is fitted to every run on its own and, like the law,
-    to all runs pooled; the better of the two counts. law, uncertainty: of the first parts.
+    The law is given the later entropies. Each rival is fitted to every run on its own and, like the law, to all runs
+    pooled; the better of the two counts.
     """
 
     law: EntropyLaw
+    """Fitted to the first parts, like `uncertainty`."""
     uncertainty: LawUncertainty
     first_frac: float
     n_predicted: int
     rmse_law: float
     rmse_last: float
+    """Of the rival that continues the mean of the last points before the cut."""
     rmse_step: float
+    """Of a straight line in log(1 + step)."""
     rmse_line: float
+    """Of a straight line in the entropy with the same later entropies: it shows what exp(H) adds to knowing them."""
 
     @property
     def beats(self) -> bool:
-        """Whether the law predicts better than all rivals, with an a above 0 by its 95% interval. Without this
-        condition a flat line would win often around rewards that do not follow the entropy."""
+        """Whether the law predicts better than all rivals, with an a above 0 by its 95% interval.
+
+        Without this condition a flat line would often win for rewards that do not follow the entropy.
+        """
         rivals = (self.rmse_last, self.rmse_step, self.rmse_line)
         return self.law.a > self.uncertainty.half_width_a() and self.rmse_law < min(rivals)
 
@@ -56,7 +60,8 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
     """Fit the law to the first parts of all runs pooled, and predict the rest of each run.
 
     The first part of a run is its points up to `first_frac` of its last step. Raises LawRefusedError if the first parts
-    hold too few points, span too little entropy, or leave nothing to predict.
+    hold too few points, span too little entropy, or leave nothing to predict. Raises ValueError for a `first_frac` that
+    is not between 0 and 1.
     """
     if not 0 < first_frac < 1:
         raise ValueError(f"first_frac is {first_frac}: the share of a run that is fitted lies between 0 and 1")
@@ -72,11 +77,12 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
     uncertainty = law_uncertainty(first)
     law = fit_entropy_law(*pooled(first))
     halves = [(_part(run, head), _part(run, ~head)) for run, head in zip(runs, heads, strict=True)]
+    # Law and rivals are scored on the same runs: those with a first part long enough for a rival's line.
     halves = [(seen, rest) for seen, rest in halves if len(seen) >= LEAST_FIRST]
     together = [seen for seen, _ in halves]
 
     def rmse(fit: Callable[[Sequence[Run]], Predict]) -> float:
-        """The error of a rival, of each run's own or of all runs pooled, whichever is smaller."""
+        """Return the error of a rival, of each run's own or of all runs pooled, whichever is smaller."""
         own = [fit([seen])(rest) - rest.reward for seen, rest in halves]
         shared = fit(together)
         return min(_root_mean_square(own), _root_mean_square([shared(rest) - rest.reward for _, rest in halves]))
@@ -94,13 +100,13 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
 
 
 def _mean_of_last(seen: Sequence[Run]) -> Predict:
-    """Rewards stay at the mean of the last that were seen."""
+    """Predict that rewards stay at the mean of the last ones."""
     mean = np.mean([run.reward[-LAST_POINTS:].mean() for run in seen])
     return lambda rest: np.full(len(rest), mean)
 
 
 def _line(seen: Sequence[Run], over: Callable[[Run], FloatArray]) -> Predict:
-    """Rewards lie on the least-squares line of those seen, over a quantity of each point."""
+    """Predict that rewards continue on their least-squares line over a quantity of each point."""
     x = np.concatenate([over(run) for run in seen])
     y = np.concatenate([run.reward for run in seen])
     center = x.mean()
@@ -114,7 +120,7 @@ def _root_mean_square(errors: Sequence[FloatArray]) -> float:
 
 
 def first_part(run: Run, first_frac: float = FIRST_FRAC) -> BoolArray:
-    """Which points of a run [points] lie at or before `first_frac` of its last step."""
+    """Return which points of a run [points] lie at or before `first_frac` of its last step."""
     return np.asarray(run.step <= first_frac * run.step[-1])
 
 

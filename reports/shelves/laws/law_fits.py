@@ -41,43 +41,45 @@ Fitted = TypeVar("Fitted")
 
 @dataclass(frozen=True)
 class Target:
-    """What the entropy law explains: the training reward (task is None), or the score on a task, in percent. before:
-    the score before training, if it was measured."""
+    """What the entropy law explains: the training reward (task is None), or the score on a task, in percent."""
 
     name: str
     task: str | None
     metric: str
     unit: Literal["reward", "pp"]
     before: float | None = None
+    """The score before training, if it was measured."""
 
 
 @dataclass(frozen=True)
 class EntropyFit:
     """The entropy law of an arm: of one seed, or of all seeds pooled (seed is None).
 
-    entropy: over the vocabulary ("full") or of the sampled tokens. law, uncertainty: None if the fit is refused, and
-    `refused` says why; `exponent` and `forecast` can be refused on their own. exponent_uncertainty: at the sweep's
-    level. interventions: knobs of the arm that act on entropy, so that the law is not expected to hold. temperature:
-    that of the rollouts; at any other than 1 the recorded entropy is not the law's. ceiling_difference: in a pooled
-    fit, its seeds' ceilings minus the baseline's.
+    `exponent` and `forecast` can be refused on their own.
     """
 
     arm: str
     seed: int | None
     target: Target
     entropy: EntropyKind
+    """Over the vocabulary ("full") or of the sampled tokens."""
     runs: dict[int, Run]
     law: EntropyLaw | None
+    """None if the fit is refused, and `refused` says why; so is `uncertainty`."""
     uncertainty: LawUncertainty | None
     refused: str
     exponent: FreeExponent | None
     exponent_uncertainty: FreeExponentUncertainty | None
+    """At the sweep's level."""
     exponent_refused: str
     forecast: Forecast | None
     forecast_refused: str
     interventions: list[str]
+    """Knobs of the arm that act on entropy, so that the law is not expected to hold."""
     temperature: float
+    """That of the rollouts. At any other than 1 the recorded entropy is not the law's."""
     ceiling_difference: PairedComparison | None = None
+    """In a pooled fit, its seeds' ceilings minus the baseline's."""
 
     @property
     def has_ceiling(self) -> bool:
@@ -91,7 +93,7 @@ class EntropyFit:
         return found is not None and width is not None and abs(found.exponent - 1) > width.exponent
 
     def form_moves_ceiling(self, alpha: float) -> bool:
-        """Whether the points contradict the form, and a free exponent moves the ceiling beyond its interval."""
+        """Return whether the points contradict the form, and a free exponent moves the ceiling beyond its interval."""
         if not self.has_ceiling or self.law is None or self.uncertainty is None or self.exponent is None:
             return False
         half_width = float(self.uncertainty.half_widths([0.0], alpha)[0])
@@ -100,14 +102,14 @@ class EntropyFit:
 
 @derived
 def pooled_fits(analysis: Analysis) -> list[EntropyFit]:
-    """Those of `entropy_fits` that are of all seeds."""
+    """Return the fits of all seeds pooled, from `entropy_fits`."""
     return [fit for fit in entropy_fits(analysis) if fit.seed is None]
 
 
 def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
-    """For each target and each kind of entropy that was recorded: every arm pooled, then its seeds.
+    """Fit every arm pooled, then its seeds, for each target and each recorded kind of entropy.
 
-    Only the pooled ones are kept: of a thousand seeds the others would be a quarter of what figures are drawn from.
+    Only the pooled fits are kept: with a thousand seeds, the others would be a quarter of the data behind the figures.
     """
     sweep = analysis.sweep
     found = [
@@ -128,7 +130,7 @@ def entropy_fits(analysis: Analysis) -> list[EntropyFit]:
 
 
 def _targets(analysis: Analysis) -> list[Target]:
-    """The training reward, then the compared metric on each task."""
+    """Return the training reward, then the compared metric on each task."""
     name = analysis.metric.name
     before = scores_before_pp(analysis)
     scores = [Target(f"{name} of {task}", task, name, "pp", before.get(task)) for task in analysis.sweep.tasks]
@@ -136,14 +138,17 @@ def _targets(analysis: Analysis) -> list[Target]:
 
 
 def scores_before_pp(analysis: Analysis) -> dict[str, float]:
-    """The compared metric of the model before training by task, in percent, where it was measured."""
+    """Return the compared metric of the model before training by task, in percent, if it was measured."""
     rows = analysis.sweep.base_scores
     known = {row["task"]: finite(row["metrics"].get(analysis.metric.name)) for row in rows}
     return {task: 100 * score for task, score in known.items() if score is not None}
 
 
 def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
-    """The knobs of a resolved spec that act on entropy: a raised upper clip, an entropy bonus, a covariance method."""
+    """List the knobs of a resolved spec that act on entropy.
+
+    They are a raised upper clip, an entropy bonus and a covariance method.
+    """
     objective = spec.get("objective") or {}
     rule, select, entropy = (objective.get(section) or {} for section in ("rule", "select", "entropy"))
     found = []
@@ -161,26 +166,28 @@ def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class _ArmRuns:
-    """What a law is fitted to: the runs of one arm by seed. spec: that of its cells. alpha: the sweep's."""
+    """The data that a law is fitted to: the runs of one arm by seed."""
 
     arm: str
     target: Target
     entropy: EntropyKind
     spec: Mapping[str, Any]
+    """That of the arm's cells."""
     alpha: float
+    """The sweep's."""
     runs: dict[int, Run]
 
 
 def _fits_of_arm(arm: _ArmRuns) -> list[EntropyFit]:
-    """The fit of all runs, then that of each run."""
+    """Fit all runs pooled, then each run."""
     return [_fit(arm, None, arm.runs), *(_fit(arm, seed, {seed: run}) for seed, run in arm.runs.items())]
 
 
 def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
-    """The steps at which both the entropy and the target are known.
+    """Return the steps at which both the entropy and the target are known.
 
     Entropy and training reward are those of the policy before the step's update; an evaluation follows the update. The
-    score before training belongs to the entropy of the first step, and is the point at step 0.
+    score before training is paired with the entropy of the first step, as the point at step 0.
     """
     steps = measurement.steps
     step, entropy = steps["step"], steps[f"entropy/{kind}"]
@@ -233,7 +240,7 @@ def _free_exponent(runs: Sequence[Run], alpha: float) -> tuple[FreeExponent, Fre
 
 
 def or_reason(fit: Callable[[], Fitted]) -> tuple[Fitted | None, str]:
-    """What a fit gives, or why it is refused."""
+    """Return the result of a fit, or None and the reason for its refusal."""
     try:
         return fit(), ""
     except LawRefusedError as error:
@@ -243,8 +250,10 @@ def or_reason(fit: Callable[[], Fitted]) -> tuple[Fitted | None, str]:
 def _with_ceiling_difference(
     fit: EntropyFit, seeds: Sequence[EntropyFit], baseline: Sequence[EntropyFit], sweep: SweepRecord
 ) -> EntropyFit:
-    """Compare the ceilings of the arm's seeds with those of the baseline's. Seeds with a below 0, whose law has a floor
-    at H = 0, count too: leaving them out would be a choice by the outcome."""
+    """Compare the ceilings of the arm's seeds with those of the baseline's.
+
+    Seeds with a below 0, whose law has a floor at H = 0, count too: leaving them out would be a choice by the outcome.
+    """
     own, other = ({f.seed: f.law.ceiling for f in fits if f.law is not None} for fits in (seeds, baseline))
     shared = [seed for seed in own if seed in other]
     if fit.arm == sweep.baseline or not fit.has_ceiling or not shared:

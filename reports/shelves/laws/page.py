@@ -18,7 +18,7 @@ NOTHING = (math.nan, math.nan)
 
 
 def law_rows(analysis: Analysis) -> list[dict[str, Any]]:
-    """A row for each fit of either law: `law` says which, and `refused` why it has no numbers."""
+    """Return a row for each fit of either law: `law` says which, and `refused` why it has no numbers."""
     entropy = [_entropy_row(fit, analysis.sweep.alpha) for fit in entropy_fits(analysis)]
     asked = analysis.sweep.leave_one_out
     return entropy + [_compute_row(fit, analysis.sweep.alpha) | {"asked": asked} for fit in compute_fits(analysis)]
@@ -82,7 +82,7 @@ def _free_exponent(fit: EntropyFit) -> dict[str, float | None]:
 
 
 def _with_ends(values: dict[str, tuple[float, float]]) -> dict[str, float | None]:
-    """Values and half-widths of intervals as fields of a row."""
+    """Return values and half-widths of intervals as fields of a row."""
     return {
         name + end: value + sign * half_width
         for name, (value, half_width) in values.items()
@@ -133,7 +133,7 @@ def _compute_row(fit: ComputeFit, alpha: float) -> dict[str, Any]:
 
 
 def _contrast_fields(contrast: LawContrast) -> dict[str, Any]:
-    """An arm's law against the baseline's."""
+    """Return an arm's law against the baseline's as fields of a row."""
     found = contrast.differences or {}
     compared = {"ceiling_difference": "asymptote", "efficiency_ratio": "exponent", "midpoint_ratio": "midpoint_tokens"}
     ends = {
@@ -178,8 +178,10 @@ COMPUTE_NOTE = (
 
 
 def law_tables(rows: list[Row]) -> list[Table]:
-    """A table of the pooled fits of each law that some arm follows, or that the sweep asks about. There a refused fit
-    says why."""
+    """Return a table of the pooled fits of each law that some arm follows, or that the sweep asks about.
+
+    A refused fit in it says why.
+    """
     entropy = _shown([row for row in rows if row["law"] == "entropy" and row["seed"] is None])
     compute = [row for row in rows if row["law"] == "compute"]
     entropy, compute = (
@@ -189,7 +191,7 @@ def law_tables(rows: list[Row]) -> list[Table]:
 
 
 def _shown(rows: list[Row]) -> list[Row]:
-    """For each arm and target the fit to the entropy over the vocabulary or, without one, to the sampled entropy."""
+    """Return for each arm and target the fit to the full entropy or, without one, to the sampled entropy."""
     full = {(row["arm"], row["target"]) for row in rows if row["entropy"] == "full"}
     return [row for row in rows if row["entropy"] == "full" or (row["arm"], row["target"]) not in full]
 
@@ -219,7 +221,7 @@ def _entropy_table(rows: list[Row]) -> Table:
 
 
 def entropy_remarks(row: Row) -> list[str]:
-    """Remarks on a fit: why it is refused, whether its forecast is any good, and how it must not be read."""
+    """Return remarks on a fit: why it is refused, whether its forecast is any good, and how not to read it."""
     remarks = []
     if row["refused"]:
         remarks.append(f"Refused: {row['refused']}.")
@@ -307,7 +309,7 @@ def _compute_table(rows: list[Row]) -> Table:
 
 
 def _against_baseline(row: Row) -> list[str]:
-    """Ceiling, efficiency and midpoint against the baseline's, the first two with their verdicts."""
+    """Return ceiling, efficiency and midpoint against the baseline's, the first two with their verdicts."""
     if "ceiling_verdict" not in row:
         return ["", "", ""]
     if row["undecided"]:
@@ -324,7 +326,7 @@ def _factor(value: float) -> str:
 
 
 def _compute_remark(row: Row) -> str:
-    """Why a fit is refused; else why the arm cannot be compared with the baseline."""
+    """Return why a fit is refused, or why the arm cannot be compared with the baseline."""
     if row["refused"]:
         return f"Refused: {row['refused']}."
     return f"Not compared: {row['undecided']}." if row.get("undecided") else ""

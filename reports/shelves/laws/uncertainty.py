@@ -1,7 +1,7 @@
-"""How far the numbers of a law can be trusted: a jackknife over whole runs or, of a single run, over blocks of steps.
+"""How far the numbers of a law can be trusted: a jackknife over whole runs or, for a single run, blocks of steps.
 
-The steps of a run are autocorrelated, so naive standard errors are far too small. What varies independently is left
-out instead, one after the other: a run or, if there is only one, a block of its steps.
+The steps of a run are autocorrelated, so naive standard errors are far too small. The jackknife leaves out units that
+vary independently: runs or, if there is only one, blocks of its steps.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ from reports.shelves.laws.entropy import (
 )
 
 LEAST_INFORMATION = 1e-12
-"""The share of what all points say of any combination of the parameters that must be left without a run or a block. It
-is 0, but for rounding errors, if the points left do not determine the law."""
+"""The least share of information that must remain without a run or a block, for every combination of parameters.
+
+It is 0, but for rounding errors, if the remaining points do not determine the law.
+"""
 
 
 @dataclass(frozen=True)
 class Jackknife:
-    """How fitted parameters change [n_units, p] without one unit after the other. df: of Student's t. block_points: how
-    many consecutive points were left out together; None if whole runs were."""
+    """How fitted parameters change when one unit after the other is left out."""
 
     changes: FloatArray
+    """[n_units, p]"""
     df: int
+    """Of Student's t."""
     block_points: int | None
+    """How many consecutive points were left out together; None if whole runs were."""
 
     @property
     def covariance(self) -> FloatArray:
@@ -43,14 +47,17 @@ class Jackknife:
         return np.asarray((n - 1) / n * self.changes.T @ self.changes, dtype=np.float64)
 
     def minus(self, other: Jackknife) -> Jackknife:
-        """That of the differences between the parameters of two fits to the same runs' seeds, in one order: a seed is
-        left out of both at once, so that what both share cancels. Raises ValueError where blocks were left out."""
+        """Return the jackknife of the differences between two fits to runs of the same seeds, in one order.
+
+        A seed is left out of both at once, so that what both share cancels. Raises ValueError if blocks were left out,
+        or the numbers of runs differ.
+        """
         if self.block_points is not None or other.block_points is not None or len(self.changes) != len(other.changes):
             raise ValueError("only fits to equally many whole runs can be paired")
         return Jackknife(self.changes - other.changes, self.df, None)
 
     def half_widths(self, gradients: FloatArray, alpha: float = 0.05) -> FloatArray:
-        """Half-widths [n] of the intervals of n functions of the parameters, by their gradients [n, p]."""
+        """Return half-widths [n] of the intervals of n functions of the parameters, by their gradients [n, p]."""
         from scipy.special import stdtrit
 
         variances = np.einsum("ni,ij,nj->n", gradients, self.covariance, gradients)
@@ -58,14 +65,14 @@ class Jackknife:
 
 
 def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence[int]) -> Jackknife:
-    """The jackknife of a least-squares fit to the points of several runs, one after the other.
+    """Compute the jackknife of a least-squares fit to the points of several runs, one after the other.
 
     jacobian [n_points, p]: derivatives of the fitted values by the parameters; residuals [n_points]. Each fit without a
     run is one Gauss-Newton step from the fit to all, which is exact for a linear law (the estimator CR3 of Cameron and
     Miller 2015, J. Hum. Resour. 50:317). Student's t has one degree of freedom less than there are runs.
 
-    A single run is cut into blocks, whose length follows Künsch's rule for the residuals (1989, Ann. Statist. 17:1217);
-    t has p degrees of freedom less than there are blocks. Intervals then leave out the variance between training seeds.
+    A single run is cut into blocks, whose length follows Künsch's rule for the residuals (1989, Ann. Statist. 17:1217).
+    t then has p degrees of freedom less than there are blocks. Intervals leave out the variance between training seeds.
 
     Raises LawRefusedError if the points without a run or a block do not determine the law.
     """
@@ -77,8 +84,8 @@ def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence
         n_blocks = n_points // block_points
         ends, df = np.linspace(0, n_points, n_blocks + 1).round().astype(int)[1:-1], n_blocks - n_parameters
     starts = np.concatenate([[0], ends]).astype(np.intp)
-    # In the coordinates of the singular vectors the Gram matrix of all points is the identity, and a unit takes its
-    # share away: what is left is a small matrix for each, however many points there are.
+    # In the coordinates of the singular vectors, the Gram matrix of all points is the identity, and each unit subtracts
+    # its share. That leaves a small matrix per unit, however many points there are.
     left, scales, right = np.linalg.svd(jacobian, full_matrices=False)
     pulls = left * residuals[:, None]
     kept = np.eye(n_parameters) - np.add.reduceat(left[:, :, None] * left[:, None, :], starts)
@@ -93,29 +100,32 @@ def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence
 
 @dataclass(frozen=True)
 class LawUncertainty:
-    """The uncertainty of the entropy law of one run, or of several pooled. The parameters are -a exp(reference_nats)
-    and b."""
+    """The uncertainty of the entropy law of one run, or of several pooled."""
 
     parameters: Jackknife
+    """Those of -a exp(reference_nats) and b."""
     reference_nats: float
 
     def half_widths(self, entropy: Numbers, alpha: float = 0.05) -> FloatArray:
-        """Half-widths [n] of the intervals of the law's line at `entropy` [n]; at 0 it is that of the ceiling."""
+        """Return half-widths [n] of the intervals of the law's line at `entropy` [n]; at 0 it is the ceiling's."""
         return self.parameters.half_widths(
             law_design(np.asarray(entropy, dtype=np.float64), self.reference_nats), alpha
         )
 
     def half_width_a(self, alpha: float = 0.05) -> float:
-        """The half-width of the interval of a."""
+        """Return the half-width of the interval of a."""
         return float(self.parameters.half_widths(np.array([[1.0, 0.0]]), alpha)[0]) * math.exp(-self.reference_nats)
 
     def half_width_b(self, alpha: float = 0.05) -> float:
-        """The half-width of the interval of b."""
+        """Return the half-width of the interval of b."""
         return float(self.parameters.half_widths(np.array([[0.0, 1.0]]), alpha)[0])
 
 
 def law_uncertainty(runs: Sequence[Run]) -> LawUncertainty:
-    """The jackknife of the entropy law of all runs pooled. Raises LawRefusedError as it and `fit_entropy_law` do."""
+    """Compute the jackknife of the entropy law of all runs pooled.
+
+    Raises LawRefusedError as `jackknife` and `fit_entropy_law`.
+    """
     entropy, reward = pooled(runs)
     law = fit_entropy_law(entropy, reward)
     reference = float(entropy.max())
@@ -134,10 +144,11 @@ class FreeExponentUncertainty:
 def free_exponent_uncertainty(
     runs: Sequence[Run], fitted: FreeExponent, alpha: float = 0.05
 ) -> FreeExponentUncertainty:
-    """The jackknife of the law with a free exponent, fitted to all runs pooled. Raises LawRefusedError as it does.
+    """Compute the jackknife of the law with a free exponent, fitted to all runs pooled.
 
     In simulations with 3, 6, 10 and 24 runs, whose parameters vary or do not, the nominal 95% of the exponent holds 92
-    to 97% of the time (`benchmarks/results/calibration.md`), and with a single run 92 to 97%.
+    to 97% of the time (`benchmarks/results/calibration.md`), and with a single run 92 to 97%. Raises LawRefusedError as
+    `jackknife`.
     """
     entropy, reward = pooled(runs)
     found = jackknife(fitted.jacobian(entropy), reward - fitted.predict(entropy), [*map(len, runs)])
@@ -147,12 +158,12 @@ def free_exponent_uncertainty(
 
 
 def pooled(runs: Sequence[Run]) -> tuple[FloatArray, FloatArray]:
-    """The entropies and the rewards of all runs, one after the other."""
+    """Return the entropies and the rewards of all runs, one after the other."""
     return np.concatenate([run.entropy for run in runs]), np.concatenate([run.reward for run in runs])
 
 
 def block_length(residuals: FloatArray) -> int:
-    """Künsch's block length for an AR(1) series [n] of this autocorrelation; at most a quarter of the points."""
+    """Return Künsch's block length for an AR(1) series [n] of this autocorrelation; at most a quarter of the points."""
     n = len(residuals)
     centered = residuals - residuals.mean()
     total = float(centered @ centered)

@@ -1,10 +1,10 @@
 """Reflection words ("However", "Wait", ...): how often the policy writes them, what the update does to their tokens.
 
 This is the question of CISPO (MiniMax-M1, 2506.13585, section 3.1): do the rare tokens of reflection get clipped out of
-the update? The rollouts of the first step also tell whether the model wrote such words before any training.
+the update? The rollouts of the first step also show whether the model wrote such words before any training.
 
-Here they are by arm, for report.json and as a table. `tally` has the totals that every number is made from, `curves`
-the words over training.
+This module reports them by arm, for report.json and as a table. `tally` has the totals behind every number, and
+`curves` the words over training.
 """
 
 from __future__ import annotations
@@ -41,38 +41,36 @@ if TYPE_CHECKING:
 
 ANY_WORD = "any of them"
 MOST_FILES = 240
-"""How many files of rollouts are read, of all cells together. Each holds the completions between two checkpoints, often
-thousands."""
+"""The largest number of files of rollouts that is read, over all cells.
+
+Each holds the completions between two checkpoints, often thousands.
+"""
 LAST_STEPS_FRAC = 0.2
 """The share of steps at the end of training that counts as its end."""
 
 
 @dataclass(frozen=True)
 class Reflection:
-    """What became of the words in training.
-
-    words: those looked for. n_completions: how many were read, of all finished cells. arms: a row for each arm and word
-    and for each arm and all words together; empty if no word occurs. tallies: of all words together, by arm and seed.
-    """
+    """Reflection words over training."""
 
     words: tuple[str, ...]
+    """The words looked for."""
     n_completions: int
+    """The completions that were read, of all finished cells."""
     arms: list[ArmWords]
+    """A row for each arm and word, and for each arm and all words together; empty if no word occurs."""
     tallies: dict[str, dict[int, Tally]]
+    """Of all words together, by arm and seed."""
 
 
 @dataclass(frozen=True)
 class ArmWords:
-    """A word in the completions that an arm drew in training, all seeds together; None where there is nothing to count.
+    """A word in the completions that an arm sampled in training, all seeds together; None if there is nothing to count.
 
-    first_per_1000_tokens: occurrences in 1,000 tokens of the first step's completions, which the model drew before any
-    training; last_per_1000_tokens: in those of the last fifth of the steps. right_frac_with, right_frac_without: the
-    share that is right of completions with the word, and of the others.
-
-    The other fields are means over the tokens that wrote the word or, with `other_`, over all other tokens, as far as
-    they were recorded: log-prob and entropy before the update; advantage; the importance ratio at each optimiser step
-    that scored the token; the share of these steps at which the rule clipped or masked it. ratio_by_update: the mean
-    ratio at the first, second, ... optimiser step on a rollout batch.
+    The fields without docs are means over the tokens that wrote the word or, with `other_`, over all other tokens, as
+    far as they were recorded. Log-prob and entropy are those before the update. The ratio is the importance ratio at
+    each optimiser step that scored the token. bounded_frac is the share of these steps at which the rule clipped or
+    masked it.
     """
 
     arm: str
@@ -80,9 +78,13 @@ class ArmWords:
     n_occurrences: int
     n_completions_with: int
     first_per_1000_tokens: float | None
+    """Occurrences in 1,000 tokens of the first step's completions, which the model sampled before any training."""
     last_per_1000_tokens: float | None
+    """The same for the last fifth of the steps."""
     right_frac_with: float | None
+    """The share of completions with the word that is right."""
     right_frac_without: float | None
+    """The share of the other completions that is right."""
     n_tokens_recorded: int
     logp_nats: float | None
     entropy_nats: float | None
@@ -90,6 +92,7 @@ class ArmWords:
     ratio: float | None
     bounded_frac: float | None
     ratio_by_update: list[float | None]
+    """The mean ratio at the first, second, ... optimiser step on a rollout batch."""
     other_logp_nats: float | None
     other_entropy_nats: float | None
     other_advantage: float | None
@@ -100,10 +103,10 @@ class ArmWords:
 
 @derived
 def read_reflection(analysis: Analysis) -> Reflection:
-    """Look for the analysis's words in what the finished cells drew in training, in up to MOST_FILES files. If there
-    are more than MOST_FILES / 2 cells, it reads a sample of them, spread over all arms and seeds.
+    """Look for the analysis's words in the training completions of finished cells, in up to MOST_FILES files.
 
-    A word that is given twice, in whatever case, counts once.
+    With more than MOST_FILES / 2 cells, it reads a sample of them, spread over all arms and seeds. A word that is given
+    twice, in whatever case, counts once.
     """
     words, processes = _without_repeats(analysis.reflection_words or REFLECTION_WORDS), analysis.processes
     every = [((arm, m.cell.seed), m.cell) for arm, some in analysis.measurements.items() for m in some]
@@ -133,7 +136,7 @@ def read_reflection(analysis: Analysis) -> Reflection:
 
 
 def _without_repeats(words: Sequence[str]) -> tuple[str, ...]:
-    """The words without those that differ from an earlier one in case alone, since both match the same."""
+    """Drop words that differ from an earlier one in case alone, since both match the same."""
     by_match: dict[str, str] = {}
     for word in words:
         by_match.setdefault(word.casefold(), word)
@@ -141,7 +144,7 @@ def _without_repeats(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _look(cell: CellRecord, words: Sequence[str], most_files: int) -> tuple[int, dict[str, Tally]]:
-    """How many completions of a cell were read, and the tallies of the words that they hold."""
+    """Return how many completions of a cell were read, and the tallies of the words that they hold."""
     texts = _texts(cell, most_files)
     every = word_pattern(words)
     rows = [row for row, text in enumerate(texts) if every.search(text)]
@@ -158,7 +161,7 @@ def _look(cell: CellRecord, words: Sequence[str], most_files: int) -> tuple[int,
 
 
 def _without_words(cell: CellRecord, words: Sequence[str], most_files: int) -> dict[str, Tally]:
-    """The tally of a cell that has completions, none of which holds a word."""
+    """Return the tally of a cell that has completions, none of which holds a word."""
     rollouts = _rollouts(cell, _texts(cell, most_files), most_files)
     return {ANY_WORD: tally(rollouts, word_pattern(words), [])}
 
@@ -209,13 +212,13 @@ def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:
 
 
 def per_1000_tokens(counts: FloatArray) -> float | None:
-    """Occurrences in 1,000 tokens, from counts [len(Count)]."""
+    """Return occurrences in 1,000 tokens, from counts [len(Count)]."""
     frac = ratio_or_none(counts[Count.OCCURRENCES], counts[Count.TOKENS])
     return None if frac is None else 1000 * frac
 
 
 def ratio_or_none(part: float, whole: float) -> float | None:
-    """part / whole; None if the whole is 0."""
+    """Return part / whole, or None if the whole is 0."""
     return float(part / whole) if whole else None
 
 
@@ -236,8 +239,10 @@ TABLE_NOTE = (
 
 
 def reflection_table(reflection: Reflection) -> Table:
-    """A row for each arm and word that occurs, after one for all words if an arm has several. Without completions or
-    words, the table has a note only."""
+    """Return a row for each arm and word that occurs, after one for all words if an arm has several.
+
+    Without completions or words, the table has a note only.
+    """
     names = ", ".join(reflection.words)
     if not reflection.n_completions:
         return Table(
@@ -253,13 +258,14 @@ def reflection_table(reflection: Reflection) -> Table:
         else ""
     )
     found = [row for row in reflection.arms if row.n_occurrences]
+    # Two rows mean one word and the sum over all words, which is then the same.
     single = {arm for arm, n in Counter(row.arm for row in found).items() if n == 2}
     rows = [_row(row) for row in found if not (row.word == ANY_WORD and row.arm in single)]
     return Table(TABLE_TITLE, TABLE_COLUMNS, rows, f"Looked for: {names}. {TABLE_NOTE}{_absence(reflection)}{missing}")
 
 
 def _absence(reflection: Reflection) -> str:
-    """The words that arms never wrote, for which the table has no row."""
+    """Return a sentence on the words that arms never wrote, for which the table has no row."""
     written = {(row.arm, row.word) for row in reflection.arms if row.n_occurrences}
     arms = tuple(dict.fromkeys(row.arm for row in reflection.arms))
     never: dict[tuple[str, ...], list[str]] = {}

@@ -57,12 +57,14 @@ BOUNDED = _token_quantity("bounded_frac", "share clipped or masked", Sum.BOUNDED
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some steps of a cell. x: where on the axis training stood before them, on average. counts [len(Count)], sums
-    [2, len(Sum)]: their totals, as in `Tally`."""
+    """Some steps of a cell, with their totals as in `Tally`."""
 
     x: float
+    """The mean position of training before these steps, on the axis."""
     counts: FloatArray
+    """[len(Count)]"""
     sums: FloatArray
+    """[2, len(Sum)]"""
 
 
 Stretches = dict[str, dict[int, list[Stretch]]]
@@ -71,7 +73,7 @@ Stretches = dict[str, dict[int, list[Stretch]]]
 
 @derived
 def stretches_of(analysis: Analysis) -> Stretches:
-    """The first step, whose rollout the model before training drew, and equal stretches of the other steps."""
+    """Return the first step, whose rollout the untrained model sampled, and equal stretches of the other steps."""
     steps, axis = analysis.by_seed(lambda m: m.steps), training_axis(analysis)
     return {
         arm: {seed: _stretches(tallied, steps[arm][seed], axis) for seed, tallied in by_seed.items()}
@@ -80,7 +82,7 @@ def stretches_of(analysis: Analysis) -> Stretches:
 
 
 def word_curves(analysis: Analysis, side: Side) -> dict[str, Curve]:
-    """One side of a quantity by arm, over what training had generated (or its steps) before a rollout was drawn."""
+    """Return one side of a quantity by arm, over the tokens generated (or steps) before a rollout was sampled."""
     curves = {}
     for arm, by_seed in stretches_of(analysis).items():
         lines = [
@@ -97,6 +99,7 @@ def _stretches(tallied: Tally, steps: Columns, axis: Axis) -> list[Stretch]:
     reached = [0.0, *steps[axis.field].tolist()]
     before = {int(step): x for step, x in zip(steps["step"], reached, strict=False)}
     known = np.array([place for place, step in enumerate(tallied.steps) if int(step) in before], dtype=int)
+    # The first step stands alone: its completions are the only ones of the untrained model.
     parts = [part for part in (known[:1], *np.array_split(known[1:], MOST_POINTS)) if len(part)]
     return [
         Stretch(

@@ -17,7 +17,7 @@ def _rows(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def _tables(analysis: Analysis, rows: Sequence[dict[str, Any]]) -> list[Table]:
-    """Where such words were written, or somebody asked for them."""
+    """Return the table if such words were written, or the user asked for them."""
     return [reflection_table(read_reflection(analysis))] if rows or analysis.reflection_words is not None else []
 
 

@@ -23,13 +23,14 @@ PER_EPOCH = ("log_ratio", "clipped", "masked")
 
 
 def word_pattern(words: Sequence[str]) -> re.Pattern[str]:
-    """Matches the words or phrases as whole words in upper or lower case; of several that begin alike, the longest."""
+    """Build a pattern for the words or phrases as whole words in upper or lower case; the longest match wins."""
+    # Longest first, because an alternation takes the first alternative that matches.
     spaced = [r"\s+".join(map(re.escape, word.split())) for word in sorted(words, key=len, reverse=True)]
     return re.compile(rf"(?<!\w)(?:{'|'.join(spaced)})(?!\w)", re.IGNORECASE)
 
 
 def tokens_of_words(pattern: re.Pattern[str], text: str, chars: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which tokens [T] wrote a part of a word. chars [T]: how many characters of the text each token completes."""
+    """Return which tokens [T] wrote a part of a word. chars [T]: the characters of the text in each token."""
     ends = chars.cumsum()
     starts = ends - chars
     inside = np.zeros(len(chars), dtype=bool)
@@ -71,19 +72,21 @@ WORD, OTHER = 0, 1
 
 @dataclass(frozen=True)
 class Tally:
-    """The totals of S steps: counts [S, len(Count)], and sums by side [S, 2, len(Sum)].
-
-    ratios [U, 2, 2]: the tokens seen and the sum of their ratios, by side and by the number of the optimiser step on
-    its rollout batch.
-    """
+    """The totals of S steps."""
 
     steps: NDArray[np.int64]
     counts: FloatArray
+    """[S, len(Count)]"""
     sums: FloatArray
+    """[S, 2, len(Sum)], by side."""
     ratios: FloatArray
+    """[U, 2, 2]: the tokens seen and the sum of their ratios, by side.
+
+    The first axis is the number of the optimiser step on its rollout batch.
+    """
 
     def without_words(self) -> Tally:
-        """The tally of a word that occurs in none of these completions: all tokens are others."""
+        """Return the tally of a word that occurs in none of these completions: all tokens are others."""
         counts, sums, ratios = self.counts.copy(), np.zeros_like(self.sums), np.zeros_like(self.ratios)
         counts[:, [Count.OCCURRENCES, Count.COMPLETIONS_WITH, Count.RIGHT_WITH]] = 0
         sums[:, OTHER], ratios[:, OTHER] = self.sums.sum(axis=1), self.ratios.sum(axis=1)
@@ -116,7 +119,7 @@ class Rollouts:
 
     @classmethod
     def of(cls, texts: list[str], table: pyarrow.Table) -> Rollouts:
-        """table: the COLUMNS and TOKEN_COLUMNS of the same completions."""
+        """Build the rollouts from a table with the COLUMNS and TOKEN_COLUMNS of the same completions."""
         import pyarrow.compute as pc
 
         steps, step = np.unique(_numbers(table["step"]).astype(np.int64), return_inverse=True)
@@ -142,8 +145,10 @@ class Rollouts:
 
 
 def tally(rollouts: Rollouts, pattern: re.Pattern[str], rows: Sequence[int]) -> Tally:
-    """The totals by step of the words that match. rows: all rows that hold one, and perhaps others. What was not
-    recorded adds nothing."""
+    """Compute the totals by step of the words that match. Unrecorded tokens add nothing.
+
+    rows: all rows that hold a match, and perhaps others.
+    """
     found = np.zeros(len(rollouts.texts))
     side = np.full(len(rollouts.chars), OTHER)
     for row in rows:
@@ -159,6 +164,7 @@ def tally(rollouts: Rollouts, pattern: re.Pattern[str], rows: Sequence[int]) -> 
         Count.COMPLETIONS_WITH: with_word,
         Count.RIGHT_WITH: with_word & right,
     }
+    # Step and side in one index, so that one bincount sums over both.
     place, scored = 2 * rollouts.token_step + side, side[rollouts.scored]
     scored_place, updates = place[rollouts.scored], int(rollouts.update.max(initial=-1)) + 1
     sums = {
@@ -180,7 +186,7 @@ def tally(rollouts: Rollouts, pattern: re.Pattern[str], rows: Sequence[int]) -> 
 
 
 def _sums(places: NDArray[np.int64], values: NDArray[Any], count: int) -> FloatArray:
-    """The values [V] added up by their places: [count]."""
+    """Sum the values [V] by their places: [count]."""
     return np.bincount(places, weights=values, minlength=count).astype(np.float64)
 
 
@@ -194,7 +200,7 @@ class _Ragged:
 
     @classmethod
     def of(cls, lists: pyarrow.ChunkedArray) -> _Ragged:
-        """A null list counts as empty."""
+        """Flatten lists. A null list counts as empty."""
         import pyarrow.compute as pc
 
         lengths = np.nan_to_num(_numbers(pc.list_value_length(lists))).astype(np.int64)

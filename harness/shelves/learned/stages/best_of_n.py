@@ -1,5 +1,7 @@
-"""Best-of-n by the reward model: how far its score and the truth part when it only picks among the starting policy's
-completions. The yardstick for training on it (Gao, Schulman and Hilton, 2210.10760)."""
+"""Best-of-n by the reward model, the yardstick for training on it (Gao, Schulman and Hilton, 2210.10760).
+
+It shows how far the model's score and the truth part when the model only picks among the starting policy's completions.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from harness.shelves.learned.stages.reward_model import REWARD_MODEL, draw_grade
 
 
 def _make(path: Path, context: StageContext) -> None:
-    """Write what the completion of the highest score among n is worth, for n = 1, 2, 4, ... eval.samples.
+    """Write what the completion with the highest score among n is worth, for n = 1, 2, 4, ... eval.samples.
 
     [{"n", "kl_nats" (from best-of-n to the policy, an upper bound), "proxy" (its score), "correct" (its verdict)}],
     means over the problems of the first evaluation task. The samples are those of the base evaluation, so that
@@ -41,9 +43,11 @@ def _make(path: Path, context: StageContext) -> None:
         {
             "n": n,
             "kl_nats": best_of_n_kl(n),
+            # An average over all subsets of n samples, so that small n use all samples too.
             "proxy": statistics.fmean(best_of_n(mine, mine, n) for mine in scores),
             "correct": statistics.fmean(map(best_of_n, scores, correct, itertools.repeat(n))),
         }
+        # bit_length gives the largest power of two that is not above `samples`.
         for n in (2**power for power in range(samples.bit_length()))
     ]
     write_json(path, rows)

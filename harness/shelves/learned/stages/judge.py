@@ -1,9 +1,9 @@
 """The judge of `reward.parts.pairwise`: a copy of the starting weights that learns to compare two completions.
 
-It learns from pairs of completions of the starting weights, labelled by the grader: the same pairs that a Bradley-Terry
-model with equal options learns from, without contradictory ones. First it is fine-tuned on scores that follow the
-labels. Then it draws scores itself, and GRPO rewards those that score the better completion higher (Writing-Zero,
-2506.00103). Pairs are shown in both orders.
+It learns from pairs of completions of the starting weights, labelled by the grader. They are the pairs that a
+Bradley-Terry model with equal options learns from, without contradictory ones. First it is fine-tuned on scores that
+follow the labels. Then it samples scores itself, and GRPO rewards those that score the better completion higher
+(Writing-Zero, 2506.00103). Pairs are shown in both orders.
 """
 
 from __future__ import annotations
@@ -50,20 +50,24 @@ class Question(NamedTuple):
     first_is_better: bool
 
     def is_answered_by(self, scores: Scores) -> bool:
-        """Whether the completion with the better label has the higher score."""
+        """Return whether the completion with the better label has the higher score."""
         first, second = scores
         return first > second if self.first_is_better else second > first
 
 
 def without_contradictions(pairs: Sequence[Pair]) -> list[Pair]:
-    """Distinct pairs, the better completion first, without those that also occur with the opposite label."""
+    """Return distinct pairs, the better completion first.
+
+    Pairs that also occur with the opposite label are left out.
+    """
     labelled = dict.fromkeys(pairs)
     return [pair for pair in labelled if pair.swapped not in labelled]
 
 
 def _make(folder: Path, context: StageContext) -> None:
-    """Draw the pairs, train the judge and write it with its report. Progress counts prompts whose completions are
-    drawn, then optimiser steps of both phases.
+    """Sample the pairs, train the judge, and write it with its report.
+
+    Progress counts prompts whose completions are sampled, then optimiser steps of both phases.
 
     The report is a reward model's (`read_report`) with these differences. `pairs` counts distinct pairs without
     contradictions, `contradictory_pairs` the labels left out. `cold_start_loss`, in nats per token, and `train_reward`
@@ -91,7 +95,9 @@ def _make(folder: Path, context: StageContext) -> None:
             "learn from. Lower reward.pairwise.label_noise_rate, or raise reward.pairwise.prompts."
         )
     kept = set(pairs)
+    # Both orders, so that the judge cannot learn to prefer a position.
     questions = [one for pair in pairs for one in (Question(pair, True), Question(pair.swapped, False))]
+    # The starting weights stay as they are for other jobs of this worker; training is in float32.
     model = frozen_copy(start.model).float().requires_grad_(True)
     judge = GenerativeJudge.of(spec, replace(start, model=model))
     losses: list[float] = []
@@ -131,7 +137,7 @@ def _make(folder: Path, context: StageContext) -> None:
 
 
 def _in_words(drawn: Batch, rows: Tensor) -> list[Pair]:
-    """Pairs of texts, the better completion first, from pairs of rows [P, 2]."""
+    """Return pairs of texts, the better completion first, from pairs of rows [P, 2]."""
     tried = [(drawn.attempts[better], drawn.attempts[worse]) for better, worse in rows.tolist()]
     return [Pair(better.problem.problem, better.text, worse.text) for better, worse in tried]
 
@@ -148,8 +154,10 @@ def _cold_start(options: PairwiseJudge) -> SupervisedColdStart:
 def _demonstrations(
     judge: GenerativeJudge, questions: Sequence[Question], options: PairwiseJudge
 ) -> Iterator[Demonstration]:
-    """Endless questions with scores that follow their labels. Raises RefusedError if the scores are longer than
-    the limit for an answer."""
+    """Yield questions with scores that follow their labels, endlessly.
+
+    Raises RefusedError if the scores are longer than the limit for an answer.
+    """
     from harness.shelves.learned.generative_judge import written_scores
 
     answers = {
@@ -169,7 +177,7 @@ def _demonstrations(
 
 
 def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec: RunSpec) -> Iterator[float]:
-    """Train the judge in place by GRPO; yields the mean reward of each step."""
+    """Train the judge in place by GRPO; yield the mean reward of each step."""
     import torch
 
     from harness.run.learning.writers import rollout_keys
@@ -202,7 +210,10 @@ def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec
 
 
 def _spec_of_training(spec: RunSpec) -> RunSpec:
-    """The spec of the judge's policy-gradient steps: GRPO, independent of the cell's own training settings."""
+    """Return the spec of the judge's policy-gradient steps.
+
+    It is GRPO, independent of the cell's own training settings.
+    """
     from algorithms import Objective, preset
 
     options = spec.reward.of(PairwiseJudge)
@@ -230,10 +241,11 @@ def _spec_of_training(spec: RunSpec) -> RunSpec:
 
 
 def _quality(judge: GenerativeJudge, pairs: Sequence[Pair]) -> dict[str, float | None]:
-    """The judge's accuracy on pairs whose first completion is the better one.
+    """Compute the judge's accuracy on pairs whose first completion is the better one.
 
     accuracy: share of pairs in which both orders prefer it. one_order_accuracy: share of single verdicts that prefer
-    it, which compares with the accuracy of a scalar reward model. Also `position_metrics`. None without pairs.
+    it, which compares with the accuracy of a scalar reward model. `position_metrics` are included. Values are None
+    without pairs.
     """
     given = preferences(judge, pairs)
     verdicts = [verdict == 1 for one in given for verdict in (one.in_order, one.swapped)]
@@ -249,7 +261,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _mean_of_last(values: Sequence[float]) -> float | None:
-    """Mean of the last tenth; None without values."""
+    """Return the mean of the last tenth, or None without values."""
     return _mean(values[-max(1, len(values) // 10) :])
 
 
@@ -267,7 +279,7 @@ def _remark(folder: Path) -> str:
 
 
 def judge_hash(spec: RunSpec) -> str:
-    """Identifies a judge. It is the same for all seeds, and for all uses of its verdicts."""
+    """Return the hash of a judge. It is the same for all seeds, and for all uses of its verdicts."""
     options = [f"reward.{PairwiseJudge.section}.{name}" for name in PairwiseJudge.TRAINING]
     return graded_hash("judge", spec, *options, template=template_version(spec.judge_template or ""))
 

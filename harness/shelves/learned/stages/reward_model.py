@@ -1,6 +1,8 @@
-"""The reward model of `reward.parts.reward_model`: a Bradley-Terry model of the verdict, trained on completions of the
-starting weights. Neither its data nor its noise depend on a cell's seed, so that all cells that start from these
-weights share it."""
+"""The reward model of `reward.parts.reward_model`: a Bradley-Terry model of the verdict.
+
+It is trained on completions of the starting weights. Neither its data nor its noise depend on a cell's seed, so all
+cells that start from these weights share it.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 REPORT_FILE = "report.json"
 HELD_OUT_FRAC = 0.1
+"""Share of the prompts that is kept apart to measure accuracy."""
 MAX_PAIRS_PER_PROMPT = 4
 
 
@@ -47,8 +50,11 @@ def draw_graded(
     store: SampleStore,
     on_progress: Callable[[int], None] = lambda drawn: None,
 ) -> Batch:
-    """Draw and grade `samples` completions of each problem, but those that the store has; it must keep tokens, and
-    keeps no log-probs. on_progress is told after each chunk how many problems are drawn."""
+    """Sample and grade `samples` completions of each problem, except samples in the store.
+
+    The store must keep tokens, and keeps no log-probs. on_progress: receives after each chunk the number of problems
+    done.
+    """
     import torch
 
     from harness.engines.base import Completions
@@ -62,6 +68,7 @@ def draw_graded(
         lambda: sampler, conditions, store, problems, samples, on_progress=lambda done, total, remark: on_progress(done)
     )
     tokens = [row["tokens"] for row in rows]
+    # NaN log-probs mark that they are unknown, since the store keeps none.
     unknown = [[math.nan] * len(row) for row in tokens]
     drawn = Completions.of(tokens, unknown, [row["truncated"] for row in rows], language_model.pad_token_id)
     prompts = [language_model.encode(conditions.prompts.ask(problem)) for problem in problems]
@@ -82,31 +89,31 @@ def draw_graded(
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """Completions of the starting weights, and pairs of them: [P, 2] int64 rows, the better completion first.
-
-    right: of the prompts for training, by the grader; labels: the same with label noise, to be learned from; held_out:
-    of the other prompts, by the grader. training_rows: how many of the first rows are of prompts for training.
-    """
+    """Completions of the starting weights, and pairs of them: [P, 2] int64 rows, the better completion first."""
 
     drawn: Batch
     right: Tensor
+    """Pairs of the prompts for training, by the grader."""
     labels: Tensor
+    """The same with label noise, to be learned from."""
     held_out: Tensor
+    """Pairs of the other prompts, by the grader."""
     training_rows: int
+    """How many of the first rows belong to prompts for training."""
 
     @property
     def flipped(self) -> int:
-        """Number of labels flipped by noise."""
+        """The number of labels flipped by noise."""
         return int((self.labels != self.right).any(1).sum())
 
 
 def draw_labelled_pairs(
     context: StageContext, part: type[LearnedReward | PairwiseJudge], store: SampleStore, steps: int
 ) -> LabelledPairs:
-    """The pairs that a learned part of the reward learns from. Parts with equal options get the same ones.
+    """Sample the pairs that a learned part of the reward learns from. Parts with equal options get the same pairs.
 
-    steps: optimiser steps to follow, for progress. Samples lie in the store until the caller drops it. RefusedError if
-    no prompt has a right and a wrong completion; the store is dropped then.
+    steps: optimiser steps to follow, for progress. Samples stay in the store until the caller drops it. Raises
+    RefusedError if no prompt has a right and a wrong completion; the store is dropped then.
     """
     from harness.sampling.conditions import Conditions
 
@@ -141,20 +148,22 @@ def draw_labelled_pairs(
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """The training report of the reward model or judge in this folder.
+    """Read the training report of the reward model or judge in this folder.
 
-    `prompts`, `correct_frac` of their completions; `pairs` of a right and a wrong completion, and `flipped_pairs` among
-    them; `train_loss` of the last tenth of the steps, in nats a pair; `train_accuracy`, and `held_out_accuracy` on the
-    `held_out_pairs` of the tenth of the prompts that was kept apart (None without any): the share of pairs whose right
-    completion has the higher score, whatever label noise made of them.
+    Fields: `prompts`; `correct_frac` of their completions; `pairs` of a right and a wrong completion, and
+    `flipped_pairs` among them; `train_loss` of the last tenth of the steps, in nats per pair; `train_accuracy`; and
+    `held_out_accuracy` on the `held_out_pairs`, None without any. Accuracy is the share of pairs whose right completion
+    has the higher score, whatever label noise made of them. Held-out pairs belong to the tenth of the prompts that was
+    kept apart.
     """
     return dict(read_json(folder / REPORT_FILE))
 
 
 def _make(folder: Path, context: StageContext) -> None:
-    """Progress counts prompts whose completions are drawn, then optimiser steps.
+    """Train the reward model and write it with its report.
 
-    RefusedError if no prompt has a right and a wrong completion, or if the scores come out equal or not finite.
+    Progress counts prompts whose completions are sampled, then optimiser steps. Raises RefusedError if no prompt has a
+    right and a wrong completion, or if the scores come out equal or not finite.
     """
     import torch
 
@@ -172,6 +181,7 @@ def _make(folder: Path, context: StageContext) -> None:
         context.tell_progress(prompts + step, prompts + options.steps)
 
     reward_model = train_reward_model(start, drawn.sequences, pairs.labels, options, on_step)
+    # Only rows of training prompts set the scale, so held-out prompts stay unseen.
     reward_model.standardise(drawn.sequences.rows(torch.arange(pairs.training_rows)))
     scores = reward_model.scores(drawn.sequences)
     report = {
@@ -204,9 +214,9 @@ def _remark(folder: Path) -> str:
 
 
 def verdict_pairs(drawn: Batch, problems: Iterable[int], seed: int) -> Tensor:
-    """Pairs [P, 2] int64 of rows, a right completion and a wrong one of the same problem, at most 4 a problem.
+    """Return pairs [P, 2] int64 of rows: a right and a wrong completion of one problem, at most 4 per problem.
 
-    problems: their numbers. What the grader came to no end with is neither right nor wrong.
+    problems: their numbers. A completion on which the grader reached no verdict is neither right nor wrong.
     """
     import torch
 
@@ -218,16 +228,21 @@ def verdict_pairs(drawn: Batch, problems: Iterable[int], seed: int) -> Tensor:
         right = [row for row in rows if verdicts[row].correct]
         wrong = [row for row in rows if verdicts[row].reason in ("mismatch", "unparsed")]
         crossed = list(itertools.product(right, wrong))
+        # Keyed by the problem's id, so that a prompt's pairs do not depend on the others.
         key = random_key(seed, "select", example=f"pairs/{drawn.problems[rows[0]].id}")
         pairs += [crossed[index] for index in permutation(len(crossed), key)[:MAX_PAIRS_PER_PROMPT]]
     return torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
 
 
 def with_label_noise(pairs: Tensor, rate: float, seed: int) -> Tensor:
-    """The pairs [P, 2], each turned round with this probability; a higher rate turns those of a lower one too."""
+    """Return the pairs [P, 2], each reversed with this probability.
+
+    A higher rate also reverses the pairs that a lower one does.
+    """
     import torch
 
     keys = [random_key(seed, "select", example="label", sample=pair) for pair in range(len(pairs))]
+    # Each pair keeps its number whatever the rate, so the reversed pairs are nested.
     turned = torch.tensor([uniform(key) < rate for key in keys])
     return torch.where(turned[:, None], pairs.flip(1), pairs)
 

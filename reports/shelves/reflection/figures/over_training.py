@@ -26,7 +26,7 @@ SAME_WORDS = "The words, and how they are read, are those of the figure on refle
 
 
 def draw_reflection_words(analysis: Analysis) -> Drawing | None:
-    """How often the policy writes the words, and whether answers with one are right; None if no word occurs."""
+    """Draw how often the policy writes the words, and whether answers with one are right; None if no word occurs."""
     return _draw_words(
         analysis,
         (FREQUENCY, RIGHT),
@@ -41,7 +41,7 @@ def draw_reflection_words(analysis: Analysis) -> Drawing | None:
 
 
 def draw_reflection_policy(analysis: Analysis) -> Drawing | None:
-    """What the policy thinks of the tokens when it draws them; None if no word occurs or no tokens are recorded."""
+    """Draw log-prob and entropy of the tokens when sampled; None if no word occurs or no tokens are recorded."""
     return _draw_words(
         analysis,
         (LOGP, ENTROPY),
@@ -52,7 +52,7 @@ def draw_reflection_policy(analysis: Analysis) -> Drawing | None:
 
 
 def draw_reflection_update(analysis: Analysis) -> Drawing | None:
-    """What the update does to the tokens; None if no word occurs or no tokens are recorded."""
+    """Draw what the update does to the tokens; None if no word occurs or no tokens are recorded."""
     return _draw_words(
         analysis,
         (ADVANTAGE, RATIO, BOUNDED),
@@ -65,8 +65,10 @@ def draw_reflection_update(analysis: Analysis) -> Drawing | None:
 def _draw_words(
     analysis: Analysis, quantities: Sequence[Quantity], labels: tuple[str, str], what: str
 ) -> Drawing | None:
-    """None if no word occurs or none of these quantities is recorded. labels: of the line of the words, and of the
-    other one. what: the beginning of the caption."""
+    """Draw a column for each quantity; None if no word occurs or none of these quantities is recorded.
+
+    labels: of the line of the words, and of the other one. what: the beginning of the caption.
+    """
     axis = training_axis(analysis)
     columns = [_column(quantity, labels) for quantity in quantities]
     sides = {side.name: side.word for side in quantities}
