@@ -206,7 +206,7 @@ def _sparkline(sweep: SweepRecord) -> Sparkline | None:
     }
     for cell in sweep.cells:
         rows = [row["metrics"] for row in cell.read_scores() if row["task"] == task]
-        by_arm[cell.arm].append([metrics[name] for metrics in rows if metrics.get(name) is not None])
+        by_arm[cell.arm].append([score for metrics in rows if (score := metrics.get(name)) is not None])
     # The seeds of an arm stop at other steps, so the mean is over their first evaluations, their second and so on.
     means = {
         arm: [fmean(known) for scores in zip_longest(*cells) if (known := [s for s in scores if s is not None])]

@@ -261,7 +261,9 @@ def _finished_differences_pp(planned: Plan, records: Sequence[CellRecord]) -> li
     for cell in records:
         for row in cell.read_scores() if cell.arm in (treatment, planned.baseline) else ():
             if row["final"] and row["task"] == planned.metric_task:
-                scores[cell.arm, cell.seed] = 100 * row["metrics"][planned.metric_name]
+                score = row["metrics"].get(planned.metric_name)
+                if score is not None:
+                    scores[cell.arm, cell.seed] = 100 * score
     pairs = [
         (scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.request.seed_list
     ]

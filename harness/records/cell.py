@@ -13,10 +13,10 @@ evals.parquet and problems.jsonl.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from harness.records.counted import Counted, count, shortfall
 from harness.records.embeddings import EmbeddedToken, read_embeddings
@@ -33,9 +33,10 @@ from harness.records.files import (
 )
 from harness.records.lease import is_leased
 from harness.records.rollouts import read_rollouts, rollout_files
+from harness.records.rows import CellState, ScoreRow, Status
 from harness.records.schema import SCHEMA
 from harness.records.scores import read_scores
-from harness.records.status import CellState, checked_status, status_in, with_remedy
+from harness.records.status import checked_status, status_in, with_remedy
 from harness.records.tables import read_columns, read_parquet
 from harness.secrets import redact
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     import pyarrow.compute
 
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
+RowOfStep = TypeVar("RowOfStep")
 _TELLS_ROWS = ("task", "final")
 _START = ("epoch", "from_step", "owner", "time", "registered")
 EVALUATIONS = "evaluations"
@@ -92,7 +94,7 @@ class CellRecord:
     hash: str
     evaluation: str | None = None
     fault: str | None = None
-    seen: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    seen: Status | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def at(cls, path: Path) -> CellRecord:
@@ -140,30 +142,30 @@ class CellRecord:
         with self.log.open("a", encoding="utf-8") as handle:
             handle.write(redact(text))
 
-    def read_status(self) -> dict[str, Any]:
+    def read_status(self) -> Status:
         """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive, and
         `damaged` where status.json is not what was written, or a finished cell lacks some of what it counted.
 
         Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
         if self.seen is not None:
-            return {**self.seen, **self._damage}
+            return self._with_fault(self.seen)
         status = self._written_status()
         is_running = self.fault is None and is_leased(self.path)
-        return status | {"state": "running", "reason": None} if is_running else status
+        return {**status, "state": "running", "reason": None} if is_running else status
 
-    def _written_status(self) -> dict[str, Any]:
+    def _written_status(self) -> Status:
         """Whatever a lease says."""
         status = status_in(self.path)
         if self.fault is not None or self.evaluation is None or status["state"] != "done":
-            return status | self._damage
+            return self._with_fault(status)
         evaluated = status_in(self.evaluation_folder)
-        of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
-        return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
+        if "digest" in evaluated:  # of its answers
+            status = {**status, "digest": evaluated["digest"]}
+        return {**status, "state": evaluated["state"], "reason": evaluated.get("reason")}
 
-    @property
-    def _damage(self) -> dict[str, Any]:
-        return {} if self.fault is None else {"state": "damaged", "reason": self.fault}
+    def _with_fault(self, status: Status) -> Status:
+        return status if self.fault is None else {**status, "state": "damaged", "reason": self.fault}
 
     def is_named_in(self, error: DamagedRecordError) -> bool:
         """Whether the error is about this cell, which was not known to be damaged."""
@@ -218,8 +220,7 @@ class CellRecord:
 
     @property
     def state(self) -> CellState:
-        state: CellState = self.read_status()["state"]
-        return state
+        return self.read_status()["state"]
 
     @property
     def reason(self) -> str | None:
@@ -313,9 +314,10 @@ class CellRecord:
         self._require_steps(len(table), n_steps)
         return table
 
-    def _current(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _current(self, rows: list[RowOfStep]) -> list[RowOfStep]:
         """The rows that count, without their epochs."""
-        keys = [(row.pop("epoch", 0), row.get("step", 0), *(row.get(name) for name in _TELLS_ROWS)) for row in rows]
+        plain = cast(list[dict[str, Any]], rows)
+        keys = [(row.pop("epoch", 0), row.get("step", 0), *(row.get(name) for name in _TELLS_ROWS)) for row in plain]
         return [row for row, counts in zip(rows, self._counts(keys), strict=True) if counts]
 
     def _counts(self, rows: Sequence[tuple[int, int, *tuple[Any, ...]]]) -> list[bool]:
@@ -369,7 +371,7 @@ class CellRecord:
         cells. Raises DamagedRecordError."""
         return begins_s(self.read_starts(), self.path / STARTS_FILE)
 
-    def read_scores(self) -> list[dict[str, Any]]:
+    def read_scores(self) -> list[ScoreRow]:
         """A row for each task of the final evaluation and of those along the curve; raises as
         `harness.records.scores.read_scores`."""
         rows = read_scores(self.scores)

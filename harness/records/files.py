@@ -267,7 +267,8 @@ def _first_fault(lines: list[bytes]) -> str:
 def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
     """The rows of a file as TypedDicts of a kind. Raises DamagedRecordError if a row lacks one of its fields, or has
     one of another type."""
-    fields = _types_of_fields(kind)  # type: ignore[arg-type]  # mypy: no TypedDict is hashable, though its class is
+    required = kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
+    fields = {name: wanted for name, wanted in types_of_fields(kind).items() if name in required}  # type: ignore[arg-type]
     if all(isinstance(row, dict) for row in rows) and all(
         issubclass(found, wanted)
         for name, wanted in fields.items()
@@ -286,12 +287,12 @@ def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[
 
 
 @cache
-def _types_of_fields(kind: type) -> dict[str, tuple[type, ...]]:
-    """Only the outer type of a generic is checked: dict for dict[str, int]."""
+def types_of_fields(kind: type[Any]) -> dict[str, tuple[type, ...]]:
+    """Return the types that the fields of a TypedDict may have; of a generic only the outer one, dict for dict[str,
+    int]."""
     return {
         name: tuple(get_origin(one) or one for one in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted]))
         for name, wanted in get_type_hints(kind).items()
-        if name in kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     }
 
 

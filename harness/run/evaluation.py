@@ -145,7 +145,7 @@ class EarlierEvaluations:
             rows = self.cell.own.read_scores() if is_own else read_scores(folder / "scores.jsonl")
             for row in rows:
                 if not row["final"] and row["task"] == conditions.task.name:
-                    found.setdefault(row["step"], {name: row[name] for name in row if name != "epoch"})
+                    found.setdefault(row["step"], {name: value for name, value in row.items() if name != "epoch"})
         return [found[step] for step in sorted(found)]
 
     @property

@@ -16,7 +16,7 @@ from harness.errors import BenchError, RefusedError
 from harness.executors.base import Ended, Executor, Job
 from harness.records import CellRecord
 from harness.records.lease import hold_after
-from harness.records.status import CellState
+from harness.records.rows import CellState
 
 POLL_S = 1.0
 """How long the loop waits before it asks again for a job."""

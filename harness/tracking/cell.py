@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.records import CellRecord
+from harness.records.rows import EvaluationRow, ScoreRow, Status
 from harness.records.study import STUDY, StudyRecord, TrialRecord, read_study
 from harness.records.sweep import ENDED
 from harness.records.tables import read_parquet
@@ -78,9 +79,9 @@ class CellView:
     base_scores: of the model that it starts from, as in scores.jsonl. inputs: its datasets. sweep_tags: see there."""
 
     cell: CellRecord
-    status: dict[str, Any]
+    status: Status
     trial_tags: Mapping[str, str]
-    base_scores: Sequence[dict[str, Any]]
+    base_scores: Sequence[EvaluationRow]
     inputs: Sequence[Any]
     sweep_tags: Mapping[str, str]
 
@@ -99,11 +100,11 @@ class CellView:
         timed = [(row["step"], "eval_s" in row) for row in timing]
         last_timed = max(timed, default=(-1, False))
 
-        def scored_ms(row: dict[str, Any]) -> int:
+        def scored_ms(row: ScoreRow) -> int:
             # An evaluation in a folder of its own came after all that the cell's clock tells.
             return last_ms if row["final"] and cell.evaluation is not None else ends.get((row["step"], True), first_ms)
 
-        def is_timed(row: dict[str, Any]) -> bool:
+        def is_timed(row: ScoreRow) -> bool:
             return self.is_over or cell.evaluation is not None or (row["step"], True) <= last_timed
 
         # So that a curve over tokens, which MLflow draws by matching steps, begins with the model before training.

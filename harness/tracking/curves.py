@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Row(NamedTuple):
     """A row of a record and when it was written, in Unix milliseconds."""
 
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     at_ms: int
 
 

@@ -211,7 +211,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
         if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
             continue
         if status["state"] == "damaged":
-            session.damaged.append(status["reason"])
+            session.damaged.append(status.get("reason") or "")
             continue
         view = CellView(cell, status, tags, base_scores, inputs_of(sweep, cell), sweep_tags(sweep))
         try:

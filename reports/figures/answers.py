@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from harness.records.rows import Bin
 from reports.drawing.curves import describe_seeds, draw_curves, seeds_per_arm
 from reports.drawing.marks import mark
 from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, hide_labels, share_limits, strip_panels
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 DISTINCT = "distinct_answers"
 
-Bin = dict[str, Any]
 """A bin of a reliability diagram: how many samples have a confidence in it, their mean confidence, the share right."""
 
 
@@ -91,7 +91,8 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
     by_arm = analysis.by_seed(lambda m: None if m.final is None else m.final.get("reliability") or None)
     if not by_arm:
         return None
-    base_bins = (analysis.base_evaluation() or {}).get("reliability")
+    base = analysis.base_evaluation()
+    base_bins = None if base is None else base.get("reliability")
     curves = [_reliability_curve(arm, by_seed) for arm, by_seed in by_arm.items()]
     figure = draw_curves(
         analysis,
@@ -126,11 +127,11 @@ def _reliability_curve(arm: str, by_seed: dict[int, list[Bin]]) -> Curve:
 
 def _pooled(bins: Sequence[Bin]) -> Bin:
     count = sum(inside["count"] for inside in bins)
-    filled = [inside for inside in bins if inside["count"]]
-    return {
-        key: sum(inside["count"] * inside[key] for inside in filled) / count if count else None
-        for key in ("confidence", "correct_frac")
-    }
+    filled = [(inside["count"], inside["confidence"] or 0.0, inside["correct_frac"] or 0.0) for inside in bins]
+    confidence, correct = (
+        sum(inside[0] * inside[place] for inside in filled) / count if count else None for place in (1, 2)
+    )
+    return {"count": count, "confidence": confidence, "correct_frac": correct}
 
 
 def _reliability_line(seed: int, bins: Sequence[Bin]) -> Line:
@@ -150,7 +151,7 @@ def _unit_square(axes: Axes) -> None:
 
 
 def _bin_rows(arm: str, seed: int | str, bins: Sequence[Bin]) -> list[DataRow]:
-    return [{"arm": arm, "seed": seed, **inside} for inside in bins if inside["count"]]
+    return [{"arm": arm, "seed": seed, **cast(DataRow, inside)} for inside in bins if inside["count"]]
 
 
 DISTINCT_ANSWERS = Figure(

@@ -79,7 +79,7 @@ def _evaluations(cells: Sequence[Measurement], task: str, metric: str) -> Evalua
     """Those of the cells that have any; imported ones may not say after how many tokens they were."""
     found = {
         m.cell.seed: [
-            (tokens, 100 * score)
+            (float(tokens), 100 * score)
             for row in m.scores
             if row["task"] == task
             and (tokens := row["generated_tokens"]) is not None
