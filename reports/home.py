@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import quote
 
 from harness.errors import BenchError, few
@@ -305,7 +305,7 @@ def _generated_tokens(cell: CellRecord) -> int:
         return 0
 
 
-def _last_row(path: Path) -> dict[str, Any] | None:
+def _last_row(path: Path) -> dict[str, object] | None:
     try:
         return read_last_row(path)
     except (DamagedRecordError, OSError):

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from harness.errors import BenchError, note
+from harness.executors.base import Event
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -62,7 +63,7 @@ class LiveRun:
     _elsewhere: Collection[str] = ()
     _used: dict[str, float] = field(default_factory=dict)
     _used_before: dict[str, float] = field(default_factory=dict)
-    _events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _events: dict[str, Event] = field(default_factory=dict)
     _started_s: float = field(default_factory=time.monotonic)
     _written_s: float = -math.inf  # the first news of a cell is written at once
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -97,7 +98,7 @@ class LiveRun:
     def remark(self, sentence: str) -> None:
         note(sentence)
 
-    def stage(self, name: str, event: dict[str, Any] | None) -> None:
+    def stage(self, name: str, event: Event | None) -> None:
         """Progress of what cells share, e.g. the cold start; None: it has ended."""
         if event is None:
             self._forget(name)
@@ -106,7 +107,7 @@ class LiveRun:
             note(event["phase"])
         self._show(name, event)
 
-    def progress(self, name: str, event: dict[str, Any]) -> None:
+    def progress(self, name: str, event: Event) -> None:
         self._fractions[name] = event["done_frac"]
         self._show(name, event)
 
@@ -116,7 +117,7 @@ class LiveRun:
         self._elsewhere = [*fractions]
         self._show_sweep()
 
-    def _show(self, name: str, event: dict[str, Any]) -> None:
+    def _show(self, name: str, event: Event) -> None:
         self._events[name] = event
         if self._display:
             if name not in self._tasks:
@@ -180,7 +181,7 @@ class LiveRun:
         return duration((time.monotonic() - self._started_s) * (1 - done) / done) if known else "?"
 
 
-def _remark(event: dict[str, Any]) -> str:
+def _remark(event: Event) -> str:
     parts = [event["phase"]]
     if event["steps"]:
         parts.append(how_far(event["step"], event["steps"], event["done_frac"]))

@@ -60,7 +60,7 @@ class Listed:
     name: str
     description: str
     origin: Path | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         origin = None if self.origin is None else str(self.origin)
@@ -107,7 +107,7 @@ def ls(
         print_table("", [what, ""], [[one.name, one.text] for one in listed])
 
 
-def _kinds(word: str) -> Iterator[Kind[Any]]:
+def _kinds(word: str) -> Iterator[Kind[object]]:
     for place in KINDS[word]:
         module, _, name = place.partition(":")
         yield getattr(import_module(module), name)
@@ -168,7 +168,7 @@ def _print_knob(knob: Listed) -> None:
         typer.echo(_wrapped(text, "    "))
 
 
-def _in_lines(document: Mapping[str, Any]) -> str:
+def _in_lines(document: Mapping[str, object]) -> str:
     """`key: text`, a line each, of what is known; of a text of several lines, each by itself."""
     entries = (f"{key}: {text}".splitlines() for key, text in document.items() if text)
     return "\n".join(
@@ -240,7 +240,7 @@ def show(
         typer.echo("\n\n".join(map(_in_lines, found)))
 
 
-def _settings_of_file(name: str) -> dict[str, Any] | None:
+def _settings_of_file(name: str) -> dict[str, object] | None:
     """A profile, a sweep or a judge with its defaults, or the contract of trainers; None if nothing has this name."""
     from evals.grading.pair_judge import judge_in
     from harness.plan.profile import read_profile

@@ -128,7 +128,7 @@ def tune(
         raise problem
 
 
-def _when_all_have_ended(search_run: SearchRun, study: dict[str, Any]) -> dict[str, Any]:
+def _when_all_have_ended(search_run: SearchRun, study: dict[str, object]) -> dict[str, Any]:
     """The study once no other worker is training a trial, which could be the best."""
     announced = False
     while running := search_run.study.running():
@@ -141,7 +141,7 @@ def _when_all_have_ended(search_run: SearchRun, study: dict[str, Any]) -> dict[s
 
 
 def _confirm(
-    search_run: SearchRun, study: dict[str, Any], seeds: int, command: str
+    search_run: SearchRun, study: dict[str, object], seeds: int, command: str
 ) -> tuple[dict[str, Any], BenchError | None]:
     """The study with its confirmation, and what is missing of that. Raises RefusedError where there is nothing to
     confirm."""
@@ -196,7 +196,7 @@ def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
         raise BenchError("no trial is complete; the table says why.")
 
 
-def _trial_json(trial: dict[str, Any]) -> dict[str, Any]:
+def _trial_json(trial: Mapping[str, object]) -> dict[str, object]:
     return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason", "flags")}
 
 
@@ -216,7 +216,7 @@ def _row(trial: dict[str, Any], n_objectives: int, names: Mapping[str, str]) -> 
     return [str(trial["number"]), trial["state"], *values, setting]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

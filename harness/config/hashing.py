@@ -53,7 +53,7 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
     """By seed the `training_hash` of cells with the same settings; what these refer to is looked up once."""
     if spec.checkpoint:
         seeded = conditions_of_model(spec)
-        document: dict[str, Any] = {"checkpoint": seeded, "refers_to": references.outside_engine(spec)}
+        document: dict[str, object] = {"checkpoint": seeded, "refers_to": references.outside_engine(spec)}
     else:
         seeded = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
         grader = spec.reward.grader
@@ -78,7 +78,7 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
     return hashes
 
 
-def conditions_of_model(spec: RunSpec) -> dict[str, Any]:
+def conditions_of_model(spec: RunSpec) -> dict[str, object]:
     """What of a model that is evaluated as it is, of the machine that runs it and of the noise can change a sample,
     whatever the prompt. Raises RefusedError for files that are not there."""
     return {
@@ -267,13 +267,13 @@ def best_of_n_hash(spec: RunSpec) -> str:
     return digest({"best_of_n": [base_evaluation_hash(spec), reward_model_hash(spec)]})
 
 
-def digest(document: Any) -> str:
+def digest(document: object) -> str:
     """40 hexadecimal digits over canonical JSON."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(canonical.encode(), digest_size=20).hexdigest()
 
 
-def _chosen(spec: RunSpec, *names: str) -> dict[str, Any]:
+def _chosen(spec: RunSpec, *names: str) -> dict[str, object]:
     """Those of the knobs that start with one of the names, for what is made of the start: adapters change nothing until
     they are trained."""
     return {

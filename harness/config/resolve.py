@@ -133,7 +133,7 @@ def _origin(fault: Fault, origins: Mapping[str, str], layers: Sequence[Layer]) -
     return next((origin for knob, origin in reversed(list(origins.items())) if concerns(knob)), layers[0].origin)
 
 
-def _unknown_knobs(flat: Knobs) -> Iterator[Fault]:
+def _unknown_knobs(flat: Mapping[str, object]) -> Iterator[Fault]:
     """Keys that are not knobs. Whether an objective knob exists at this point is not asked."""
     parts = [f"{PARTS}{part}" for part in nameable_parts()]
     nameable = ("algorithm", *spec_knobs(), *parts)
@@ -175,7 +175,7 @@ def _is_part(knob: str) -> bool:
     return part != knob and ("." not in part or ":" in part)
 
 
-def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """Settings on top of others, nested: what `resolve` makes of two layers before it fills in defaults."""
     knobs, flat = dotted(below), dotted(above)
     for knob in _types_first(flat):
@@ -183,12 +183,12 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
     return _nested(knobs)
 
 
-def _types_first(flat: Knobs) -> list[str]:
+def _types_first(flat: Mapping[str, object]) -> list[str]:
     """They reset their siblings, which the same layer may set, in whatever order it names them."""
     return sorted(flat, key=lambda knob: not knob.endswith(".type"))
 
 
-def _set(knobs: Knobs, knob: str, value: Any) -> None:
+def _set(knobs: dict[str, object], knob: str, value: Any) -> None:
     if knob.endswith(".type") and not is_open(knob):
         prefix = knob.removesuffix("type")
         for sibling in [name for name in knobs if name.startswith(prefix)]:
@@ -199,7 +199,7 @@ def _set(knobs: Knobs, knob: str, value: Any) -> None:
     knobs[knob] = value
 
 
-def _nested(knobs: Knobs) -> dict[str, Any]:
+def _nested(knobs: Mapping[str, object]) -> dict[str, Any]:
     return nested(knobs, lambda knob: [*PARTS.split(".")[:-1], knob.removeprefix(PARTS)] if _is_part(knob) else None)
 
 
@@ -236,7 +236,7 @@ def _fill_from_task(document: dict[str, Any]) -> None:
         evaluation.setdefault("grader", first.grader)
 
 
-def _known_task(name: Any) -> Task | None:
+def _known_task(name: object) -> Task | None:
     try:
         return get_task(name) if isinstance(name, str) else None
     except RefusedError:

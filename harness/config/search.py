@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
@@ -112,7 +112,7 @@ class KnobRange(Settings):
         """Values that stand for the range where it is tried out: its ends, or all choices."""
         return self.choices or self.bounds
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         """Whether a value could be drawn."""
         if self.kind == "categorical":
             return any(same(choice, value) for choice in self.choices)
@@ -251,7 +251,7 @@ class Search(Settings):
         """The knobs, each after those that its condition names."""
         return _in_order(self.knobs)
 
-    def is_drawn(self, knob: str, values: dict[str, Any]) -> bool:
+    def is_drawn(self, knob: str, values: Mapping[str, object]) -> bool:
         """Whether a knob's condition holds; values: of the knobs before it, those that are drawn."""
         return all(
             parent in values and any(same(values[parent], value) for value in allowed)

@@ -59,7 +59,7 @@ class TaskEvaluation:
         return None if self.conditions.task.thinking_budget_tokens else self.conditions.thinking_budget_tokens
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """What two evaluations must have in common for their samples to be mixed.
 
         Raises RefusedError for a model's files that are not there.

@@ -99,7 +99,7 @@ class SuiteResult:
     lm_eval: LmEvalResult | None
     lm_eval_folder: Path | None
     """Holds `<task>.json` for each of lm-eval's tasks."""
-    memorisation: list[dict[str, Any]]
+    memorisation: list[dict[str, object]]
 
     @property
     def lm_eval_files(self) -> list[Path]:
@@ -109,7 +109,7 @@ class SuiteResult:
 
     def as_json(self) -> dict[str, Any]:
         """Without the samples, which lie in the files that it names. What was not asked for is left out."""
-        document: dict[str, Any] = {"model": self.label, "evaluations": self.evaluations}
+        document: dict[str, object] = {"model": self.label, "evaluations": self.evaluations}
         if self.lm_eval is not None:
             document["lm_eval"] = {
                 "tasks": [asdict(task) for task in self.lm_eval.tasks],

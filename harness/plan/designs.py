@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from harness.config.run_spec import RunSpec
 from harness.plan.gate import EVALUATION, check_gate
@@ -17,16 +16,16 @@ from harness.settings.words import written
 RECIPE = "base"
 """The arm of a leave-one-out design that leaves nothing out."""
 
-Arms = dict[str, dict[str, Any]]
+Arms = dict[str, dict[str, object]]
 
 
-def factorial(grid: Mapping[str, Sequence[Any]]) -> Arms:
+def factorial(grid: Mapping[str, Sequence[object]]) -> Arms:
     """An arm for each combination, named by the last segments of its knobs, `clip_high=0.28+beta=0`."""
     points = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
     return {"+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points}
 
 
-def leave_one_out(ordinary: Mapping[str, Any]) -> Arms:
+def leave_one_out(ordinary: Mapping[str, object]) -> Arms:
     """The recipe, and for each knob an arm that has its ordinary value, by which it is named: `scale=group_std`; the
     type of a section by the section, `rule=ppo_clip`."""
     arms: Arms = {RECIPE: {}}
@@ -36,7 +35,7 @@ def leave_one_out(ordinary: Mapping[str, Any]) -> Arms:
 
 
 def leave_one_out_faults(
-    arms: Mapping[str, RunSpec], ordinary: Mapping[str, Any], co_changes: Mapping[str, str]
+    arms: Mapping[str, RunSpec], ordinary: Mapping[str, object], co_changes: Mapping[str, str]
 ) -> Iterator[str]:
     """Why an arm does not differ from the recipe in its one knob, which may have options of its own, and what changes
     along for a reason. What is measured differently the gate refuses anyway. arms: resolved, of one seed; nothing is

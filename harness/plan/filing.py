@@ -114,7 +114,7 @@ def _finished_specs(cells: Path) -> list[tuple[CellRecord, RunSpec]]:
     return found
 
 
-def _differing(finished: RunSpec, wanted: RunSpec) -> dict[str, tuple[Any, Any]]:
+def _differing(finished: RunSpec, wanted: RunSpec) -> dict[str, tuple[object, object]]:
     before, now = active(finished), active(wanted)
     return {
         knob: (before.get(knob, ABSENT), now.get(knob, ABSENT))

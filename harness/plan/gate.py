@@ -32,7 +32,7 @@ class Gate:
     itself the question."""
 
     differs: list[str]
-    violations: dict[str, dict[str, Any]]
+    violations: dict[str, dict[str, object]]
     over_checkpoint: bool = False
 
     @property
@@ -88,7 +88,7 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
     return Gate(list(values), violations, over_checkpoint)
 
 
-def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]:
+def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, object]]:
     """Knob -> arm -> value, for the knobs in which the arms are not all equal; the seed is not a knob."""
     flat = {arm: active(spec) for arm, spec in arms.items()}
     knobs = dict.fromkeys(knob for values in flat.values() for knob in values if knob != "seed")

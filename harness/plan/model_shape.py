@@ -33,7 +33,7 @@ _QWEN2_1_5B = _QWEN2_0_5B | {
     "num_attention_heads": 12,
 }
 # The models of the shipped profiles, from the config.json of each on the hub: a plan needs no network.
-_KNOWN: dict[str, Mapping[str, Any]] = {
+_KNOWN: dict[str, Mapping[str, object]] = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": {
         "model_type": "llama",
         "hidden_size": 576,
@@ -144,7 +144,7 @@ def find_shape(source: str) -> ModelShape | None:
     """The shape of `model.source`, from what is on this machine or known; None where its configuration is not at hand,
     or of an unknown architecture. Reads no weights and asks no network."""
     parsed = parse_source(source)
-    config: Mapping[str, Any] | None
+    config: Mapping[str, object] | None
     match parsed.kind:
         case "builtin" | "scratch":
             config = _read(TINY / "config.json")
@@ -159,13 +159,13 @@ def find_shape(source: str) -> ModelShape | None:
 
 def _read(path: Path) -> Mapping[str, Any] | None:
     try:
-        config: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return config
 
 
-def _cached(name: str, revision: str | None) -> Mapping[str, Any] | None:
+def _cached(name: str, revision: str | None) -> Mapping[str, object] | None:
     """From the hub's local cache."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -189,7 +189,7 @@ _NAMES = {
 """Keys of a config.json -> what follows the architecture's name in a GGUF key."""
 
 
-def read_config(path: Path) -> Mapping[str, Any] | None:
+def read_config(path: Path) -> Mapping[str, object] | None:
     """What config.json would say of the model's shape; None for what is not the whole header of a language model."""
     try:
         with path.open("rb") as file:
@@ -210,7 +210,7 @@ def read_config(path: Path) -> Mapping[str, Any] | None:
     }
 
 
-def _read_header(file: BinaryIO) -> tuple[dict[str, Any], set[str]]:
+def _read_header(file: BinaryIO) -> tuple[dict[str, object], set[str]]:
     """Values by key, of an array its length; and the names of tensors. KeyError for a magic or type that is not one."""
     if file.read(4) != _MAGIC:
         raise KeyError(_MAGIC)

@@ -162,7 +162,7 @@ class Plan:
             "memory": self._memory(),
         }
 
-    def _memory(self) -> dict[str, Any] | None:
+    def _memory(self) -> dict[str, object] | None:
         estimates = {arm: estimate_memory(spec, cuda=False) for arm, spec in self.arms.items()}
         known = {arm: estimate for arm, estimate in estimates.items() if estimate is not None}
         if not known:

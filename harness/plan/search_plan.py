@@ -37,7 +37,7 @@ _ENDS = (0, -1)
 """The positions of a range's ends among its corners."""
 _LONGEST_NAME = 255
 """The limit of the usual file systems on a folder's name, in bytes."""
-_WILCOXON: Values = {"p_threshold": 0.1, "n_startup_steps": 2}
+_WILCOXON: dict[str, object] = {"p_threshold": 0.1, "n_startup_steps": 2}
 """The options of Optuna's WilcoxonPruner as they are unless given."""
 _FEWEST_PAIRS = 2
 """That it compares, whatever its options."""
@@ -117,7 +117,7 @@ class SearchPlan:
         return [_with_task(objective, plan.task_names) for objective in self.search.objectives]
 
     @cached_property
-    def always_drawn(self) -> Values:
+    def always_drawn(self) -> dict[str, object]:
         """What the knobs without a condition are in the base."""
         known = active(self.spec({}, self.seeds[0]))
         return {k: known[k] for k, searched in self.search.knobs.items() if not searched.when and k in known}
@@ -151,10 +151,10 @@ class SearchPlan:
             "base": semantic_hash(self.spec({}, self.seeds[0])),
         }
 
-    def default_values(self) -> Values | None:
+    def default_values(self) -> dict[str, object] | None:
         """What the searched knobs are in the base; None unless each lies in its range."""
         known = active(self.spec({}, self.seeds[0]))
-        values: Values = {}
+        values: dict[str, object] = {}
         for knob in self.search.ordered():
             if not self.search.is_drawn(knob, values):
                 continue
@@ -263,7 +263,7 @@ def _require_types(plan: SearchPlan) -> None:
         raise RefusedError("\n".join(dict.fromkeys(problems)))
 
 
-def _problems(plan: SearchPlan, values: Values) -> list[str]:
+def _problems(plan: SearchPlan, values: Mapping[str, object]) -> list[str]:
     """Why no trial could have these values; [] if one could."""
     problems: list[str] = []
     for setting in (*(_with_conditional(plan, values, end) for end in _ENDS), values):
@@ -276,7 +276,7 @@ def _problems(plan: SearchPlan, values: Values) -> list[str]:
     return problems
 
 
-def _with_conditional(plan: SearchPlan, values: Values, end: int) -> Values:
+def _with_conditional(plan: SearchPlan, values: Mapping[str, object], end: int) -> dict[str, object]:
     """These values with the knobs that are drawn because of them, at this end of their ranges: some values need them,
     as cispo needs its weight_max."""
     setting = dict(values)
@@ -287,9 +287,11 @@ def _with_conditional(plan: SearchPlan, values: Values, end: int) -> Values:
     return setting
 
 
-def _where_drawn(search: Search, knob: str, pick: Callable[[list[Any]], Any] = operator.itemgetter(0)) -> Values:
+def _where_drawn(
+    search: Search, knob: str, pick: Callable[[Sequence[object]], object] = operator.itemgetter(0)
+) -> dict[str, object]:
     """Values of the knobs that its condition names, under which a knob is drawn."""
-    values: Values = {}
+    values: dict[str, object] = {}
     for parent, allowed in search.knobs[knob].when.items():
         values |= _where_drawn(search, parent, pick) | {parent: search.knobs[parent].as_drawn(pick(allowed))}
     return values
@@ -326,13 +328,13 @@ def _require_action(plan: SearchPlan) -> None:
             raise GateError(f"{plan.where}.{knob}: {one} and {other} do the same here ({why}): leave one out.")
 
 
-def _surroundings(search: Search, knob: str) -> Iterator[Values]:
+def _surroundings(search: Search, knob: str) -> Iterator[dict[str, object]]:
     """Settings of the other knobs under which this one is drawn: all corners, or a sample of very many."""
     rng = random.Random(0)
-    seen: list[Values] = []
+    seen: list[dict[str, object]] = []
     others = [other for other in search.ordered() if knob not in _ancestors(search, other)]
     for _ in range(_SETTINGS_TRIED):
-        values: Values = _where_drawn(search, knob, rng.choice)
+        values: dict[str, object] = _where_drawn(search, knob, rng.choice)
         for other in others:
             if other != knob and other not in values and search.is_drawn(other, values):
                 values[other] = rng.choice(search.knobs[other].corners)
@@ -347,7 +349,7 @@ def _ancestors(search: Search, knob: str) -> set[str]:
     return parents.union(*(_ancestors(search, parent) for parent in parents))
 
 
-def _why_no_action(plan: SearchPlan, knob: str, around: Values, one: Any, other: Any) -> str | None:
+def _why_no_action(plan: SearchPlan, knob: str, around: dict[str, object], one: Any, other: Any) -> str | None:
     """Why two values of a knob make no difference there, whatever is drawn because of them; None if they do, or do not
     go with the rest."""
     reason = None

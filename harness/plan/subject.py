@@ -156,7 +156,7 @@ def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bo
     as_trained = recorded_spec(cell)
     for code, name in run_by(as_trained.model_copy(update={"checkpoint": str(path)})).items():
         user_code.require_known(code, name, cell.path / "spec.json")
-    changed: dict[str, Any] = {"checkpoint": str(path)}
+    changed: dict[str, object] = {"checkpoint": str(path)}
     for knob, value in machine.items():
         if value is not None:
             section, field = knob.split(".")

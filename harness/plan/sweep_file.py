@@ -141,7 +141,7 @@ class SweepFile(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_trial_has_one_seed(cls, document: Any) -> Any:
+    def _a_trial_has_one_seed(cls, document: object) -> object:
         """A trial has one seed by default: a search spends its cells on settings."""
         if isinstance(document, dict) and "search" in document:
             return {"seeds": 1} | document
@@ -156,7 +156,7 @@ class SweepFile(Settings):
 
     @field_validator("arms", "grid", "leave_one_out")
     @classmethod
-    def _arms_are_few_enough(cls, stated: dict[str, Any], field: ValidationInfo) -> dict[str, Any]:
+    def _arms_are_few_enough(cls, stated: dict[str, Any], field: ValidationInfo) -> dict[str, object]:
         """Before anything is made of them: a grid of a few long lists has more points than memory has room for."""
         of_grid = field.field_name == "grid"
         if (count := math.prod(map(len, stated.values())) if of_grid else len(stated)) > MOST_ARMS:
@@ -277,7 +277,7 @@ class SweepFile(Settings):
         return [] if self.tune is None else list(self.tune.per_arm)
 
     @property
-    def all_arms(self) -> dict[str, dict[str, Any]]:
+    def all_arms(self) -> dict[str, dict[str, object]]:
         """Arms by name, none of a search; those of a design are named by their knobs."""
         if self.grid:
             return factorial(self.grid)
@@ -325,7 +325,7 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
     return sweep, path, left_out
 
 
-def use_plugins(document: Mapping[str, Any], path: Path) -> None:
+def use_plugins(document: Mapping[str, object], path: Path) -> None:
     """Let the plug-ins that a file names be in use, so that the rest of it can speak of them. Raises RefusedError."""
     named = document.get("plugins", [])
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
@@ -335,7 +335,7 @@ def use_plugins(document: Mapping[str, Any], path: Path) -> None:
     plugins.use(named, folders, named_by=f"{path}: plugins", for_records=is_kept)
 
 
-def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File:
+def validated(kind: type[File], document: Mapping[str, object], path: Path) -> File:
     """The document of a file as its model. Raises RefusedError with all its faults."""
     try:
         return kind.model_validate(document)
@@ -344,7 +344,7 @@ def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File
         raise RefusedError("\n".join(lines)) from error
 
 
-def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tuple[dict[str, Any], set[str]]:
+def _without_faulty(document: Mapping[str, object], error: ValidationError) -> tuple[dict[str, object], set[str]]:
     """What of a sweep file can be read nevertheless, so that its faults do not hide others; and the keys that were left
     out. An arm whose settings are not a mapping keeps its name."""
     readable = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
@@ -363,9 +363,9 @@ def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tupl
     return {"name": "unnamed", "question": "", "profile": ""} | readable, left_out
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+def parse_settings(settings: Sequence[str]) -> dict[str, object]:
     """The settings of --set, `key=value` each with a YAML value. Raises RefusedError for what is not of that form."""
-    parsed: dict[str, Any] = {}
+    parsed: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:

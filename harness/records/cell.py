@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -24,16 +25,16 @@ from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
     ProblemRow,
-    begins_s,
     read_jsonl,
     read_last_row,
     read_object,
     read_problems,
+    typed_rows,
     write_json,
 )
 from harness.records.lease import is_leased
 from harness.records.rollouts import read_rollouts, rollout_files
-from harness.records.rows import CellState, ScoreRow, Status
+from harness.records.rows import CellState, ScoreRow, Start, Status
 from harness.records.schema import SCHEMA
 from harness.records.scores import read_scores
 from harness.records.status import checked_status, status_in, with_remedy
@@ -59,20 +60,33 @@ def cell_directory_name(arm: str, seed: int, training_hash: str) -> str:
     return f"{arm}-s{seed}-{training_hash[:10]}"
 
 
-def write_status(folder: Path, state: CellState, **fields: Any) -> None:
+def write_status(folder: Path, state: CellState, **fields: object) -> None:
     """Replace status.json in the folder of a cell or an evaluation, keeping earlier fields that are not given."""
     path = folder / "status.json"
     earlier = read_object(path) if path.exists() else {}
     write_json(path, {"schema": SCHEMA} | earlier | {"state": state, "reason": None} | fields)
 
 
-def _read_starts(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of starts.jsonl, without any that an owner wrote after a later start."""
-    rows: list[dict[str, Any]] = []
-    for row in read_jsonl(folder / STARTS_FILE):
+def read_starts(folder: Path) -> list[Start]:
+    """Return the rows of starts.jsonl, without any that an owner wrote after a later start. Raise
+    DamagedRecordError."""
+    rows: list[Start] = []
+    path = folder / STARTS_FILE
+    for row in typed_rows(path, read_jsonl(path), Start):
         if not rows or row["epoch"] > rows[-1]["epoch"]:
             rows.append(row)
     return rows
+
+
+def begins_s(starts: Sequence[Start], path: Path) -> list[float]:
+    """When the starts in a starts.jsonl began, in Unix seconds; imported ones do not say it and are left out.
+
+    Raises DamagedRecordError, naming the file, if a time is none.
+    """
+    try:
+        return [datetime.fromisoformat(start["time"]).timestamp() for start in starts if "time" in start]
+    except (TypeError, ValueError) as error:
+        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file.") from None
 
 
 def is_cell_directory_name(name: str) -> bool:
@@ -201,7 +215,7 @@ class CellRecord:
                 return faults[0]
         return None
 
-    def write_status(self, state: CellState, **fields: Any) -> None:
+    def write_status(self, state: CellState, **fields: object) -> None:
         """Replace status.json, that of the evaluation if it is not the cell's own, keeping earlier fields that are not
         given."""
         write_status(self.evaluation_folder, state, **fields)
@@ -265,15 +279,15 @@ class CellRecord:
         """Raises DamagedRecordError without one; a cell has it from before its first step."""
         return read_object(self.evaluation_folder / "spec.json")
 
-    def read_starts(self) -> list[dict[str, Any]]:
+    def read_starts(self) -> list[Start]:
         """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, `registered` (the digest of the
         registration that it found, or None), and the provenance of what was made from there on. Starts of another
         evaluation than the cell's own come last.
 
         Raises DamagedRecordError.
         """
-        rows = _read_starts(self.path)
-        return rows if self.evaluation is None else [*rows, *_read_starts(self.evaluation_folder)]
+        rows = read_starts(self.path)
+        return rows if self.evaluation is None else [*rows, *read_starts(self.evaluation_folder)]
 
     @property
     def last_epoch(self) -> int:
@@ -286,7 +300,7 @@ class CellRecord:
         return self.own.provenances[-1]
 
     @property
-    def provenances(self) -> list[dict[str, Any]]:
+    def provenances(self) -> list[dict[str, object]]:
         """Those of all starts; raises as `provenance`."""
         starts = self.read_starts()
         if not starts:
@@ -320,17 +334,17 @@ class CellRecord:
         keys = [(row.pop("epoch", 0), row.get("step", 0), *(row.get(name) for name in _TELLS_ROWS)) for row in plain]
         return [row for row, counts in zip(rows, self._counts(keys), strict=True) if counts]
 
-    def _counts(self, rows: Sequence[tuple[int, int, *tuple[Any, ...]]]) -> list[bool]:
+    def _counts(self, rows: Sequence[tuple[int, int, *tuple[object, ...]]]) -> list[bool]:
         """Return which rows count, given as (epoch, step, what tells rows of a step apart)."""
         superseded = self.superseded()
-        latest: dict[tuple[Any, ...], int] = {}
+        latest: dict[tuple[object, ...], int] = {}
         for epoch, *what in rows:
             latest[tuple(what)] = max(epoch, latest.get(tuple(what), 0))
         return [not superseded(epoch, step) and epoch == latest[step, *rest] for epoch, step, *rest in rows]
 
     def superseded(self) -> Callable[[int, int], bool]:
         """(epoch, step) -> whether a later start has begun that step anew."""
-        begun = [(start["epoch"], start["from_step"]) for start in _read_starts(self.path)]
+        begun = [(start["epoch"], start["from_step"]) for start in read_starts(self.path)]
         return lambda epoch, step: any(later > epoch and step > from_step for later, from_step in begun)
 
     def _finished_steps(self) -> int:

@@ -4,6 +4,7 @@ was evaluated, or on who trained the cell.
 Annotations are no strings here: TypedDict would take a field for required whose `NotRequired` it cannot see.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from harness.records.counted import Counted
@@ -25,18 +26,41 @@ class EvaluationRow(TypedDict):
 
     task: str
     metrics: dict[str, float | None]
-    reliability: NotRequired[list[Bin] | None]
+    reliability: NotRequired[Sequence[Bin] | None]
     n_problems: NotRequired[int]
     n_samples: NotRequired[int]
     problems_by_right: NotRequired[list[int]]
 
 
 class ScoreRow(EvaluationRow):
-    """A row of scores.jsonl. generated_tokens: in training until then; None in imported records."""
+    """A row of scores.jsonl. generated_tokens: in training until then; None in imported records. epoch: of the start
+    that wrote it, where rows of several may be mixed."""
 
     step: int
     final: bool
     generated_tokens: int | None
+    epoch: NotRequired[int]
+
+
+class Owner(TypedDict):
+    """The process that works on a cell."""
+
+    host: str
+    pid: int
+
+
+class Start(TypedDict):
+    """A row of starts.jsonl: when, where and with what a cell was trained or evaluated from a step on. registered: the
+    digest of the registration that the start found. The rest of the provenance depends on what was run, and is read
+    by `CellRecord.provenances`."""
+
+    epoch: int
+    from_step: int
+    owner: NotRequired[Owner]
+    time: NotRequired[str]
+    registered: NotRequired[str | None]
+    commit: NotRequired[str | None]
+    packages: NotRequired[dict[str, str | None]]
 
 
 class Status(TypedDict):

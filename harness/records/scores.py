@@ -12,7 +12,7 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from harness.errors import RefusedError, few
 from harness.records.files import DamagedRecordError, read_jsonl, typed_rows
@@ -34,7 +34,7 @@ def read_scores(path: Path) -> list[ScoreRow]:
     return rows
 
 
-def require_bins(place: str, row: Mapping[str, Any]) -> None:
+def require_bins(place: str, row: Mapping[str, object]) -> None:
     """Raises DamagedRecordError, naming the place of the row, if the bins of its `reliability` lack a field. One whose
     samples were not drawn from the policy itself has none."""
     bins = row.get("reliability") or []
@@ -92,18 +92,18 @@ class Matching(Part):
         repeats = f"; {self.repeated} repeat another and are matched in the order of ids" if self.repeated else ""
         return f"{said}{left_out}{repeats}."
 
-    def as_row(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, object]:
         """The field `problems` of a contrast in report.json."""
         return {"matched_by": self.by, "matched": self.matched, "of": self.of, "sentence": self.sentence}
 
 
-def content_of(*parts: Any) -> str:
+def content_of(*parts: object) -> str:
     """Return a digest of JSON values. Texts that differ only in line ends, outer blanks or Unicode form are equal."""
     text = json.dumps(_normal(parts), sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _normal(value: Any) -> Any:
+def _normal(value: object) -> object:
     if isinstance(value, str):
         return unicodedata.normalize("NFC", value.replace("\r\n", "\n")).strip()
     if isinstance(value, Mapping):

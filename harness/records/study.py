@@ -111,7 +111,7 @@ class StudyRecord:
     objectives: list[ObjectiveRecord]
     knobs: dict[str, RangeRecord]
     sampler: dict[str, Any]
-    pruner: dict[str, Any]
+    pruner: dict[str, object]
     budget: BudgetRecord
     trials: list[TrialRecord]
     best: int | None

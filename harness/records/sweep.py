@@ -127,7 +127,7 @@ class Tuning(Part):
     those whose search has ended."""
 
     knobs: list[str]
-    ranges: dict[str, dict[str, Any]] = {}
+    ranges: dict[str, dict[str, object]] = {}
     trials: int
     seeds: list[int]
     searches: dict[str, PlainName]
@@ -183,17 +183,17 @@ class SweepRecord(Part):
     seeds: list[int]
     ablate: list[str]
     co_changes: dict[str, str] = {}
-    varied: dict[str, dict[str, Any]]
+    varied: dict[str, dict[str, object]]
     cell_entries: list[CellEntry] = Field(alias="cells")
     tasks: list[str]
     k: list[int]
     gate: Gate
     warnings: list[str]
     budget_tokens: int | None
-    contamination: list[dict[str, Any]] = []
+    contamination: list[dict[str, object]] = []
     data: list[Source] = []
     base_scores: list[dict[str, Any]] = []
-    base_scores_by_arm: dict[str, list[dict[str, Any]]] = {}
+    base_scores_by_arm: dict[str, list[dict[str, object]]] = {}
     best_of_n: dict[str, list[dict[str, Any]]] = {}
     asked: Asked | None = None
     plugins: list[Plugin] = []

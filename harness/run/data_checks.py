@@ -152,7 +152,7 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
     return found
 
 
-def overlap_row(task: str, found: Overlap) -> dict[str, Any]:
+def overlap_row(task: str, found: Overlap) -> dict[str, object]:
     """A task's overlap, as it is recorded."""
     return {"task": task, "contaminated": is_contaminated(found), **asdict(found)}
 

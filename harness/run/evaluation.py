@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from evals.calibration import expected_calibration_error, reliability
 from evals.evaluate import scores
@@ -24,13 +24,12 @@ from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, EVALUATIONS, is_cell_directory_name
 from harness.records.fence import move
 from harness.records.files import read_object, write_json
+from harness.records.rows import EvaluationRow, ScoreRow
 from harness.records.scores import read_scores
 from harness.sampling.conditions import Conditions
 from harness.sampling.evaluation import evaluate
 from harness.sampling.sampler import Policy
 from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, store_name
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Evaluator:
         store: SampleStore,
         drawn_before: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
         on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Iterator[tuple[Row, list[SampleRow]]]:
+    ) -> Iterator[tuple[EvaluationRow, list[SampleRow]]]:
         """Evaluate every task; yields its scores, as fields of a row of scores.jsonl, and its samples. Samples that the
         store holds are not drawn again, nor are those `drawn_before` under the task's conditions.
 
@@ -74,7 +73,7 @@ class Evaluator:
             rows = evaluate(self.policy, conditions, store, mine, n_samples, earlier, tell)
             before += len(mine)
             bins = reliability(rows) if n_samples > 1 and self._draws_from_the_policy_itself else None
-            fields = {
+            fields: EvaluationRow = {
                 "task": task.name,
                 "metrics": {
                     **scores(rows, [k for k in self.spec.k if k <= n_samples]),
@@ -92,7 +91,7 @@ class Evaluator:
         return (self.spec.temperature, self.spec.top_p, self.spec.top_k) == (1.0, 1.0, 0)
 
 
-def evaluation_document(spec: RunSpec) -> Row:
+def evaluation_document(spec: RunSpec) -> dict[str, object]:
     """evaluation.json: the `hash` of the evaluation, and by task the conditions under which its samples are drawn and
     the grader that decides about them; of a checkpoint that is evaluated, what else can change a sample too."""
     tasks = {}
@@ -132,20 +131,21 @@ class EarlierEvaluations:
         for folder in _alike(self._folders, conditions, "drawn"):
             for row in SampleStore(folder / SAMPLES_FILE, {"step": step}).rows():
                 if row["task"] == conditions.task.name:
-                    fields = {name: cast(Row, row)[name] for name in SampleRow.__annotations__}
+                    fields = {name: cast(dict[str, object], row)[name] for name in SampleRow.__annotations__}
                     found.setdefault((row["problem_id"], row["sample"]), cast(SampleRow, fields))
         return list(found.values())
 
-    def curve(self, conditions: Conditions) -> list[Row]:
+    def curve(self, conditions: Conditions) -> list[ScoreRow]:
         """Scores of the evaluations along training that were drawn and graded alike, a row for each step, without
         epochs."""
-        found: dict[int, Row] = {}
+        found: dict[int, ScoreRow] = {}
         for folder in _alike(self._folders, conditions, "drawn", "graded"):
             is_own = folder == self.cell.path
             rows = self.cell.own.read_scores() if is_own else read_scores(folder / "scores.jsonl")
             for row in rows:
                 if not row["final"] and row["task"] == conditions.task.name:
-                    found.setdefault(row["step"], {name: value for name, value in row.items() if name != "epoch"})
+                    row.pop("epoch", None)
+                    found.setdefault(row["step"], row)
         return [found[step] for step in sorted(found)]
 
     @property
@@ -178,11 +178,13 @@ def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Pa
     return [*{(row["problem_id"], row["sample"]): row for row in rows}.values()]
 
 
-def _alike(folders: Iterable[Path], conditions: Conditions, *parts: str, model: Row | None = None) -> Iterator[Path]:
+def _alike(
+    folders: Iterable[Path], conditions: Conditions, *parts: str, model: dict[str, object] | None = None
+) -> Iterator[Path]:
     """Folders of evaluations, of this model as it is or of a cell in training, whose description of the task agrees in
     these parts."""
     task = conditions.task
-    ours: Row = {}
+    ours: dict[str, object] = {}
     for folder in folders:
         document = read_object(folder / EVALUATION_FILE) if (folder / EVALUATION_FILE).exists() else {}
         theirs = document.get("tasks", {}).get(task.name)

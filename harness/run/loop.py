@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from harness.errors import BenchError, RefusedError
-from harness.executors.base import Ended, Executor, Job
+from harness.executors.base import Ended, Event, Executor, Job
 from harness.records import CellRecord
 from harness.records.lease import hold_after
 from harness.records.rows import CellState
@@ -52,10 +52,10 @@ class Observer(Protocol):
         """budget: each bound in words -> the share of it that is used, above 1 where it was overrun."""
 
     def remark(self, sentence: str) -> None: ...
-    def stage(self, name: str, event: dict[str, Any] | None) -> None:
+    def stage(self, name: str, event: Event | None) -> None:
         """Progress of what cells share, e.g. the cold start; None: it has ended."""
 
-    def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def progress(self, name: str, event: Event) -> None: ...
     def elsewhere(self, fractions: Mapping[str, float]) -> None:
         """fractions: each cell that other processes are running now -> the fraction done, in [0, 1]."""
 
@@ -71,7 +71,7 @@ class JobSource(Protocol):
     def is_over(self) -> bool:
         """Whether there will be no more jobs. Asked when none is under way."""
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         """Progress of a running job; returns whether to cancel it."""
 
     def ended(self, ended: Ended) -> None: ...
@@ -130,7 +130,7 @@ class StageJobs:
     def is_over(self) -> bool:
         return not self._waiting
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         if remark := event.pop("remark", None):
             self._observer.remark(remark)
         if event:

@@ -32,7 +32,7 @@ def provenance() -> dict[str, Any]:
     return {**_without_torch(), "torch_threads": threads, "gpu": gpu, "commit": _commit()}
 
 
-def _without_torch() -> dict[str, Any]:
+def _without_torch() -> dict[str, object]:
     return {
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
@@ -41,7 +41,7 @@ def _without_torch() -> dict[str, Any]:
     }
 
 
-def differences_from_now(provenances: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[str], str]]:
+def differences_from_now(provenances: Iterable[Mapping[str, object]]) -> dict[str, tuple[list[str], str]]:
     """What would be made otherwise here and now: commit, Python, package, platform or processor -> (the values in these
     provenances, the value now). Threads and GPU are left out, which only a worker knows."""
     now = _by_name({**_without_torch(), "commit": _commit()})
@@ -60,7 +60,7 @@ def _by_name(provenance: Mapping[str, Any]) -> dict[str, str]:
     return {name: "none" if value is None else str(value) for name, value in {**known, **of_packages}.items()}
 
 
-def append_start(path: Path, account: Mapping[str, Any], from_step: int = 0, epoch: int | None = None) -> None:
+def append_start(path: Path, account: Mapping[str, object], from_step: int = 0, epoch: int | None = None) -> None:
     """Append a row to starts.jsonl: who works on a cell from this step on, or on an evaluation, where and with what.
     Earlier rows stay.
 

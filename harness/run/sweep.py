@@ -12,7 +12,7 @@ from harness import plugins
 from harness.config.hashing import code_digests, data_digests, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.errors import few
-from harness.executors.base import Ended, Executor, Job
+from harness.executors.base import Ended, Event, Executor, Job
 from harness.plan import Plan, PlannedCell
 from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
@@ -212,7 +212,7 @@ class SweepCells:
     def is_over(self) -> bool:
         return not self.waiting
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         if remark := event.pop("remark", None):
             self.observer.remark(remark)
         else:

@@ -20,7 +20,7 @@ from evals.grading import Reason
 from evals.grading.sandbox import AT_ONCE, Limits, isolation
 from evals.grading.unit_tests import Outcome, Trial, lent, outcome_of, unit_tests
 from harness.config.hashing import digest
-from harness.sampling.remembered import Remembered, Row
+from harness.sampling.remembered import Remembered
 
 FOLDER = "code"
 
@@ -28,10 +28,10 @@ FOLDER = "code"
 class Outcomes(Remembered[Outcome]):
     """How programs ended, by the digest of a program and its tests."""
 
-    def _row_of(self, name: str, item: Outcome) -> Row:
+    def _row_of(self, name: str, item: Outcome) -> dict[str, object]:
         return {"program": name, "reason": item.reason, "passed": item.passed}
 
-    def _item_in(self, row: Row) -> tuple[str, Outcome]:
+    def _item_in(self, row: dict[str, Any]) -> tuple[str, Outcome]:
         if row["reason"] not in get_args(Reason):
             raise ValueError(f"unknown reason {row['reason']!r}")
         return str(row["program"]), Outcome(row["reason"], int(row["passed"]))
@@ -66,7 +66,7 @@ def code_allowed(home: Path, allowed: bool) -> Iterator[None]:
         yield
 
 
-def code_account(runs_code: bool) -> dict[str, Any]:
+def code_account(runs_code: bool) -> dict[str, object]:
     """What a start's provenance says of how programs are contained; {} where none are run. Raises EvalError where they
     cannot be contained."""
     return {"code": isolation().account} if runs_code else {}

@@ -52,14 +52,14 @@ _IDENTITY = ("task", "step", "final", "problem_id", "sample")
 
 OnProgress = Callable[[int, int, str], None]
 """(how much is done, of how much, a remark)"""
-AppendStart = Callable[[Path, Mapping[str, Any]], None]
+AppendStart = Callable[[Path, Mapping[str, object]], None]
 
 
 def ignore_progress(done: int, total: int, remark: str) -> None:
     """Stand in for an `OnProgress` that nobody asked for."""
 
 
-def store_name(task: str, asked: dict[str, Any]) -> str:
+def store_name(task: str, asked: Mapping[str, object]) -> str:
     """The name of the folder with a task's samples that were all drawn as `asked`."""
     return f"{file_name(task)}-{digest(asked)[:10]}"
 
@@ -77,7 +77,7 @@ class SampleStore:
     """
 
     path: Path
-    mark: Mapping[str, Any] = field(default_factory=dict)
+    mark: Mapping[str, object] = field(default_factory=dict)
     epoch: int | None = None
     keeps_tokens: bool = False
     problems: ProblemsFile | None = None
@@ -87,7 +87,7 @@ class SampleStore:
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path, asked: dict[str, Any]) -> Iterator[SampleStore]:
+    def opened(cls, folder: Path, asked: Mapping[str, object]) -> Iterator[SampleStore]:
         """The store in a folder of its own, whose samples were all drawn as `asked`. Raises as `claimed`."""
         with claimed(folder, asked):
             store = cls(folder / SAMPLES_FILE, problems=ProblemsFile(folder / PROBLEMS_FILE), is_lasting=True)
@@ -158,7 +158,7 @@ class SampleStore:
         alike = not there or self._read_grading() == conditions.grading
         self._write_grading(conditions.grading if alike else {})
 
-    def _read_grading(self) -> Any:
+    def _read_grading(self) -> object:
         """None if it is not known, which only means that the rows are to be graded again."""
         path = self.path.with_name("grading.json")
         try:
@@ -166,7 +166,7 @@ class SampleStore:
         except DamagedRecordError:
             return None
 
-    def _write_grading(self, grading: dict[str, Any]) -> None:
+    def _write_grading(self, grading: Mapping[str, object]) -> None:
         write_json(self.path.with_name("grading.json"), grading)
 
 
@@ -197,7 +197,7 @@ class RememberingSampler:
     def opened(
         cls,
         folder: Path,
-        asked: dict[str, Any],
+        asked: Mapping[str, object],
         policy: Policy,
         append_start: AppendStart,
         on_progress: OnProgress,
@@ -240,7 +240,7 @@ class RememberingSampler:
 
 
 @contextmanager
-def claimed(folder: Path, asked: dict[str, Any]) -> Iterator[None]:
+def claimed(folder: Path, asked: Mapping[str, object]) -> Iterator[None]:
     """A folder, made if it is not there, for this process alone. asked: the conditions under which what it holds was
     drawn, kept in its spec.json.
 
@@ -271,7 +271,7 @@ def _is_about(error: OSError, folder: Path) -> bool:
     return place == folder or place in folder.parents or folder in place.parents
 
 
-def _require_same(path: Path, asked: dict[str, Any]) -> None:
+def _require_same(path: Path, asked: Mapping[str, object]) -> None:
     if not path.exists():
         files = (SAMPLES_FILE, "evals.parquet", _COMPLETIONS_FILE)
         if samples := [name for name in files if (path.parent / name).exists()]:

@@ -27,8 +27,8 @@ def arm_name(number: int) -> str:
 
 
 def write_study(
-    study: SearchStudy, command: str, budget: Mapping[str, Any], with_importances: bool = False
-) -> dict[str, Any]:
+    study: SearchStudy, command: str, budget: Mapping[str, object], with_importances: bool = False
+) -> dict[str, object]:
     """Rewrite study.json and return it; its confirmation is kept. with_importances: takes a second."""
     path = study.folder / STUDY
     search = study.plan.search
@@ -72,7 +72,7 @@ def write_study(
     return document
 
 
-def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, Any]:
+def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, object]:
     attributes = trial.user_attrs
     records = [CellRecord.at(study.folder / "cells" / name) for name in attributes.get("cells", [])]
     spent = spent_on(trial, study.folder)
@@ -122,7 +122,7 @@ def write_confirmation(folder: Path, confirmation: Mapping[str, Any]) -> None:
     write_json(path, earlier_document(path) | {"confirmation": confirmation})
 
 
-def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, Any]]:
+def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, object]]:
     """The distinct settings that have cells, by the name of the first trial that has each."""
     return {
         arm_name(trial.number): dict(trial.params)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import RefusedError
-from harness.executors.base import Ended, Executor, Job
+from harness.executors.base import Ended, Event, Executor, Job
 from harness.plan import PlannedCell
 from harness.plan.search_plan import SearchPlan
 from harness.records import CellRecord
@@ -207,7 +207,7 @@ class _Trials:
             return False
         return self.run.is_settled(self.observer) and not self.run.study.is_any_abandoned()
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         self._beat()
         if remark := event.pop("remark", None):
             self.observer.remark(remark)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.config.search import KnobRange, direction
 from harness.errors import RefusedError
@@ -53,7 +53,7 @@ class _Sighting:
     """What a trial said of its owner since some time of the reader's clock. has_changed: whether it said something else
     before, so that its owner lived."""
 
-    owner: dict[str, Any] | None
+    owner: dict[str, object] | None
     since_s: float
     has_changed: bool
 
@@ -207,7 +207,7 @@ class SearchStudy:
         if _DRAWN not in trial.user_attrs:
             values = self.plan.default_values() if self.is_default(trial) else self._sample(trial)
             trial.set_user_attr(_DRAWN, values)
-        drawn: Values = trial.user_attrs[_DRAWN]
+        drawn: dict[str, object] = trial.user_attrs[_DRAWN]
         with without_experimental_warnings():
             self.study.sampler = PartialFixedSampler(drawn, RandomSampler())
             return {knob: _suggest(trial, knob, _distribution(self.plan.search.knobs[knob])) for knob in drawn}
@@ -248,7 +248,7 @@ def _distribution(searched: KnobRange) -> BaseDistribution:
     return FloatDistribution(low, high, log=searched.kind == "log", step=searched.step)
 
 
-def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> Any:
+def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> object:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(distribution, CategoricalDistribution):
@@ -305,7 +305,7 @@ def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) ->
         )
 
 
-def earlier_document(path: Path) -> dict[str, Any]:
+def earlier_document(path: Path) -> dict[str, object]:
     """The content of study.json; empty if it is missing or damaged, because it will be rewritten."""
     try:
         document = read_json(path) if path.exists() else {}

@@ -13,12 +13,15 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from harness.errors import BenchError
 from harness.secrets import redact, register_address, without_password
 from harness.tracking.database import opening, own_database, tagged
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 ARTIFACTS = "mlartifacts"
 _PATIENCE_S = "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -92,7 +95,7 @@ def _require_server(uri: str) -> None:
     socket.create_connection((server.hostname, port), timeout=float(os.environ[_PATIENCE_S])).close()
 
 
-def connect(uri: str, home: Path) -> Any:
+def connect(uri: str, home: Path) -> MlflowClient:
     """An `MlflowClient`. The home's own database is made, mended and moved along first if it has to be."""
     from mlflow import MlflowClient
 
@@ -111,7 +114,7 @@ def experiment_of_run(uri: str, home: Path, tags: Mapping[str, str]) -> str | No
     return tagged(own_database(home), _artifacts(uri, home), tags)
 
 
-def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:
+def experiment_id(client: MlflowClient, uri: str, name: str, home: Path) -> str:
     """The id of the experiment of that name. client: an `MlflowClient` of `uri`; home: where runs are kept."""
     experiment = client.get_experiment_by_name(name)
     if experiment is not None:

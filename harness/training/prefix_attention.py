@@ -309,7 +309,7 @@ def _attention(
     attention_mask: Tensor | None,
     prefix_layout: PrefixLayout | None = None,
     sliding_window: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """query [1, H, M, d], key and value [1, KV, M, d] in line; returns [1, M, H, d]. There is no mask but the layout's.
 

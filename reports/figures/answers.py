@@ -117,7 +117,7 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
     return Drawing(figure, caption, rows)
 
 
-def _reliability_curve(arm: str, by_seed: dict[int, list[Bin]]) -> Curve:
+def _reliability_curve(arm: str, by_seed: dict[int, Sequence[Bin]]) -> Curve:
     """The mean over seeds in each bin, weighted by samples, because many seeds have few of them in some bins."""
     pooled = _reliability_line(0, [_pooled(bins) for bins in zip(*by_seed.values(), strict=True)])
     no_band = np.full(len(pooled.x), math.nan)

@@ -105,7 +105,7 @@ def remember(analysis: Analysis, compute: Callable[[Analysis], Derived], result:
     analysis.known[_name_of(compute)] = result
 
 
-def _name_of(compute: Callable[[Analysis], Any]) -> str:
+def _name_of(compute: Callable[[Analysis], object]) -> str:
     return f"{compute.__module__}.{compute.__qualname__}"
 
 

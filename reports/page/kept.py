@@ -154,11 +154,11 @@ def _numbers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
             yield name, number
 
 
-def _only(row: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def _only(row: Mapping[str, object], now: Mapping[str, object]) -> dict[str, Any]:
     return {key: _without_texts(row.get(key, ABSENT)) for key in now}
 
 
-def _without_texts(value: Any) -> Any:
+def _without_texts(value: object) -> object:
     """What a report says, without the note on equal completions, whose texts are not kept."""
     if isinstance(value, dict):
         return {key: _without_texts(item) for key, item in value.items()}

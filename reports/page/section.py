@@ -20,7 +20,7 @@ class Section:
     """The key in report.json."""
     summary: str
     rows: Callable[[Analysis], list[dict[str, Any]]]
-    tables: Callable[[Analysis, Sequence[dict[str, Any]]], list[Table]]
+    tables: Callable[[Analysis, Sequence[dict[str, object]]], list[Table]]
     """(the analysis, the rows) -> the tables."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from harness.run.encoded_pairs import EncodedPairs
     from harness.training.reward_model import RewardModel
     from harness.training.update_report import StepReport
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,11 @@ class Learner(Protocol):
         before.
         """
 
-    def trainer_state(self) -> dict[str, Any]:
+    def trainer_state(self) -> dict[str, object]:
         """Tensors and plain values."""
 
     def progress(self) -> dict[str, Any]:
         """JSON."""
 
-    def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def restore(self, trainer_state: Mapping[str, object], progress: Mapping[str, object]) -> None:
         """Go on from there."""

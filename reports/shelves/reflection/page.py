@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +16,7 @@ def _rows(analysis: Analysis) -> list[dict[str, Any]]:
     return [asdict(row) for row in read_reflection(analysis).arms]
 
 
-def _tables(analysis: Analysis, rows: Sequence[dict[str, Any]]) -> list[Table]:
+def _tables(analysis: Analysis, rows: Sequence[Mapping[str, object]]) -> list[Table]:
     """Where such words were written, or somebody asked for them."""
     return [reflection_table(read_reflection(analysis))] if rows or analysis.reflection_words is not None else []
 

@@ -88,7 +88,7 @@ def test_the_permission_is_asked_for_by_name(task: str) -> None:
 def test_verdicts_stored_without_programs_are_not_graded_again() -> None:
     """Stored samples name the graders that were asked; this one is asked only where it decides."""
     by_number, by_tests = (
-        Conditions.of_training(small_spec({"task.train": task, "reward.allow_code": True})).grading["graders"]
+        Conditions.of_training(small_spec({"task.train": task, "reward.allow_code": True})).graders
         for task in ("arithmetic", "programs")
     )
     assert "unit_tests" not in by_number and by_tests == by_number | {"unit_tests": unit_tests.version}
