@@ -121,7 +121,7 @@ class Processes:
         self._calling = False
         self.stopping = Stopping()
         """How this process is asked to stop work of all processes, which are asked at about the same time."""
-        self.split: MutableMapping[Any, Any] = WeakKeyDictionary()
+        self.split: MutableMapping[object, Any] = WeakKeyDictionary()
         """Models whose weights are split -> their FSDP2 root. Called with a function, it gathers the weights and calls
         the function."""
 

@@ -6,18 +6,20 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from harness.errors import BenchError, note
-from harness.executors.base import Event
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from harness.executors.base import Event
+    from harness.run.loop import Observer
 
 # Off a terminal a line is written at most this often, for the sweep as a whole.
 PLAIN_EVERY_S = 10.0
@@ -235,7 +237,18 @@ class TerminatedError(BenchError):
     exit_code = 128 + signal.SIGTERM
 
 
-def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
+Result = TypeVar("Result", covariant=True)
+
+
+class Work(Protocol[Result]):
+    """A sweep or a search that can be run."""
+
+    @property
+    def folder(self) -> Path: ...
+    def run(self, observer: Observer, while_running: Callable[[], object]) -> Result: ...
+
+
+def watched(work: Work[Result], home: Path, mirrored: ExitStack, unit: str = "cells") -> Result:
     """Run a sweep or a search and show its progress. MLflow is kept up to date until `mirrored` closes, which prints
     its address. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
     from harness.cli.report import announce_page

@@ -77,7 +77,7 @@ class SweepRun:
         found = zip(self.plan.cells, records, strict=True)
         return sorted((one for one in found if one[1].state not in ended), key=lambda one: one[0].seed)
 
-    def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> list[CellRecord]:
+    def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> list[CellRecord]:
         """Do everything that is missing; return the plan's cells as they stand then. `while_running` is called once,
         when the records exist.
 

@@ -69,7 +69,7 @@ class SearchRun:
     def folder(self) -> Path:
         return self.home / self.plan.sweep.name
 
-    def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+    def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> dict[str, object]:
         """Search until the budget is used up; returns study.json. `while_running` is called once, when the records
         exist. Raises RefusedError before any trial started, StoppedError when the disk is full. Left by Ctrl-C or a
         kill, its trials are continued by the next run."""
