@@ -1,7 +1,7 @@
-"""The mathematics of policy updates: pure functions on tensors, and the knob spaces that they span.
+"""The mathematics of policy updates: the knob spaces of objectives, and pure functions on tensors.
 
-Objectives of policy gradients are here, those on pairs of completions in `algorithms.preference`. Objectives and
-presets need no torch; the tensor functions are loaded when first used.
+Policy-gradient objectives live here, objectives on pairs of completions in `algorithms.preference`. Objectives and
+presets need no torch: the tensor functions are imported on first use.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ __all__ = [
     "with_overrides",
 ]
 
-# No module may bear the name of a public function: importing it would put the module in the function's place.
+# Resolved by `__getattr__` below, so that commands which only list or describe objectives start without torch. No
+# module may bear the name of a public function: importing it would put the module in the function's place.
 _NEED_TORCH = {
     "advantage": ("advantages", "policy_waits", "value_targets"),
     "loss": ("Coefficients", "Loss", "StepSize", "TokenBatch", "combine_metrics", "policy_loss", "update_metric_names"),

@@ -1,8 +1,8 @@
 """Advantages: how much better each completion, or each of its tokens, did than expected.
 
-Rewards come as `RewardedTokens`. A baseline is subtracted, the result is divided by a scale, and `credit` says which
+Rewards come as `RewardedTokens`. A baseline is subtracted, the result is divided by a scale, and `credit` decides which
 tokens it belongs to. A segment is a set of entries that are compared with each other: a prompt's group, an optimiser
-step, the whole batch. `segments` numbers them, below the number of entries.
+step, or the whole batch. `segments` holds the segment's number for each entry, below the number of entries.
 """
 
 from __future__ import annotations
@@ -32,30 +32,33 @@ def advantages(
     peers: Tensor | None = None,
     mini_batches: Tensor | None = None,
 ) -> Tensor:
-    """Advantage of every token [B, T]: (reward - baseline) / scale, 0 where mask is 0.
+    """Compute the advantage of every token [B, T]: (reward - baseline) / scale, and 0 where mask is 0.
 
-    rewards [B]; groups [B] integers, equal for completions of one prompt, in any order and number; mask [B, T].
-    Give the whole rollout batch: batch statistics are over these rows. Sources stand at `Objective`'s knobs. Further
-    arguments, where the objective needs them:
+    rewards [B]. groups [B] integers: equal for completions of one prompt, in any order and number. mask [B, T]. Pass
+    the whole rollout batch: batch statistics are taken over these rows. Sources are given at the knobs of `Objective`.
+    Some objectives need further arguments:
 
-    * values [B, T] of the tokens' states, for baseline=critic;
-    * token_rewards [B, T]: rewards at tokens besides the completion's, such as -beta KL. baseline=none adds up those
-      from the token on (REINFORCE++), the critic discounts them (GAE), credit=steps takes them for the steps' rewards,
-      with NaN for tokens at which no step ends; for every other baseline they are part of the completion's reward;
-    * peers [B]: for random_peer, the row of the group whose reward is the baseline of this row;
-    * mini_batches [B] integers: for mini_batch_std, equal for the rows of one optimiser step; none: all rows are one.
+    * values [B, T]: the critic's values of the tokens' states, for baseline=critic.
+    * token_rewards [B, T]: rewards at tokens besides the completion's, such as -beta KL. baseline=none sums those from
+      the token on (REINFORCE++), and the critic discounts them (GAE). credit=steps takes them as the steps' rewards,
+      with NaN at tokens where no step ends. Every other baseline adds them to the completion's reward.
+    * peers [B]: for random_peer, the row of the group whose reward is the baseline of this row.
+    * mini_batches [B] integers: for mini_batch_std, equal for the rows of one optimiser step. None: all rows are one
+      step.
 
-    Defined corner cases:
-    * a NaN reward (could not be scored) is left out of every baseline and std; its row gets 0, and so does a row that
-      has it for its random peer;
-    * with pass_k, a group of which k or fewer could be scored gets exactly 0: all its sets are one, or there is none;
-    * a group of equal rewards, so also one of a single completion, gets exactly 0 from every group baseline, also after
-      every scale but whiten_tokens, which shifts it by the mean over all tokens, as its source does;
-    * a row that is its own random peer gets 0;
-    * a fully masked row counts with its reward in baselines and stds (not where lengths weigh, and not among steps) and
-      gets 0.
+    Corner cases are defined:
 
-    Raises ValueError for shapes that do not fit, rewards that are not finite, and missing values or peers.
+    * A NaN reward (the completion could not be scored) is left out of every baseline and std. Its row gets 0, and so
+      does every row that has it as its random peer.
+    * With pass_k, a group in which k or fewer completions could be scored gets exactly 0: it has one set, or none.
+    * A group of equal rewards, or of a single completion, gets exactly 0 from every group baseline. This holds after
+      every scale except whiten_tokens, which shifts it by the mean over all tokens, as its source does.
+    * A row that is its own random peer gets 0.
+    * A fully masked row counts in baselines and stds with its reward, except where lengths are weights and among steps.
+      It gets 0.
+
+    Raises ValueError for shapes that do not fit, infinite rewards, NaN token rewards without credit=steps, and missing
+    values or peers.
     """
     rewarded = RewardedTokens.of(objective.credit, rewards, mask, token_rewards)
     group = _numbered("groups", groups, rewarded)
@@ -64,6 +67,7 @@ def advantages(
     else:
         centred = _centred(objective, rewarded, group, values, peers)
         result = _scaled(objective, rewarded, group, centred, mini_batches)
+    # [B, 1] becomes [B, T] here, and returns to go are not 0 at masked tokens.
     result = torch.where(rewarded.mask, result, 0)
     match objective.advantage_sign:
         case "both":
@@ -74,20 +78,20 @@ def advantages(
             return result.clamp(max=0)
 
 
-@torch.no_grad()
 def policy_waits(objective: Objective, step: int) -> bool:
-    """Whether step `step` is part of the critic's warm-up, in which only the critic's own weights move."""
+    """Return whether step `step` is part of the critic's warm-up, in which only the critic's weights are trained."""
     return objective.baseline == "critic" and step <= objective.critic.warmup_steps
 
 
 def value_targets(
     objective: Objective, rewards: Tensor, mask: Tensor, values: Tensor, token_rewards: Tensor | None = None
 ) -> Tensor:
-    """Returns that the critic is fitted to [B, T], 0 where mask is 0; arguments as in `advantages`.
+    """Compute the returns [B, T] that the critic is fitted to, 0 where mask is 0.
 
-    The targets of a completion that could not be scored are its values: it teaches nothing.
+    Arguments as in `advantages`. The targets of a completion that could not be scored are its own values, so it teaches
+    the critic nothing.
 
-    Raises ValueError for shapes that do not fit and for rewards that are not finite.
+    Raises ValueError for shapes that do not fit, infinite rewards, and NaN token rewards without credit=steps.
     """
     rewarded = RewardedTokens.of(objective.credit, rewards, mask, token_rewards)
     _, returns = _critic_advantages(objective, rewarded, values)
@@ -96,23 +100,25 @@ def value_targets(
 
 @dataclass(frozen=True, eq=False)
 class RewardedTokens:
-    """Checked rewards of B completions and of their T tokens, with zeros in place of all that does not count."""
+    """Checked rewards of B completions and of their T tokens; entries that do not count are 0."""
 
     rewards: Tensor
-    """[B] of the completions; 0 for one that could not be scored."""
+    """[B] rewards of the completions; 0 for one that could not be scored."""
     scored: Tensor
-    """[B] bool: the completion could be scored."""
+    """[B] bool: whether the completion could be scored."""
     mask: Tensor
     """[B, T] bool: mask-1 tokens of scored completions."""
     token_rewards: Tensor
-    """[B, T] besides the completion's; 0 outside the mask."""
+    """[B, T] rewards at tokens, besides the completion's; 0 outside the mask."""
     marked: Tensor
-    """[B, T] bool: tokens of the mask that were given a reward of their own, be it 0."""
+    """[B, T] bool: tokens of the mask that have a reward of their own, possibly 0."""
 
     @classmethod
     def of(cls, credit: Credit, rewards: Tensor, mask: Tensor, token_rewards: Tensor | None) -> Self:
-        """Check what `advantages` was given: rewards [B], where NaN is a completion that could not be scored; mask
-        [B, T]; token_rewards [B, T], where NaN is a token at which no step ends (credit=steps only).
+        """Check the arguments of `advantages` and build the rewards from them.
+
+        rewards [B]: NaN for a completion that could not be scored. mask [B, T]. token_rewards [B, T]: NaN for a token
+        at which no step ends (credit=steps only).
 
         Raises ValueError for shapes that do not fit, infinite rewards, and NaN token rewards without credit=steps.
         """
@@ -130,11 +136,13 @@ class RewardedTokens:
             rewards = rewards.to(torch.get_default_dtype())
         scored = ~rewards.isnan()
         rewards = torch.where(scored, rewards, 0)
+        # From here on a completion that could not be scored has no tokens, so no sum over tokens counts it.
         mask = mask.bool() & scored[:, None]
         if token_rewards is None:
             zeros = torch.zeros(mask.shape, dtype=rewards.dtype, device=rewards.device)
             return cls(rewards, scored, mask, zeros, torch.zeros_like(mask))
         _check_shape("token_rewards", token_rewards, mask)
+        # NaN marks a token without a reward of its own. A reward of 0 is one, and with credit=steps it ends a step.
         marked = mask & ~token_rewards.isnan()
         token_rewards = torch.where(marked, token_rewards, 0).to(rewards.dtype)
         if credit != "steps" and not torch.equal(marked, mask):
@@ -150,22 +158,23 @@ class RewardedTokens:
 
     @cached_property
     def totals(self) -> Tensor:
-        """[B] the completion's reward and those of its tokens together."""
+        """The sum of the completion's reward and those of its tokens: [B]."""
         return self.rewards + self.token_rewards.sum(1)
 
     @cached_property
     def last(self) -> Tensor:
-        """[B, T] bool: the last mask-1 token of each scored completion."""
+        """The last mask-1 token of each scored completion: [B, T] bool."""
+        # The count from here to the end is 1 at the last token of the mask, and at masked tokens just before it.
         return self.mask & (self.mask.flip(1).cumsum(1).flip(1) == 1)
 
     @cached_property
     def at_tokens(self) -> Tensor:
-        """[B, T] all rewards where they are paid: the completion's at its last token; 0 outside the mask."""
+        """All rewards at the tokens where they are paid, the completion's at its last: [B, T], 0 outside the mask."""
         return self.token_rewards + torch.where(self.last, self.rewards[:, None], 0)
 
 
 def _check_shape(name: str, tensor: Tensor, mask: Tensor) -> None:
-    """Raises ValueError unless the tensor has the shape of the mask."""
+    """Raise ValueError unless the tensor has the shape of the mask."""
     if tensor.shape != mask.shape:
         raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be that of mask, {list(mask.shape)}")
 
@@ -173,11 +182,12 @@ def _check_shape(name: str, tensor: Tensor, mask: Tensor) -> None:
 def _centred(
     objective: Objective, rewarded: RewardedTokens, group: Tensor, values: Tensor | None, peers: Tensor | None
 ) -> Tensor:
-    """Rewards minus the baseline: [B, T], or [B, 1] where all tokens of a completion have one."""
+    """Subtract the baseline from the rewards: [B, T], or [B, 1] if all tokens of a completion share one value."""
     totals = rewarded.totals if objective.pass_k == 1 else _of_sets(objective, rewarded, group).values
     count = rewarded.scored.to(totals.dtype)
     match objective.baseline:
         case "none":
+            # Without token rewards this is the completion's reward at each of its tokens.
             return _returns_to_go(rewarded.at_tokens)
         case "critic":
             if values is None:
@@ -188,14 +198,17 @@ def _centred(
         case "group_mean":
             centred = _deviations(totals, count, group)
         case "leave_one_out":
-            # R - (S - R) / (n - 1) = n / (n - 1) (R - S / n). A share k / n of all sets of k has the row, so that
-            # the mean over all is k parts in n that over those with it, the rest that over the others: n / (n - k).
+            # For k = 1: R - (S - R) / (n - 1) = n / (n - 1) (R - S / n). In general a share k / n of all sets of k
+            # contains the row, so the mean M over all sets is k / n V + (n - k) / n W, with V the mean over the sets
+            # with the row and W that over the sets without it. Hence V - W = n / (n - k) (V - M).
             n = _sums(count, group)
             centred = _deviations(totals, count, group) * n / (n - objective.pass_k).clamp(min=1)
         case "length_weighted":
+            # OPO weights by tokens in the loss, so a fully masked completion has no weight.
             centred = _deviations(totals, rewarded.mask.sum(1).to(totals.dtype), group)
         case "random_peer":
             peers = _checked_peers(peers, group)
+            # Only the sign counts (BRPO, 2506.00103): an advantage is 1, 0 or -1.
             centred = torch.where(rewarded.scored[peers], torch.sign(totals - totals[peers]), 0)
     return centred[:, None]
 
@@ -203,13 +216,14 @@ def _centred(
 def _scaled(
     objective: Objective, rewarded: RewardedTokens, group: Tensor, centred: Tensor, mini_batches: Tensor | None
 ) -> Tensor:
-    """Centred rewards [B, T] or [B, 1] divided by the scale; the stds of rewards are over completions."""
+    """Divide the centred rewards [B, T] or [B, 1] by the scale; the stds of rewards are over completions."""
     totals, ddof, eps = rewarded.totals, objective.scale_ddof, objective.scale_eps
     count, batch = rewarded.scored.to(totals.dtype), torch.zeros_like(group)
     match objective.scale:
         case "none":
             return centred
         case "nonzero_frac":
+            # As in verl: the share of rewards that are not 0. GPG's paper counts groups of equal rewards instead.
             return centred * count.sum() / torch.count_nonzero(totals * count).clamp(min=1)
         case "whiten_tokens":
             return _whitened(centred.expand_as(rewarded.mask), rewarded.mask, ddof, eps)
@@ -218,10 +232,12 @@ def _scaled(
         case "group_std":
             squared = _variance(totals, count, group, ddof)
         case "batch_std":
+            # Of raw rewards (LitePPO), so it includes the spread between prompts; mini_batch_std is of centred ones.
             squared = _variance(totals, count, batch, ddof)
         case "mini_batch_std":
             step = batch if mini_batches is None else _numbered("mini_batches", mini_batches, rewarded)
             squared = _variance(centred[:, 0], count, step, ddof)
+    # eps is added to the std here and to the variance in `_whitened`, as verl does.
     return centred / (squared.sqrt() + eps)[:, None]
 
 
@@ -230,7 +246,10 @@ def _of_sets(objective: Objective, rewarded: RewardedTokens, group: Tensor) -> S
 
 
 def _numbered(name: str, labels: Tensor, rewarded: RewardedTokens) -> Tensor:
-    """[B] int64 below B: rows with equal labels have equal numbers."""
+    """Map the labels [B] to int64 numbers below B: rows with equal labels get equal numbers.
+
+    Raises ValueError for labels of another shape than the rewards.
+    """
     shape = rewarded.scored.shape
     if labels.shape != shape:
         raise ValueError(f"{name} has shape {list(labels.shape)}; it must be that of rewards, {list(shape)}")
@@ -244,6 +263,7 @@ def _checked_peers(peers: Tensor | None, group: Tensor) -> Tensor:
     B = len(group)
     if peers.shape != group.shape:
         raise ValueError(f"peers has shape {list(peers.shape)}; it must be that of rewards, {[B]}")
+    # The clamp lets the comparison of groups run for rows out of range, which the first two terms report.
     strangers = (peers < 0) | (peers >= B) | (group[peers.clamp(0, max(0, B - 1))] != group)
     if strangers.any():
         rows = strangers.nonzero().flatten().tolist()
@@ -252,33 +272,37 @@ def _checked_peers(peers: Tensor | None, group: Tensor) -> Tensor:
 
 
 def _critic_advantages(objective: Objective, rewarded: RewardedTokens, values: Tensor) -> tuple[Tensor, Tensor]:
-    """GAE of all rewards under the objective's critic knobs: unwhitened advantages and returns [B, T]; values [B, T].
+    """Compute advantages and returns [B, T] by GAE over all rewards, with the objective's critic knobs.
+
+    values [B, T]. The advantages are not whitened.
 
     Raises ValueError for values of another shape than the mask.
     """
     _check_shape("values", values, rewarded.mask)
     rewards, critic = rewarded.at_tokens, objective.critic
     if critic.whiten_rewards:
-        # whiten(shift_mean=False) of TRL: unit variance, the mean as it was.
+        # TRL's whiten(shift_mean=False): unit variance, and the mean stays. Adding the mean also writes outside the
+        # mask, where `gae` does not read.
         mean = rewards[rewarded.mask].mean()
         rewards = _whitened(rewards, rewarded.mask, ddof=1, eps=REWARD_WHITENING_EPS) + mean
     return gae(rewards, values.to(rewards.dtype), rewarded.mask, critic.gamma, critic.lam)
 
 
 def _returns_to_go(rewards: Tensor) -> Tensor:
-    """[B, T] the sum of a completion's token rewards [B, T] from each token on: what the token can still influence."""
+    """Sum a completion's token rewards [B, T] from each token on: the rewards that the token can still influence."""
     return rewards.flip(1).cumsum(1).flip(1)
 
 
 def _step_advantages(objective: Objective, rewarded: RewardedTokens, group: Tensor) -> Tensor:
-    """[B, T] process supervision (DeepSeekMath, 2402.03300, section 4.1.3); group [B] int64, below B.
+    """Compute the advantages [B, T] of process supervision (DeepSeekMath, 2402.03300, section 4.1.3).
 
-    The rewards of all steps of a group are standardised together; a token's advantage is the sum over the steps that
-    end at it or later. A step ends at every token that was given a reward and at the completion's last token, whose
-    step is also paid the completion's reward. A fully masked completion has no steps.
+    group [B] int64, below B. The rewards of all steps of a group are standardised together. A token's advantage is the
+    sum over the steps that end at it or later. A step ends at every token that has a reward of its own and at the
+    completion's last token. The last step also gets the completion's reward. A fully masked completion has no steps.
     """
     ends = rewarded.marked | rewarded.last
     weights = ends.flatten().to(rewarded.rewards.dtype)
+    # One entry per token; the weights leave only the ends of steps in means and stds.
     segments = group[:, None].expand_as(ends).flatten()
     rewards = rewarded.at_tokens.flatten()
     standardised = _deviations(rewards, weights, segments)
@@ -289,11 +313,12 @@ def _step_advantages(objective: Objective, rewarded: RewardedTokens, group: Tens
 
 
 def _deviations(values: Tensor, weights: Tensor, segments: Tensor) -> Tensor:
-    """[N] each value minus its segment's weighted mean; exactly 0 in a segment of equal values or without any weight.
+    """Subtract from each value its segment's weighted mean: [N].
 
-    values, weights [N], segments [N] int64. Values of weight 0 do not count.
+    values, weights [N], segments [N] int64. Values of weight 0 do not count in the mean. The result is exactly 0 in a
+    segment of equal values or without any weight.
     """
-    # Means of equal floats are not always exact; means of zeros are.
+    # The mean of equal floats is not always exact, the mean of zeros is: so the lowest value is subtracted first.
     counted = torch.where(weights > 0, values, torch.inf)
     lowest = torch.full_like(values, torch.inf).scatter_reduce(0, segments, counted, "amin")[segments]
     raised = torch.where(lowest.isinf(), 0, values - lowest)
@@ -301,21 +326,22 @@ def _deviations(values: Tensor, weights: Tensor, segments: Tensor) -> Tensor:
 
 
 def _variance(values: Tensor, weights: Tensor, segments: Tensor, ddof: int) -> Tensor:
-    """[N] variance of each value's segment, with divisor (sum of weights - ddof); 0 for a single value."""
+    """Compute the variance of each value's segment [N], with divisor (sum of weights - ddof); 0 for a single value."""
     squares = weights * _deviations(values, weights, segments) ** 2
     return _sums(squares, segments) / (_sums(weights, segments) - ddof).clamp(min=1)
 
 
 def _sums(values: Tensor, segments: Tensor) -> Tensor:
-    """[N] the sum over each entry's segment."""
+    """Return for each entry the sum over its segment: [N]."""
     return torch.zeros_like(values).index_add(0, segments, values)[segments]
 
 
 def _whitened(values: Tensor, mask: Tensor, ddof: int, eps: float) -> Tensor:
-    """[B, T] (value - mean) / sqrt(variance + eps) over all tokens of the mask, 0 elsewhere; values, mask [B, T]."""
+    """Whiten values [B, T] over all tokens of the mask [B, T]: (value - mean) / sqrt(variance + eps), 0 elsewhere."""
     tokens = values[mask]
     if len(tokens) == 0:
         return torch.zeros_like(values)
+    # As in `_deviations`: equal values come out as exactly 0.
     raised = tokens - tokens.min()
     centred = raised - raised.mean()
     scale = (centred.square().sum() / max(1, len(tokens) - ddof) + eps).sqrt()

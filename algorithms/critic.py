@@ -1,6 +1,6 @@
 """`critic`: the value function of PPO (1707.06347). Its knobs, generalised advantage estimation, and the value loss.
 
-The value V_t of a token is that of the state before it was drawn.
+The value V_t of a token is the value of the state before the token was sampled.
 """
 
 from __future__ import annotations
@@ -52,29 +52,32 @@ class Critic(Settings):
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation (1506.02438, eq. 16): advantages [B, T] and returns A + V [B, T], unwhitened.
+    """Compute advantages and returns A + V, both [B, T], by generalised advantage estimation (1506.02438, eq. 16).
 
         delta_t = r_t + gamma V_next - V_t        A_t = delta_t + gamma lam A_next
 
-    rewards, values, mask [B, T], the first two of one dtype. Tokens with mask 0 are skipped, as in verl: the next token
-    is the next one of the mask; after the last one V = A = 0. They get 0, and what stands there is not used. No
-    gradient.
+    rewards, values, mask [B, T]; rewards and values have one dtype. Tokens with mask 0 are skipped, as in verl: the
+    next token is the next one of the mask, and V = A = 0 after the last. Skipped tokens get 0, and their entries are
+    never used. The results are not whitened and have no gradient.
     """
     mask = mask.bool()
     values = values.detach().where(mask, 0)
     kept, ones = mask.to(values.dtype), values.new_ones(values.shape)
+    # x_t is V_t at a token of the mask and x_(t+1) elsewhere, so x_(t+1) is the value of the next token of the mask.
     next_values = _from_the_end(values, 1 - kept)[:, 1:]
     deltas = (rewards.detach() + gamma * next_values - values).where(mask, 0)
+    # A skipped token passes A_next on with factor 1: a gap between tokens of the mask is not discounted.
     carried = _from_the_end(deltas, ones.where(~mask, gamma * lam))[:, :-1]
     advantages = carried.where(mask, 0)
     return advantages, advantages + values
 
 
 def value_losses(values: Tensor, old_values: Tensor, returns: Tensor, value_clip: float | None) -> Tensor:
-    """Loss of each token's value, 1/2 max((V - ret)^2, (clip(V, V_old +- value_clip) - ret)^2), of the same shape.
+    """Compute the loss of each token's value, 1/2 max((V - ret)^2, (clip(V, V_old +- value_clip) - ret)^2).
 
-    Differentiable with respect to `values` only. A value that moved further than value_clip towards its return has no
-    gradient. PPO's code (OpenAI baselines) has the clip, its paper has not; None: the squared error.
+    The result has the shape of the arguments and is differentiable with respect to `values` only. A value that moved
+    further than value_clip towards its return has no gradient. The clip is in PPO's code (OpenAI baselines), not in its
+    paper. value_clip=None: half the squared error.
     """
     old_values, returns = old_values.detach(), returns.detach()
     losses = (values - returns).square()
@@ -85,18 +88,19 @@ def value_losses(values: Tensor, old_values: Tensor, returns: Tensor, value_clip
 
 
 def value_metrics(values: Tensor, old_values: Tensor, returns: Tensor, value_clip: float | None) -> dict[str, float]:
-    """Metrics of N tokens, all arguments [N]; empty if there is no token.
+    """Compute the metrics of N tokens; all arguments [N]. Empty if there is no token.
 
-    * value/explained_variance: 1 - Var(return - V_old) / Var(return), of the values that made the advantages: 1 is
-      perfect, 0 no better than a constant, negative worse. Where all returns are equal (up to the rounding of a
-      return, EQUAL of the largest number): 1 if all errors are too, else 0;
-    * value/clip_frac: share of tokens whose loss is that of the clipped value; 0 without a clip;
+    * value/explained_variance: 1 - Var(return - V_old) / Var(return), for the values behind the advantages. 1 is
+      perfect, 0 no better than a constant, negative worse. If all returns are equal up to rounding (EQUAL of the
+      largest number), it is 1 if all errors are equal too, else 0.
+    * value/clip_frac: share of tokens whose loss is that of the clipped value; 0 without a clip.
     * value/mean, value/return_mean: means of the new values and of the returns.
     """
     if values.numel() == 0:
         return {}
     values = values.detach()
     errors = returns - old_values
+    # The variance of equal returns is rounding only, and a ratio to it would be noise.
     rounding = EQUAL * returns.abs().max().maximum(old_values.abs().max())
     explained = (1 - errors.var(correction=0) / returns.var(correction=0)).where(
         returns.max() - returns.min() > rounding,
@@ -111,12 +115,13 @@ def value_metrics(values: Tensor, old_values: Tensor, returns: Tensor, value_cli
     }
     import torch
 
-    # One transfer from the device for all of them.
+    # Stacked, so that all of them take one transfer from the device.
     return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
 
 
 def _from_the_end(terms: Tensor, factors: Tensor) -> Tensor:
-    """[B, T + 1] x_t = terms_t + factors_t x_(t+1), with x = 0 after the last of the T columns."""
+    """Solve x_t = terms_t + factors_t x_(t+1) for [B, T + 1], with x = 0 after the last of the T columns."""
+    # Not at the top of the file: its knobs are also read by commands that need no torch.
     import torch
 
     x = terms.new_zeros(terms.shape[0])

@@ -1,7 +1,7 @@
-"""What a policy update did: how far the policy moved from the one that sampled, and what the objective bounded.
+"""Diagnostics of a policy update: how far the policy moved from the one that sampled, and what the objective bounded.
 
-A loss leaves a `TokenTrace`. The metrics of an update are computed from the traces of all its micro-batches together,
-and `treatment` says of every token whether it was clipped or left out.
+A loss leaves a `TokenTrace`. The metrics of an update are computed from the traces of all its micro-batches together.
+`treatment` says of every token whether it was clipped or left out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from algorithms.selection import ClipCov, TopEntropy
 
 
 class ValueTrace(NamedTuple):
-    """What the value loss of a micro-batch is computed from, each [B, T]."""
+    """The inputs of a micro-batch's value loss, each [B, T]."""
 
     values: Tensor
     old_values: Tensor
@@ -30,19 +30,19 @@ class ValueTrace(NamedTuple):
 
 
 class Treatment(NamedTuple):
-    """What an objective did with each token of a loss, bool [B, T]: never both, and neither outside the mask."""
+    """An objective's treatment of each token of a loss, bool [B, T]: never both, and neither outside the mask."""
 
     clipped: Tensor
-    """A bound of the rule acts on the token's ratio. With ppo_clip and gmpo the token loses its gradient, beyond the
-    bound towards which its advantage pulls; with cispo it keeps a bounded weight, on both sides."""
+    """Tokens with a ratio that a bound of the rule acts on. With ppo_clip and gmpo they lose their gradient beyond the
+    bound towards which their advantage pulls. With cispo they keep a bounded weight, on both sides."""
     masked: Tensor
-    """Taken out of the policy loss: by the rule (`rule.mask`), by `select` (clip_cov, top_entropy), or by a sampler
-    correction of weight 0."""
+    """Tokens taken out of the policy loss: by the rule (`rule.mask`), by `select` (clip_cov, top_entropy), or by a
+    sampler correction of weight 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenTrace:
-    """Detached values of a micro-batch's tokens, each [B, T]; what stands outside the mask does not count."""
+    """Detached values of a micro-batch's tokens, each [B, T]; entries outside the mask do not count."""
 
     objective: Objective
     mask: Tensor
@@ -50,41 +50,43 @@ class TokenTrace:
     log_ratio: Tensor
     """log pi - log pi_old of the token (pi_sampler with sampler_correction.type=in_ratio), 0 outside the mask."""
     ratio: Tensor
-    """What the rule bounds (`Rule.bounded_ratio`): the token's or its completion's ratio."""
+    """The ratio that the rule bounds (`Rule.bounded_ratio`): that of the token or of its completion."""
     advantages: Tensor
     ref_log_ratio: Tensor | None
     """log pi - log pi_ref of the token; None without a reference."""
     selected: Tensor | None
-    """Bool: what `select` chose; None without it."""
+    """Bool: the tokens that `select` chose; None without it."""
     weights: SamplerWeights | None
-    """Those of the sampler correction; None where it has none."""
+    """The weights of the sampler correction; None if it has none."""
     divergence: Tensor | None
     """Divergence between teacher and student at each token, in nats; None without distill.where=loss."""
     values: ValueTrace | None
+    """The inputs of the value loss; None without one."""
     shares: Mapping[str, Tensor]
     """The scalar share of each term in the loss of the optimiser step."""
 
 
 def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, float]:
-    """Metrics over all tokens of the traces, which share one objective; empty if there is no token.
+    """Compute the metrics over all tokens of the traces, which share one objective; empty if there is no token.
 
     * ratio/mean, ratio/p99 (nearest rank), ratio/max: token ratios exp(log pi - log pi_old), whatever ratio the
-      objective uses, so that arms with different ones compare (log pi_sampler in place of log pi_old with
-      sampler_correction.type=in_ratio, here and in kl/*_old); ratio_seq/mean, ratio_seq/max: ratios of completions, the
-      products over their tokens;
+      objective uses, so that arms with different ratios can be compared. With sampler_correction.type=in_ratio,
+      log pi_sampler takes the place of log pi_old, here and in kl/*_old.
+    * ratio_seq/mean, ratio_seq/max: ratios of completions, the products over their tokens.
     * kl/{k1,k2,k3}_old: estimates of KL(pi_old || pi) from its samples, the means of -log r, (log r)^2 / 2 and
-      r - 1 - log r (Schulman 2020, "Approximating KL divergence"); kl/{k1,k2,k3}_ref: estimates of KL(pi || pi_ref)
-      that take the tokens as samples of pi, where there is a reference;
+      r - 1 - log r (Schulman 2020, "Approximating KL divergence").
+    * kl/{k1,k2,k3}_ref: estimates of KL(pi || pi_ref) that take the tokens as samples of pi; only with a reference.
     * clip/{low,high}_frac_any_sign: fraction of tokens whose ratio, as the rule bounds it, is below or above the rule's
-      bounds; clip/{low,high}_frac_sign_aware: those among them that a bound acts on (low: A < 0, high: A > 0).
-      Only rules with bounds have them; for cispo they are the bounds of the weight, for gmpo those of token ratios;
-    * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on. A rule may have more;
-    * select/frac: fraction of tokens that `select` chose; only with it on;
-    * sampler/weight_mean: mean of the sampler correction's weights; sampler/frac_clipped: fraction of tokens whose
-      weight it bounded or whose completion it rejected; only where it has weights;
-    * teacher/divergence: mean divergence between teacher and student, in nats per token; only with distill.where=loss;
-    * value/*: see `value_metrics`; only where there are values;
-    * loss/{policy,kl,distill,sequence_penalty,entropy,value}: the terms that add up to the loss, means over `steps`
+      bounds. Only rules with bounds have the clip metrics. For cispo they are bounds of the weight, for gmpo bounds of
+      token ratios.
+    * clip/{low,high}_frac_sign_aware: fraction of tokens that such a bound acts on (low: A < 0, high: A > 0).
+    * clip/dual_frac: fraction of tokens with A < 0 and r > dual_clip; only with dual_clip on. A rule may have more.
+    * select/frac: fraction of tokens that `select` chose; only with it on.
+    * sampler/weight_mean: mean of the sampler correction's weights. sampler/frac_clipped: fraction of tokens whose
+      weight it bounded or whose completion it rejected. Both only if it has weights.
+    * teacher/divergence: mean divergence between teacher and student, in nats per token; only with distill.where=loss.
+    * value/*: see `value_metrics`; only with values.
+    * loss/{policy,kl,distill,sequence_penalty,entropy,value}: the terms that add up to the loss, as means over `steps`
       optimiser steps; only those that are on.
     """
     if not traces:
@@ -94,16 +96,18 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
         return {}
     objective = traces[0].objective
     log_ratio = tokens.of(lambda trace: trace.log_ratio)
+    # A fully masked completion would enter the ratios of completions with a product over no tokens, 1.
     rows = torch.cat([trace.mask.any(1) for trace in traces])
     sequence_ratio = bounded_exp(torch.cat([trace.log_ratio.sum(1) for trace in traces])[rows])
     token_ratio = bounded_exp(log_ratio)
     metrics = {
         "ratio/mean": token_ratio.mean(),
-        # `kthvalue` takes ten times as long where most values are equal, as here before the first update.
+        # Sorted, as `kthvalue` takes ten times as long if most values are equal. Before the first update they are.
         "ratio/p99": token_ratio.sort().values[math.ceil(0.99 * token_ratio.numel()) - 1],
         "ratio/max": token_ratio.max(),
         "ratio_seq/mean": sequence_ratio.mean(),
         "ratio_seq/max": sequence_ratio.max(),
+        # The samples are those of pi_old, so its log-prob comes first in the log-ratio.
         **{f"kl/{name}_old": mean for name, mean in kl_means(-log_ratio).items()},
     }
     if all(trace.ref_log_ratio is not None for trace in traces):
@@ -120,13 +124,13 @@ def update_metrics(traces: Sequence[TokenTrace], steps: int = 1) -> dict[str, fl
         metrics["teacher/divergence"] = tokens.of(lambda trace: trace.divergence).mean()
     for name in traces[0].shares:
         metrics[f"loss/{name}"] = torch.stack([trace.shares[name] for trace in traces]).sum() / steps
-    # One transfer from the device for all of them.
+    # Stacked, so that all of them take one transfer from the device.
     numbers = torch.stack([value.to(log_ratio.dtype) for value in metrics.values()]).tolist()
     return dict(zip(metrics, numbers, strict=True)) | _value_metrics(traces, tokens)
 
 
 def treatment(trace: TokenTrace) -> Treatment:
-    """How the objective of a trace treated its tokens, in the optimiser step that the trace is of."""
+    """Return how the objective of a trace treated its tokens in the trace's optimiser step."""
     rule = trace.objective.rule
     clipped, masked = (
         checked(rule, "treatment", tokens, trace.ratio, holds_bools=True)
@@ -139,6 +143,7 @@ def treatment(trace: TokenTrace) -> Treatment:
             masked = masked | ~_selected(trace)
     if trace.weights is not None:
         masked = masked | (trace.weights.weights == 0)
+    # A token taken out of the loss counts as masked alone, even if its ratio is beyond a bound.
     return Treatment(clipped & ~masked & trace.mask, masked & trace.mask)
 
 
@@ -154,7 +159,7 @@ def _clip_metrics(objective: Objective, tokens: _Tokens) -> dict[str, Tensor]:
 
 
 def _selected(trace: TokenTrace) -> Tensor:
-    """Raises ValueError for a trace without the selection that its objective makes."""
+    """Return the trace's selection; raise ValueError if it lacks the selection that its objective makes."""
     if trace.selected is None:
         raise ValueError(f"select.type={trace.objective.select.type}, but the trace holds no selection")
     return trace.selected
@@ -171,7 +176,7 @@ def _value_metrics(traces: Sequence[TokenTrace], tokens: _Tokens) -> dict[str, f
 
 
 class _Tokens:
-    """The tokens with mask 1 of all traces, N. Where they are is read once: on a GPU the host waits for it."""
+    """The N tokens with mask 1 of all traces. Their positions are read once, since on a GPU the host waits for them."""
 
     def __init__(self, traces: Sequence[TokenTrace]) -> None:
         self._traces = traces
@@ -181,7 +186,7 @@ class _Tokens:
         return len(self._places)
 
     def of(self, tensor_of: Callable[[TokenTrace], Tensor | None]) -> Tensor:
-        """[N] one tensor of all traces."""
+        """Concatenate one tensor of every trace over these tokens: [N]."""
         tensors = [tensor_of(trace) for trace in self._traces]
         return torch.cat([tensor.flatten() for tensor in tensors if tensor is not None]).index_select(0, self._places)
 

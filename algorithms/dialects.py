@@ -1,13 +1,13 @@
 """Other trainers' settings for an objective, and the objective that such settings compute.
 
-A dialect is one file of this folder, or of a plug-in: a trainer with its configs. A config has two functions: `write`
-finds the settings nearest to a point of our space, `read` says at which point settings are. A translation reads back
-what it wrote. Where the two points differ the trainer cannot express the objective, and the difference names the knobs:
-no loss of meaning goes unnoticed as long as `read` is right, and `read` is what the tests hold against the trainers'
-own losses.
+A dialect is one file of `algorithms.elsewhere`, or of a plug-in: a trainer with its configs. A config has two
+functions. `write` finds the settings nearest to a point of our space, and `read` returns the point that settings
+compute. A translation reads back what it wrote. If the two points differ, the trainer cannot express the objective, and
+the difference names the knobs. No loss of meaning goes unnoticed as long as `read` is right, and the tests compare
+`read` with the trainers' own losses.
 
-Points are mappings of knobs (`rule.clip_high`), as `active_knobs` gives them, so that neither function needs torch or
-the trainer.
+Points are mappings of knobs (`rule.clip_high`), as `active_knobs` returns them, so neither function needs torch or the
+trainer.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ Settings = Mapping[str, Any]
 Knobs = Mapping[str, KnobValue]
 
 GUARDS = frozenset({"scale_eps", "refill_max_rounds"})
-"""Knobs against a division by 0 or a draw without end: a trainer that fixes them elsewhere has the same objective."""
+"""Knobs against a division by 0 or endless sampling: a trainer with other fixed values has the same objective."""
 UNBOUNDED = 1e9
-"""As a bound of a ratio: none. Ratios are at most e^20, 4.9e8."""
+"""Stands for no bound of a ratio: ratios are at most e^20, 4.9e8."""
 _MOST_RATIO = 4.85e8
+"""e^20, rounded down: log-ratios are clamped to +-20 (`rules.LOG_RATIO_LIMIT`), so no ratio reaches a larger bound."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """An objective, as settings say it."""
+    """An objective, as settings express it."""
 
     knobs: Knobs
-    """Knobs of the objective. Those left out have our defaults."""
+    """Knobs of the objective; those left out have our defaults."""
     outside: Mapping[str, str] = field(default_factory=dict)
-    """Settings, each with what it does that no knob does; the knobs are then only the nearest."""
+    """Settings with an effect that no knob has, each with that effect; the knobs are then only the nearest."""
     limits: tuple[str, ...] = ()
-    """Where the trainer departs from the knobs in extreme cases or in what it counts."""
+    """Deviations of the trainer from the knobs, in extreme cases or in what it counts."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Written:
 
     settings: Settings
     beside: Mapping[str, str] = field(default_factory=dict)
-    """Knobs, or groups of them, that the trainer has outside the config's own settings, each with where."""
+    """Knobs, or groups of them, that are set outside the config's own settings, each with how to set it there."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +69,21 @@ class Config:
     name: str
     family: Family
     defaults: Settings
-    """The settings that say what the objective is, with the values that they have if they are left out."""
+    """The settings that determine the objective, with their values if left out."""
     write: Callable[[Knobs], Written]
     read: Callable[[Given], Point]
     promise: str | None = None
-    """The preset that its own name makes one expect."""
+    """The preset that the config's own name makes one expect."""
     promises: Mapping[tuple[str, Any], str] = field(default_factory=dict)
-    """(setting, value) -> the preset that this makes one expect."""
+    """(setting, value) -> the preset that the value makes one expect."""
     plain: Mapping[str, str] = field(default_factory=dict)
-    """Settings that are knobs of a run outside its objective, each with the knob."""
+    """Settings that correspond to knobs of a run outside its objective, each with the knob."""
     others: Collection[str] = ()
-    """Settings that say nothing of the objective; `trainer.*` stands for a whole section."""
+    """Settings without effect on the objective; `trainer.*` stands for a whole section."""
 
     def knows(self, setting: str) -> bool:
-        """Return whether the trainer has such a setting, or one of which it is a part."""
+        """Return whether the trainer has this setting, or one of which it is a part."""
+        # `a.b` is known as `a.b`, inside a setting `a`, and through the sections `a.*` and `a.b.*`.
         parts = setting.split(".")
         wholes = {".".join(parts[: place + 1]) for place in range(len(parts))}
         return not self._names.isdisjoint(wholes | {f"{whole}.*" for whole in wholes})
@@ -91,7 +93,7 @@ class Config:
         return frozenset((*self.defaults, *self.plain, *self.others))
 
     def require_known(self, settings: Settings) -> None:
-        """Raises RefusedError that names the settings which the trainer does not have."""
+        """Raise RefusedError that names all settings unknown to the trainer, if there are any."""
         unknown = [setting for setting in settings if not self.knows(setting)]
         if unknown:
             names = sorted(name.removesuffix(".*") for name in self._names)
@@ -101,18 +103,18 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """A trainer, and how it says an objective."""
+    """A trainer and its way of expressing an objective."""
 
     name: str
     title: str
-    """With the version that the mapping was made for."""
+    """The trainer, with the version that the mapping was made for."""
     summary: str
     checked: str
     """The code and version that the mapping was compared with."""
     line: Callable[[str, Any], str] = lambda setting, value: f"{setting}: {yaml_scalar(value)}"
-    """How the trainer's users write a setting."""
+    """Formats a setting as the trainer's users write it."""
     configs: tuple[Config, ...]
-    """Where several fit an objective equally well, the first is taken."""
+    """If several fit an objective equally well, the first is taken."""
 
 
 DIALECTS: Kind[Dialect] = Kind(
@@ -125,8 +127,10 @@ DIALECTS: Kind[Dialect] = Kind(
 
 
 class Given:
-    """The settings of a config, with its defaults for those left out. Every getter raises RefusedError for a value that
-    the trainer would not take either."""
+    """The settings of a config, with its defaults for those left out.
+
+    Every getter raises RefusedError for a value that the trainer would not accept either.
+    """
 
     def __init__(self, config: Config, settings: Settings) -> None:
         self._name, self._all = config.name, {**config.defaults, **settings}
@@ -135,17 +139,18 @@ class Given:
         return self._all[setting]
 
     def has(self, setting: str) -> bool:
-        """Return whether it is anything but none, or something within it is set."""
+        """Return whether the setting is anything but none, or something within it is set."""
         return self._all.get(setting) is not None or any(one.startswith(f"{setting}.") for one in self._all)
 
     def number(self, setting: str) -> float:
         value = self._all[setting]
+        # bool is a subclass of int, so true would pass as 1.
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.refused(setting, "a number")
         return float(value)
 
     def optional(self, setting: str) -> float | None:
-        """A number or none."""
+        """Return the number, or None for none."""
         return None if self._all[setting] is None else self.number(setting)
 
     def flag(self, setting: str) -> bool:
@@ -167,7 +172,7 @@ class Given:
         return [float(one) for one in value]
 
     def refused(self, setting: str, rule: str) -> RefusedError:
-        """The error for a value that breaks the rule."""
+        """Build the error for a value that breaks the rule."""
         return RefusedError(f"{setting}={shown(self._all[setting])}: {self._name} takes {rule} here.")
 
 
@@ -180,25 +185,27 @@ class Translation:
     config: Config
     written: Written
     point: Point
-    """Where the written settings are."""
+    """The point that the written settings compute."""
     reads_as: AnyObjective
-    """The same as an objective."""
+    """The objective at that point."""
 
     @cached_property
     def differs(self) -> dict[str, tuple[KnobValue, KnobValue]]:
-        """Knob -> its value in the objective, and what the trainer has there."""
+        """The knobs that differ, each with its value in the objective and the trainer's value."""
         differs = differences(self.objective, self.reads_as)
         return {knob: pair for knob, pair in differs.items() if not self._is_beside(knob)}
 
     @property
     def lost(self) -> list[str]:
-        """The knobs, and the settings beyond them, because of which the trainer cannot express the objective; empty if
-        it can. GUARDS are not among them."""
+        """The knobs, and settings beyond them, because of which the trainer cannot express the objective.
+
+        Empty if it can. GUARDS are not among them.
+        """
         return [*(knob for knob in self.differs if knob not in GUARDS), *self.point.outside]
 
     @cached_property
     def inert(self) -> dict[str, str]:
-        """Return the differences that cannot act with one optimiser step per rollout, each with the reason."""
+        """The differences that cannot act with one optimiser step per rollout, each with the reason."""
         if not isinstance(self.objective, Objective) or not isinstance(self.reads_as, Objective):
             return {}
         inert = differences_that_cannot_act(self.objective, self.reads_as, 1)
@@ -206,7 +213,7 @@ class Translation:
 
     @property
     def verdict(self) -> str:
-        """In a few words."""
+        """The outcome of the translation, in a few words."""
         if not self.lost:
             return "the same" if not self.differs else f"the same but for {', '.join(self.differs)}"
         if not [one for one in self.lost if one not in self.inert]:
@@ -218,7 +225,7 @@ class Translation:
 
 
 def translate(dialect: Dialect, objective: AnyObjective) -> Translation:
-    """The objective in the trainer's settings: exact where it can express it, else the nearest; see `Translation`.
+    """Translate the objective to the trainer's settings: exactly if it can be expressed, else to the nearest.
 
     Raises RefusedError if the trainer has nothing for the objective's family.
     """
@@ -227,6 +234,7 @@ def translate(dialect: Dialect, objective: AnyObjective) -> Translation:
     if not found:
         kind = "pairs of completions" if family == "preference" else "rewards"
         raise RefusedError(f"{dialect.title} has no trainer here that learns from {kind}.")
+    # `min` returns the first of equals, so the order of the dialect's configs decides.
     return min(found, key=lambda one: _distance(one.objective, one.reads_as) + len(one.point.outside))
 
 
@@ -238,7 +246,7 @@ def _translated(dialect: Dialect, config: Config, objective: AnyObjective) -> Tr
 
 @dataclass(frozen=True)
 class Understood:
-    """An objective as the settings of a config compute it."""
+    """The objective that the settings of a config compute."""
 
     dialect: Dialect
     config: Config
@@ -248,8 +256,11 @@ class Understood:
 
     @cached_property
     def expected(self) -> dict[str, str]:
-        """Map what in the settings bears an algorithm's name to that preset. The config's own name counts where no
-        setting that could bear one is given."""
+        """The preset that each setting with an algorithm's name makes one expect.
+
+        The config's own name counts if no setting that could carry such a name is given.
+        """
+        # A value may also come as a list of one, as TRL's loss_type does.
         said = {
             f"{setting}={value}": name
             for (setting, value), name in self.config.promises.items()
@@ -261,16 +272,17 @@ class Understood:
 
     @cached_property
     def start(self) -> str:
-        """The preset from which `moves` lead to it: the first that it makes one expect, else the nearest."""
+        """The preset from which `moves` lead to the objective: the first one expected, else the nearest."""
         counts = {name: _distance(describe(name).objective, self.objective) for name in presets(self.config.family)}
         return next(iter(self.expected.values()), min(counts, key=counts.__getitem__))
 
     @cached_property
     def moves(self) -> dict[str, KnobValue]:
-        """The overrides that lead from the preset `start` to it."""
+        """The overrides that lead from the preset `start` to the objective."""
         preset, knobs = active_knobs(describe(self.start).objective), active_knobs(self.objective)
         moved = {knob for knob, value in knobs.items() if preset.get(knob) != value or knob not in preset}
-        # A group whose type changes starts from the defaults of its knobs.
+        # An override of a group's type resets its other knobs to their defaults, whatever the preset has, so all knobs
+        # of such a group are candidates. Those at their default are left out, unless the preset has another value.
         anew = {knob.rpartition(".")[0] for knob in moved if knob.endswith((".type", ".where"))}
         moved |= {knob for knob in knobs if knob.rpartition(".")[0] in anew}
         default = defaults(self.objective)
@@ -282,16 +294,16 @@ class Understood:
 
     @cached_property
     def run_knobs(self) -> dict[str, KnobValue]:
-        """Knobs outside the objective that the settings also say, with the values as they are given."""
+        """Knobs outside the objective that the settings also determine, with the values as they are given."""
         said = {knob: self.given[setting] for setting, knob in self.config.plain.items() if setting in self.given}
         return {knob: value for knob, value in said.items() if isinstance(value, str | int) or _is_number(value)}
 
 
 def understand(dialect: Dialect, config: Config, settings: Settings) -> Understood:
-    """Return the objective of these settings; the config's defaults stand for those left out.
+    """Return the objective that these settings compute, with the config's defaults for those left out.
 
-    Raises RefusedError for settings that the config does not have, values that it does not take, and combinations that
-    no objective has.
+    Raises RefusedError for settings that the config does not have, values that it does not accept, and combinations
+    that no objective has.
     """
     config.require_known(settings)
     point = config.read(Given(config, settings))
@@ -304,8 +316,10 @@ def understand(dialect: Dialect, config: Config, settings: Settings) -> Understo
 
 
 def configs_of(dialect: Dialect, settings: Settings, name: str | None = None) -> list[Config]:
-    """The configs that settings may belong to, the likeliest first: the named one; those that have all of them; or, if
-    there is none, the one that has the most.
+    """List the configs that settings may belong to, the likeliest first.
+
+    A named config is the only one. Otherwise these are the configs that have all the settings and accept their values.
+    If there is none, it is the config that has the most settings.
 
     Raises UnknownNameError for a name that no config has.
     """
@@ -327,25 +341,27 @@ def _takes(config: Config, settings: Settings) -> bool:
 
 
 def differences(one: AnyObjective, other: AnyObjective) -> dict[str, tuple[KnobValue, KnobValue]]:
-    """Knob -> its values in both, where they differ. A knob that exists in only one of them follows from the knob that
-    decides on it, which differs."""
+    """Map each knob that differs to its values in both objectives.
+
+    A knob that exists in only one of them is left out: it follows from the knob that decides on it, which differs.
+    """
     a, b = active_knobs(one), active_knobs(other)
     return {knob: (a[knob], b[knob]) for knob in a if knob in b and a[knob] != b[knob]}
 
 
 def yaml_scalar(value: Any) -> str:
-    """A value as YAML 1.1, YAML 1.2 and Hydra all read it, on one line."""
+    """Format a value on one line, so that YAML 1.1, YAML 1.2 and Hydra all read it alike."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(yaml_scalar, value))}]"
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     text = f"{value:.1e}" if value == UNBOUNDED else str(value)
-    # Without the point `1e-06` is a string in YAML 1.1.
+    # YAML 1.1 reads `1e-06` as a string: a number needs the point.
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 
 
 def _distance(one: AnyObjective, other: AnyObjective) -> int:
-    """The number of knobs, GUARDS left out, that differ or exist in only one of them."""
+    """Count the knobs, GUARDS left out, that differ or exist in only one of the objectives."""
     return len({knob for knob, _ in active_knobs(one).items() ^ active_knobs(other).items()} - GUARDS)
 
 
@@ -354,13 +370,12 @@ def _is_number(value: object) -> bool:
 
 
 def unbounded(bound: float | None) -> float | None:
-    """A bound of a ratio; None for one that no ratio reaches."""
+    """Return the bound of a ratio, or None if no ratio reaches it."""
     return None if bound is None or bound >= _MOST_RATIO else bound
 
 
 def names_of(dialect: str, *sections: str) -> frozenset[str]:
-    """The settings that `elsewhere/<dialect>.txt` lists in these sections: those that say nothing of the
-    objective."""
+    """Read the settings in these sections of `elsewhere/<dialect>.txt`: those without effect on the objective."""
     names: dict[str, list[str]] = {}
     section = ""
     for line in (Path(__file__).parent / "elsewhere" / f"{dialect}.txt").read_text(encoding="utf-8").splitlines():
@@ -372,7 +387,8 @@ def names_of(dialect: str, *sections: str) -> frozenset[str]:
 
 
 def _objective_at(config: Config, point: Point) -> AnyObjective:
-    """Raises ValueError for knobs that are no objective together."""
+    """Build the objective at a point. Raises ValueError for knobs that are no objective together."""
+    # `link` and `aggregation` have no default. The values here only stand in for a point that does not name them.
     if config.family == "preference":
         return with_overrides(PreferenceObjective(link="hinge"), point.knobs)
     return with_overrides(Objective(aggregation="token_mean"), point.knobs)

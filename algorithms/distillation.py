@@ -1,7 +1,7 @@
 """`distill`: a teacher's distribution over the next token, as a term of the loss or as a reward for every token.
 
-Write S for the policy, the student, and T for the teacher. The generalised Jensen-Shannon divergence (GKD, 2306.13649,
-section 2) at one token is
+S is the policy (the student) and T the teacher. The generalised Jensen-Shannon divergence (GKD, 2306.13649, section 2)
+at one token is
 
     D = beta KL(T || M) + (1 - beta) KL(S || M),   M = beta T + (1 - beta) S
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LEAST_LOGP = -1e4
-"""Stands for log 0, so that 0 log 0 is 0."""
+"""Stands for log 0. It is finite, so that 0 log 0 is 0 and not NaN."""
 
 
 class NoDistillation(Settings):
@@ -95,10 +95,12 @@ Distill = Annotated[NoDistillation | DistillInReward | DistillInLoss, Field(disc
 
 
 def teacher_advantages(distill: DistillInReward, logps: Tensor, teacher_logps: Tensor, mask: Tensor) -> Tensor:
-    """[B, T] coef sum_(k >= t) discount^(k - t) (log p_teacher - log p_student), 0 outside the mask; no gradient.
+    """Compute the teacher's advantages [B, T], 0 outside the mask and without gradient.
 
-    logps, teacher_logps [B, T]: log-probs of the drawn tokens under the policy that drew them and under the teacher;
-    mask [B, T].
+        coef sum_(k >= t) discount^(k - t) (log p_teacher - log p_student)
+
+    logps, teacher_logps [B, T]: log-probs of the sampled tokens under the policy that sampled them and under the
+    teacher. mask [B, T].
     """
     import torch
 
@@ -106,6 +108,7 @@ def teacher_advantages(distill: DistillInReward, logps: Tensor, teacher_logps: T
     if distill.discount == 0:
         return rewards
     total, found = torch.zeros_like(rewards[:, 0]), torch.empty_like(rewards)
+    # A token outside the mask adds nothing here, but unlike in GAE it counts as one step of the discount.
     for token in reversed(range(rewards.shape[1])):
         total = rewards[:, token] + distill.discount * total
         found[:, token] = total
@@ -113,7 +116,7 @@ def teacher_advantages(distill: DistillInReward, logps: Tensor, teacher_logps: T
 
 
 def divergence(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> Tensor:
-    """[...] D in nats; logps, teacher_logps [..., V]: normalised log-probs of student and teacher."""
+    """Compute D [...] in nats; logps, teacher_logps [..., V]: normalised log-probs of student and teacher."""
     student, teacher, _ = _outcomes(distill, logps, teacher_logps)
     match distill.beta:
         case 0:
@@ -121,14 +124,19 @@ def divergence(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> 
         case 1:
             return _kl(student, teacher)
         case beta:
+            # log M as log S + log(M / S): exact where T = S, so that D is exactly 0 there.
             mixture = student + _mixture_ratio(student, teacher, beta)
             return beta * _kl(teacher, mixture) + (1 - beta) * _kl(student, mixture)
 
 
 def divergence_gradient(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> Tensor:
-    """[..., V] gradient of `divergence` with respect to the student's logits, whose log-softmax is logps [..., V]."""
+    """Compute the gradient [..., V] of `divergence` with respect to the student's logits.
+
+    logps, teacher_logps [..., V]: the log-softmax of both models' logits. The formulas are in the module's docstring.
+    """
     student, teacher, top = _outcomes(distill, logps, teacher_logps)
     total: Tensor | float
+    # weights is W of the outcomes and total the sum of W: the gradient of an outcome's logit is W_v - S_v total.
     match distill.beta:
         case 0:
             weights, total = -teacher.exp(), -1.0
@@ -146,12 +154,14 @@ def divergence_gradient(distill: DistillInLoss, logps: Tensor, teacher_logps: Te
 
 
 class _Outcomes(NamedTuple):
-    """The outcomes compared: log-probs [..., K] under both models, and the ids [..., K - 1] of the tokens that are
-    outcomes of their own; None if every token is one."""
+    """The outcomes that are compared."""
 
     student: Tensor
+    """Log-probs [..., K] under the student."""
     teacher: Tensor
+    """Log-probs [..., K] under the teacher."""
     top: Tensor | None
+    """Ids [..., K - 1] of the tokens that are outcomes of their own; None if every token is one."""
 
 
 def _outcomes(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> _Outcomes:
@@ -162,17 +172,20 @@ def _outcomes(distill: DistillInLoss, logps: Tensor, teacher_logps: Tensor) -> _
 
 
 def _with_others(logps: Tensor, top: Tensor) -> Tensor:
-    """[..., K + 1] log-probs of the top tokens [..., K], then of all others together."""
+    """Return the log-probs of the top tokens [..., K] and, last, of all others together: [..., K + 1]."""
     import torch
 
+    # If the top tokens have all the probability, nothing is left for the others: log 0, which becomes LEAST_LOGP.
     others = logps.scatter(-1, top, -math.inf).logsumexp(-1, keepdim=True)
     return torch.cat([logps.gather(-1, top), others.clamp(min=LEAST_LOGP)], -1)
 
 
 def _mixture_ratio(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
-    """log M - log S, without overflow, and exactly 0 where T = S."""
+    """Compute log M - log S without overflow; exactly 0 where T = S."""
     import torch
 
+    # With x = log T - log S it is log(1 + beta (e^x - 1)), and for x >= 0 also x + log(1 + (1 - beta) (e^-x - 1)). Each
+    # form is used on the side where its exponential is at most 1, and clamped on the other so that it stays finite.
     ratio = teacher - student
     above = ratio + ((1 - beta) * (-ratio.clamp(min=0)).expm1()).log1p()
     return torch.where(ratio < 0, (beta * ratio.clamp(max=0).expm1()).log1p(), above)

@@ -62,10 +62,10 @@ class Entropy(Settings):
 
 
 def next_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: float, entropy: float) -> float:
-    """The coefficient after a measured entropy, in nats (Skywork-OR1, 2505.22312, section 4.4).
+    """Return the coefficient after a measured entropy, in nats (Skywork-OR1, 2505.22312, section 4.4).
 
     Below the target it rises by delta. Above the target it falls by delta (step_both_ways) or stays (step_up_only). At
-    the target it stays, and it never leaves its bounds.
+    the target it stays. It never leaves its bounds.
     """
     if entropy < adaptive.target_nats:
         coefficient += adaptive.delta
@@ -75,5 +75,6 @@ def next_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: f
 
 
 def applied_entropy_coefficient(adaptive: StepBothWays | StepUpOnly, coefficient: float, entropy: float) -> float:
-    """What the bonus is multiplied by at this entropy, in nats: the coefficient at or below the target, 0 above it."""
+    """Return the bonus's factor at this entropy, in nats: the coefficient at or below the target, 0 above it."""
+    # The target itself counts, as in the paper (eq. 3.2). The authors' scripts compare with `<`.
     return coefficient if entropy <= adaptive.target_nats else 0.0

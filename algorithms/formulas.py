@@ -1,8 +1,9 @@
-"""What an objective computes, in plain text: generated from its knobs, so that it holds for any point of the space.
+"""Formulas of objectives in plain text, generated from the knobs so that they hold at any point of the space.
 
 Notation: i a completion, t one of its n_i tokens that enter the loss, B the completions of the optimiser step, R_i the
-reward; pi the policy that is updated, pi_old the one at the start of the rollout batch's updates (log-probs recomputed
-by the trainer), pi_sampler the one that drew a token. Objectives on pairs: `algorithms.preference.formulas`.
+reward. pi is the policy that is updated, and pi_old the policy at the start of the rollout batch's updates, with
+log-probs recomputed by the trainer. pi_sampler is the policy that sampled a token. Objectives on pairs:
+`algorithms.preference.formulas`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _SETS: dict[Baseline, str] = {
     "group_mean": "mean over the group's sets",
     "leave_one_out": "mean over the group's sets without the completion",
 }
-"""What is subtracted from the mean over a completion's sets of k (pass_k)."""
+"""The baselines of the mean over a completion's sets of k (pass_k)."""
 
 _STEP = "step's reward r - mean of r over all steps of the group"
 
@@ -104,15 +105,17 @@ _ZERO_STD: dict[ZeroStd, str] = {
 
 
 def formula(objective: AnyObjective) -> dict[str, str]:
-    """Part of the objective -> its formula, with the value of every active knob; parts that are off are left out.
+    """Map each part of the objective to its formula, with the value of every active knob.
 
-    Objectives with different active knobs have different formulas, up to six digits.
+    Parts that are off are left out. Objectives with different active knobs have different formulas, up to six digits.
     """
     parts = pair_parts(objective) if isinstance(objective, PreferenceObjective) else _parts(objective)
     return {part: text for part, text in parts.items() if text}
 
 
 def _parts(objective: Objective) -> dict[str, str]:
+    # In reading order: l, w, s, q, k, d and p are defined before the loss that uses them. An empty string is a part
+    # that is off.
     return {
         "reward": _reward(objective),
         "advantage": _advantage(objective),
@@ -142,12 +145,14 @@ def _reward(objective: Objective) -> str:
             )
     kl = objective.kl
     if isinstance(kl, KlInReward):
+        # Only these two baselines tell the tokens of a completion apart.
         where = "kept by token" if objective.baseline in ("none", "critic") else "summed over the completion into R"
         parts.append(f"-{_beta(kl)} KL at every token, {where}, without gradient; KL = {_kl(kl)}")
     return "; ".join(parts)
 
 
 def _advantage(objective: Objective) -> str:
+    # The order is that of `advantages`: the critic goes before steps, and both before sets and groups.
     if objective.baseline == "critic":
         critic = objective.critic
         whitened = "token rewards whitened over the batch, their mean kept; " if critic.whiten_rewards else ""
@@ -170,6 +175,7 @@ def _advantage(objective: Objective) -> str:
 def _divided(numerator: str, spread: str, objective: Objective) -> str:
     match objective.scale:
         case "none" | "whiten_tokens":
+            # Whitening is of tokens, after this: see `_whitening`.
             return numerator
         case "nonzero_frac":
             return f"({numerator}) / (share of the rollout batch's R that are not 0)"
@@ -198,13 +204,14 @@ def _ratio(objective: Objective) -> str:
 
 
 def _behind(objective: Objective) -> str:
-    """Whom the importance ratio compares the policy with."""
+    """Return the policy in the denominator of the importance ratio."""
     return "pi_sampler" if isinstance(objective.sampler_correction, InRatio) else "pi_old"
 
 
 def _sampler_weight(objective: Objective) -> str:
     correction = objective.sampler_correction
     if isinstance(correction, NoCorrection | InRatio):
+        # in_ratio has no weight: it is in the ratio's formula.
         return ""
     if isinstance(correction, GeometricVeto):
         mean = "(product over the completion's tokens of pi_old / pi_sampler)^(1 / n_i)"
@@ -290,6 +297,7 @@ def _divergence(distill: DistillInLoss) -> str:
 
 
 def _loss(objective: Objective) -> str:
+    # The letters are those that the other parts define: s and q in the selection, w in the sampler weight.
     policy = {"clip_cov": "s l", "top_entropy": "s l", "kl_cov": "(l + q)"}.get(objective.select.type, "l")
     terms = [
         f"w {policy}" if _sampler_weight(objective) else policy,
@@ -305,6 +313,7 @@ def _loss(objective: Objective) -> str:
 
 
 def _entropy(objective: Objective) -> str:
+    # An adaptive bonus may start at 0 and still be a part of the loss.
     bonus, adaptive = objective.entropy.bonus, objective.entropy.adaptive
     over = "mean entropy over the optimiser step's tokens, whatever the aggregation"
     if adaptive.type == "none":

@@ -1,8 +1,8 @@
 """`kl`: a penalty on the divergence from a reference policy. Its knobs, its estimates, and the controller of beta.
 
-Schulman 2020, "Approximating KL divergence": with d = log pi - log pi_ref at tokens drawn from pi, k1 = d,
-k2 = d^2 / 2, k3 = exp(-d) - 1 + d. Their gradients differ more than their values: on fresh samples that of k1 is 0 in
-the mean, that of k2 is the reverse KL's, that of k3 is not.
+Schulman 2020, "Approximating KL divergence": with d = log pi - log pi_ref at tokens sampled from pi, k1 = d,
+k2 = d^2 / 2, k3 = exp(-d) - 1 + d. Their gradients differ more than their values. On fresh samples the gradient of k1
+has mean 0, that of k2 is the reverse KL's, and that of k3 is biased.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RewardEstimator = Literal["k1", "k1_clamped", "k2", "k3"]
 LossEstimator = Literal["k1", "k1_clamped", "k2", "k3", "k3_ratio", "k3_straight"]
 
 MAX_KL_ERROR = 0.2
-"""The relative error of the KL counts at most this much, either way (1909.08593, section 2.2)."""
+"""The relative error of the KL is clipped to this, either way (1909.08593, section 2.2)."""
 
 
 class NoKl(Settings):
@@ -83,16 +83,17 @@ Kl = Annotated[NoKl | KlInReward | KlInLoss, Field(discriminator="where")]
 
 
 def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_logp: Tensor) -> Tensor:
-    """Estimates of the KL at every token, in nats. All arguments and the result have one shape.
+    """Estimate the KL at every token, in nats.
 
-    Gradients flow to `logp` alone. By d they are, with r = pi / pi_old:
+    All arguments and the result have one shape. Gradients flow to `logp` alone. With r = pi / pi_old, the derivatives
+    with respect to d are:
 
-    * k1: 1; k1_clamped, max(k1, 0): 1 where d > 0; k2: d; k3: 1 - exp(-d);
-    * k3_ratio, k3 r (TRL): r (1 - exp(-d) + k3), which is k2's d where r = 1;
-    * k3_straight, the value of k3 (verl's k3+): d.
+    * k1: 1. k1_clamped, which is max(k1, 0): 1 where d > 0. k2: d. k3: 1 - exp(-d).
+    * k3_ratio, which is k3 r (TRL): r (1 - exp(-d) + k3). Where r = 1 this is k2's d.
+    * k3_straight, which has the value of k3 (verl's k3+): d.
 
-    Exponentials are bounded: below d = -LOG_RATIO_LIMIT k3 keeps its value there and has no gradient. It has no other
-    bound (verl cuts k3 at 10, so that tokens which became e^2.6 times less likely have no gradient).
+    Exponentials are bounded: below d = -LOG_RATIO_LIMIT k3 stays constant and has no gradient. It has no other bound.
+    (verl clips k3 at 10, so tokens that became e^2.6 times less likely have no gradient.)
     """
     log_ratio = logp - ref_logp.detach()
     match estimator:
@@ -107,26 +108,29 @@ def kl_estimate(estimator: LossEstimator, logp: Tensor, ref_logp: Tensor, old_lo
         case "k3_ratio":
             return k3_of(log_ratio) * bounded_exp(logp - old_logp.detach())
         case "k3_straight":
+            # Straight-through: the bracket is 0 in value and has k2's gradient.
             k2 = k2_of(log_ratio)
             return k3_of(log_ratio).detach() + (k2 - k2.detach())
 
 
 def kl_penalties(kl: KlInReward, old_logp: Tensor, ref_logp: Tensor, coefficient: float, mask: Tensor) -> Tensor:
-    """Token rewards [B, T]: -coefficient x estimate of the KL at the rollout, 0 outside the mask; no gradient.
+    """Compute the token rewards [B, T]: -coefficient x estimate of the KL at the rollout, 0 outside the mask.
 
-    All tensors [B, T]; `coefficient` is kl.beta, or what its controller made of it.
+    They have no gradient. All tensors are [B, T]. coefficient: kl.beta, or its controller's value.
     """
+    # At the rollout the policy is pi_old, so its log-prob is passed for both.
     estimates = kl_estimate(kl.estimator, old_logp.detach(), ref_logp, old_logp)
     return (-coefficient * estimates).where(mask.bool(), 0)
 
 
 def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: float, sequences: int) -> float:
-    """beta after a batch of `sequences` completions with this KL per token, in nats (1909.08593, section 2.2).
+    """Return beta after a batch of `sequences` completions with this KL per token, in nats (1909.08593, section 2.2).
 
         beta (1 + clip(KL / target - 1, -0.2, 0.2) sequences / horizon)
 
-    Raises ValueError for a batch so large against the horizon that beta could turn to 0 or negative.
+    Raises ValueError if the batch is so large relative to the horizon that beta could become 0 or negative.
     """
+    # The factor is at least 1 - 0.2 sequences / horizon, whatever the KL: so the bound is known before measuring it.
     if MAX_KL_ERROR * sequences >= kl.horizon_sequences:
         raise ValueError(
             f"kl.horizon_sequences={kl.horizon_sequences} with {sequences} completions per batch: one batch below the "

@@ -28,9 +28,9 @@ _PER_TOKEN = (
 
 
 class StepSize(NamedTuple):
-    """What losses are divided by: counts over a whole optimiser step, of which a batch is a part.
+    """The denominators of losses: counts over a whole optimiser step, of which a batch is a part.
 
-    Each aggregation needs one of them or two; what is not needed may be left out.
+    Each aggregation needs one or two of them. The others may be left out.
     """
 
     sequences: int | None = None
@@ -45,11 +45,11 @@ class StepSize(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch:
-    """A micro-batch: some rows of one optimiser step, in any order. Raises ValueError for what does not fit together.
+    """A micro-batch: some rows of one optimiser step, in any order. Raises ValueError for fields that do not fit.
 
-    What stands at positions with mask 0 is never used, NaN and infinities included. A batch without `step` is a whole
-    optimiser step, whose size is counted from its rows. `step_sequences` and `step_tokens`, which the constructor also
-    takes, are short for a `step` of these two counts.
+    Entries at positions with mask 0 are never used, NaN and infinities included. A batch without `step` is a whole
+    optimiser step, and its size is counted from its rows. The constructor also takes `step_sequences` and
+    `step_tokens`, short for a `step` of these two counts.
     """
 
     logp: Tensor
@@ -65,17 +65,17 @@ class TokenBatch:
     sampler_logp: Tensor | None = None
     """[B, T] log-probs that the sampler reported, for the sampler correction."""
     entropy: Tensor | None = None
-    """[B, T] entropy over the vocabulary, in nats; with a gradient where a bonus is to raise it."""
+    """[B, T] entropy over the vocabulary, in nats; with gradient if there is an entropy bonus."""
     divergence: Tensor | None = None
     """[B, T] divergence of teacher and student over the vocabulary, in nats, with gradient; for distill.where=loss."""
     selected: Tensor | None = None
-    """[B, T] bool: this batch's part of what `select_tokens` chose over the whole step."""
+    """[B, T] bool: this batch's part of the tokens that `select_tokens` chose over the whole step."""
     values: Tensor | None = None
     """[B, T] the critic's values, with gradient; None: the loss has no value term."""
     old_values: Tensor | None = None
-    """[B, T] the critic's values when the rollout was drawn."""
+    """[B, T] the critic's values at the time of the rollout."""
     returns: Tensor | None = None
-    """[B, T] what the values are to become."""
+    """[B, T] the targets of the values."""
     groups: Tensor | None = None
     """[B] integers: rows with equal numbers answer one prompt."""
     group_tokens: Tensor | None = None
@@ -91,6 +91,7 @@ class TokenBatch:
         if step_sequences is not None or step_tokens is not None:
             if self.step is not None:
                 raise ValueError("step is given beside step_sequences or step_tokens; give the counts in step alone")
+            # The dataclass is frozen; only its own initialisation may set a field.
             object.__setattr__(self, "step", StepSize(step_sequences, step_tokens))
         if self.logp.ndim != 2:
             raise ValueError(f"logp has shape {list(self.logp.shape)}; it must be [B, T]")
@@ -124,7 +125,7 @@ class TokenBatch:
             return
         lengths = self.mask.sum(1)
         short = torch.zeros_like(lengths) if self.group_tokens is None else self.group_tokens < lengths
-        # One transfer from the device for both.
+        # Both sums in one transfer from the device.
         tokens, short_rows = map(int, torch.stack([lengths.sum(), short.sum()]).tolist())
         if step.tokens is not None and step.tokens < tokens:
             raise ValueError(f"step.tokens={step.tokens}, but this micro-batch alone has {tokens} of the step")
@@ -151,7 +152,7 @@ class Loss:
     """Detached token values, from which the metrics of any number of micro-batches are computed together."""
 
     def with_share(self, name: str, share: Tensor) -> Loss:
-        """This loss plus a detached scalar term whose gradient was computed elsewhere."""
+        """Return this loss plus a detached scalar term whose gradient was computed elsewhere."""
         shares = {**self.trace.shares, name: share}
         return Loss(self.value.detach() + share, replace(self.trace, shares=shares))
 
@@ -162,9 +163,9 @@ class Loss:
 
 
 def combine_metrics(losses: Sequence[Loss], steps: int = 1) -> dict[str, float]:
-    """Metrics over all tokens of the given micro-batches, as if they were one batch; see `update_metrics`.
+    """Compute the metrics over all tokens of the micro-batches, as if they were one batch; see `update_metrics`.
 
-    `steps` is the number of optimiser steps that the micro-batches make up: loss/* are means over them.
+    steps: the number of optimiser steps that the micro-batches make up. loss/* are means over them.
     """
     return update_metrics([loss.trace for loss in losses], steps)
 
@@ -172,19 +173,20 @@ def combine_metrics(losses: Sequence[Loss], steps: int = 1) -> dict[str, float]:
 def policy_loss(
     objective: Objective, batch: TokenBatch, coefficients: Coefficients | None = None, is_first: bool = False
 ) -> Loss:
-    """The objective's loss over the batch's tokens, to be minimised; formulas and sources at `Objective`'s knobs.
+    """Compute the objective's loss over the batch's tokens, to be minimised.
 
         aggregate(w policy + beta KL + distill.coef D + sequence penalty) - c mean(entropy)
             + critic.coef mean(value losses)
 
-    w is the sampler correction, the policy term that of the rule after `select`, and both means are over the tokens of
-    the optimiser step, whatever the aggregation. Denominators are those of the whole step (`TokenBatch.step`), so that
-    the values and gradients of micro-batches sum to the step's, however its rows are split.
+    Formulas and sources are given at the knobs of `Objective`. w is the sampler correction, and the policy term is that
+    of the rule after `select`. Both means are over the tokens of the optimiser step, whatever the aggregation.
+    Denominators are those of the whole step (`TokenBatch.step`), so the values and gradients of micro-batches sum to
+    the step's, however its rows are split.
 
-    `coefficients` are c and beta; None: entropy.bonus and kl.beta. Without `batch.values` there is no value term.
-    Log-probs of half precision count as float32. `is_first`: this is the run's first optimiser step.
+    coefficients: c and beta; None: entropy.bonus and kl.beta. is_first: this is the run's first optimiser step. Without
+    `batch.values` there is no value term. Log-probs of half precision count as float32.
 
-    Raises ValueError if the batch lacks what a term needs, naming the field, and RefusedError as `token_losses`.
+    Raises ValueError naming the field if the batch lacks what a term needs, and RefusedError as `token_losses` does.
     """
     if coefficients is None:
         coefficients = Coefficients(objective.entropy.bonus, 0.0 if objective.kl.where == "none" else objective.kl.beta)
@@ -195,6 +197,8 @@ def policy_loss(
     old_logp = masked(mask, batch.old_logp.detach())
     weights, behind_logp = _corrected(objective, batch, old_logp)
     log_ratio = logp - behind_logp
+    # Some rules clip the log-ratios of tokens before these form the ratio of the completion (gmpo). Metrics and
+    # penalties take the unclipped log_ratio.
     clipped = checked(rule, "clip_log_ratios", rule.clip_log_ratios(log_ratio, advantages), log_ratio)
     ratio = importance_ratio(objective.ratio, clipped, mask)
 
@@ -203,6 +207,7 @@ def policy_loss(
     if selected is not None:
         losses = selected_losses(objective.select, losses, selected, log_ratio)
     if weights is not None:
+        # On the policy term alone, as in TRL and verl: the KL and the other terms below are not weighted.
         losses = losses * weights.weights
 
     shares = {"policy": aggregate(losses, objective.aggregation, batch)}
@@ -217,6 +222,7 @@ def policy_loss(
         penalties = objective.sequence_penalty / 2 * _squared_sequence_log_ratio(log_ratio, mask)
         shares["sequence_penalty"] = aggregate(penalties, objective.aggregation, batch)
     if coefficients.entropy > 0:
+        # As in TRL. verl aggregates the bonus as it does the policy term, so that lengths change its size.
         entropy = _needed("entropy", batch.entropy, "the entropy bonus")
         shares["entropy"] = -coefficients.entropy * aggregate(masked(mask, entropy), "token_mean", batch)
     values = _value_trace(objective, batch)
@@ -243,10 +249,11 @@ def policy_loss(
 
 
 def update_metric_names(objective: Objective) -> tuple[str, ...]:
-    """The metrics that an objective's updates have, where there is a token.
+    """Return the names of the metrics that an objective's updates have if there is a token.
 
-    kl/*_ref are among them if its KL penalty needs log-probs of a reference, loss/entropy if it can have a bonus.
+    kl/*_ref are among them if its KL penalty needs log-probs of a reference, and loss/entropy if it can have a bonus.
     """
+    # Taken from a real loss, so no list can get stale. Its batch of one token has all that a term could need.
     one_token = torch.zeros(1, 1)
     has_reference = objective.kl.where != "none" and objective.kl.reference != "iteration_start"
     batch = TokenBatch(
@@ -266,32 +273,37 @@ def update_metric_names(objective: Objective) -> tuple[str, ...]:
 
 
 def aggregate(losses: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor:
-    """This batch's share [] in the step's loss, from the losses of its tokens [B, T].
+    """Return this batch's share [] in the step's loss, from the losses of its tokens [B, T].
 
-    Shares add up to the loss of the step, however its rows are split into micro-batches; under micro_token_mean that
-    loss itself depends on the split. A fully masked completion, group or micro-batch adds nothing to the sum; it counts
-    in the denominators over its kind and not in those over tokens (as in TRL and in verl's engines).
+    Shares add up to the loss of the step, however its rows are split into micro-batches. Under micro_token_mean that
+    loss itself depends on the split. A fully masked completion, group or micro-batch adds nothing to the sum. It counts
+    in the denominator over its kind and not in those over tokens (as in TRL and in verl's engines).
 
-    Raises ValueError if the batch lacks what the aggregation divides by.
+    Raises ValueError if the batch lacks the aggregation's denominator.
     """
     mask = batch.mask.bool()
     return torch.where(mask, losses / _divisors(mask, aggregation, batch), 0).sum()
 
 
 def row_divisors(aggregation: Aggregation, batch: TokenBatch) -> Tensor:
-    """[B] denominator of each row's token losses, for per-completion terms that are added to the loss. Raises as
-    `aggregate`."""
+    """Return the denominator of each row's token losses [B], for terms of completions that are added to the loss.
+
+    Raises ValueError as `aggregate` does.
+    """
     divisors = _divisors(batch.mask.bool(), aggregation, batch)
     return torch.as_tensor(divisors, dtype=torch.float32, device=batch.mask.device).flatten().expand(len(batch.mask))
 
 
 def masked(mask: Tensor, tensor: Tensor) -> Tensor:
-    """The tensor inside the mask (bool, of its shape), 0 outside, with gradient; in float32 at least."""
+    """Return the tensor inside the mask (bool, of its shape) and 0 outside, with gradient; in float32 at least."""
+    # `where`, as a product with the mask keeps NaN and infinities: 0 x NaN is NaN.
     return torch.where(mask, tensor.to(torch.promote_types(tensor.dtype, torch.float32)), 0)
 
 
 def _divisors(mask: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tensor | int:
-    """[B, 1] for the tokens of each row, or one number for all. `mask` is the batch's, as bool."""
+    """Return the denominators of token losses: [B, 1], or one number for all rows. mask: the batch's, as bool."""
+    # Every count is at least 1. A row without tokens adds 0 to the sum, but 0 / 0 would make its gradient NaN, even
+    # under the mask.
     lengths = mask.sum(1, keepdim=True)
     match aggregation:
         case "token_mean":
@@ -315,7 +327,7 @@ def _divisors(mask: Tensor, aggregation: Aggregation, batch: TokenBatch) -> Tens
 
 
 def _sequences(batch: TokenBatch) -> int:
-    # 1 for a step of no rows: there is nothing to divide.
+    # 1 for a step without rows: there is nothing to divide.
     return max(1, len(batch.mask)) if batch.step is None else _count("sequences", batch.step)
 
 
@@ -377,7 +389,8 @@ def _corrected(objective: Objective, batch: TokenBatch, old_logp: Tensor) -> tup
 
 
 def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tensor:
-    """[B, T] the estimates of the KL, with gradient; `logp` and `old_logp` are masked."""
+    """Estimate the KL [B, T], with gradient; `logp` and `old_logp` are masked."""
+    # The policy at the start of the iteration is pi_old, so it needs no log-probs of a reference.
     if kl.reference == "iteration_start":
         return kl_estimate(kl.estimator, logp, old_logp, old_logp)
     ref_logp = _needed("ref_logp", batch.ref_logp, f"kl.reference={kl.reference}")
@@ -385,13 +398,14 @@ def _kl(kl: KlInLoss, batch: TokenBatch, logp: Tensor, old_logp: Tensor) -> Tens
 
 
 def _squared_sequence_log_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """[B, T] (sum over the completion's tokens of log r)^2 / their number, at each of them."""
+    """Return (sum over the completion's tokens of log r)^2 / their number, at each of them: [B, T]."""
+    # Divided by the length, so that the sum over the completion's tokens is the square once (Kimi k1.5).
     squares = log_ratio.sum(1, keepdim=True) ** 2
     return (squares / mask.sum(1, keepdim=True).clamp(min=1)).expand_as(log_ratio)
 
 
 def _value_trace(objective: Objective, batch: TokenBatch) -> ValueTrace | None:
-    """The critic's values, with gradient, masked."""
+    """Return the masked inputs of the value loss, the values with gradient; None without a value term."""
     if objective.baseline != "critic" or batch.values is None:
         return None
     mask = batch.mask.bool()

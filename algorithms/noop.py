@@ -1,32 +1,35 @@
-"""Which differences between two objectives cannot change any gradient: an ablation of them would measure noise.
+"""Differences between two objectives that cannot change any gradient: an ablation of them would measure noise.
 
-With exactly one optimiser step per rollout pi = pi_old there: every log-ratio delta_it is 0, every importance ratio 1,
-unless the ratio is to the sampler (sampler_correction.type=in_ratio), of which nothing is assumed.
-Write the policy term of the loss as sum_it u_it w_it s_it rule(A_it, r_it), with the aggregation's weight u (a
-denominator, and a power of the completion's length n_i), the sampler correction w and the selection s, all without
-gradient, and g_it = -u_it w_it s_it A_it. Its gradient by the log-prob of token t is then
+With exactly one optimiser step per rollout, pi = pi_old in that step. Every log-ratio delta_it is 0 and every
+importance ratio 1, unless the ratio is to the sampler (sampler_correction.type=in_ratio): then nothing is assumed.
+Write the policy term of the loss as sum_it u_it w_it s_it rule(A_it, r_it). u is the aggregation's weight (a
+denominator, and a power of the completion's length n_i), w the sampler correction and s the selection, all without
+gradient. With g_it = -u_it w_it s_it A_it, the gradient by the log-prob of token t is
 
     through log pi alone (policy_gradient, cispo)                            c g_it
     token ratio, d r_it / d l_it = 1                                         c g_it
     sequence_mean, every r_i has d r_i / d l_it = 1 / n_i                    c G_i, the mean of c g over the completion
     sequence_product, every r_i has d r_i / d l_it = 1                       n_i c G_i
 
-where c is the rule's slope at ratio 1 (`Rule.slope_at_ratio_one`): 1 for most rules, since clip ranges contain 1,
+where c is the rule's slope at ratio 1 (`Rule.slope_at_ratio_one`). It is 1 for most rules: clip ranges contain 1,
 dual_clip acts above it only, gmpo clips log-ratios away from 0, and sapo's sigmoid has slope 1/4 at 0, times 4 whatever
-its temperatures; for cispo it is what its bounds around 1, or its mask at 1, make of a weight of 1, by the sign of A.
-G_i is g_it itself where A and w are constant within a completion: not with a critic, with credit=steps, with returns to
-go (baseline=none with the KL in the reward), with a teacher in the reward, nor with sampler weights of tokens. Also at
-delta = 0:
+its temperatures. For cispo it is the weight that its bounds, or its mask, leave at ratio 1, by the sign of A.
+G_i is g_it itself if A and w are constant within a completion. They are not with a critic, with credit=steps, with
+returns to go (baseline=none with the KL in the reward), with a teacher in the reward, or with sampler weights of
+tokens. Also at delta = 0:
 
 * |delta| (kl_cov) and delta^2 (sequence_penalty) have gradient 0;
-* k3 r has the gradient of k2, as k3_straight always has; against pi_old itself (kl.reference=iteration_start) k2, k3
-  and both variants of k3 have gradient 0, k1 has not;
+* k3 r has the gradient of k2, as k3_straight always has. Against pi_old itself (kl.reference=iteration_start) k2, k3
+  and both variants of k3 have gradient 0, but k1 has not;
 * values are the old values, inside any value_clip.
 
-Some differences act at no number of optimiser steps: k2 for k3_straight, which has its gradient by definition, and the
-reference of k1, whose gradient by l_it is 1; a bound that only acts on advantages of a sign that advantage_sign
-removes; masking groups that add nothing anyway; how rewards become advantages, if distill.verifier_coef is 0 or the
-rule reads no advantages; and the policy term itself, if the loss consists of the teacher's term alone.
+Some differences act at no number of optimiser steps:
+
+* k2 for k3_straight, which has its gradient by definition, and the reference of k1, whose gradient by l_it is 1;
+* a bound that only acts on advantages of a sign that advantage_sign removes;
+* masking groups that add nothing anyway;
+* the way from rewards to advantages, if distill.verifier_coef is 0 or the rule reads no advantages;
+* the policy term itself, if the loss consists of the teacher's term alone.
 """
 
 from __future__ import annotations
@@ -57,11 +60,11 @@ _TOKEN_WEIGHT: dict[Aggregation, tuple[str, int]] = {
 
 
 def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout: int) -> dict[str, str]:
-    """The active knobs in which `a` and `b` differ without any effect on the gradient, each with the reason.
+    """Return the active knobs in which `a` and `b` differ without any effect on the gradient, each with the reason.
 
-    `updates_per_rollout` counts the optimiser steps taken on one rollout batch: mini-batches times epochs. A knob that
-    is not returned may act; those that are returned cannot, taken together, provided that the old log-probs come from
-    the trainer itself, without dropout, and that no log-ratio to the reference is beyond +-20 nats.
+    updates_per_rollout: optimiser steps taken on one rollout batch, mini-batches times epochs. A knob that is not
+    returned may act. Those that are returned cannot, even taken together, on two conditions: the old log-probs come
+    from the trainer itself, without dropout, and no log-ratio to the reference is beyond +-20 nats.
 
     Raises ValueError for updates_per_rollout below 1.
     """
@@ -70,6 +73,7 @@ def differences_that_cannot_act(a: Objective, b: Objective, updates_per_rollout:
     if a == b:
         return {}
     pair = _Pair(a, b)
+    # A reason that holds at any number of steps takes precedence, as it does not depend on a setting of the run.
     reasons = pair.without_effect_ever()
     if updates_per_rollout == 1 and all(one.sampler_correction.type != "in_ratio" for one in (a, b)):
         reasons = {knob: _ONE_STEP + reason for knob, reason in pair.without_effect_in_one_step().items()} | reasons
@@ -80,34 +84,36 @@ class _PolicyTerm(NamedTuple):
     """The gradient of a token's policy term where every ratio is 1, in terms of g (see the module)."""
 
     slopes: tuple[float | None, ...]
-    """c for each sign of advantages that takes part; None where the rule does not say it."""
+    """c for each sign of advantages that takes part; None if the rule does not say it."""
     unsaid: tuple[Rule, Ratio] | None
-    """Where the rule does not say it: the rule and its ratio, which have the gradient of no others."""
+    """The rule and its ratio if the rule does not say c: they have the gradient of no others."""
     shared: bool
-    """The mean of g over the completion, instead of the token's own."""
+    """Whether the token gets the mean of g over the completion, instead of its own."""
     length_power: int
-    """n_i to this power is a further factor."""
+    """The power of n_i that is a further factor."""
 
 
 @plugins.cached
 def _marked() -> dict[str, CannotAct]:
-    """The knobs of which a mark says when they cannot act."""
+    """Return the knobs with a mark that says when they cannot act."""
     return {name: mark for name, knob in knobs_of(Objective).items() if (mark := knob.mark(CannotAct))}
 
 
 _active_knobs = lru_cache(maxsize=1024)(active_knobs)
-"""Remembered, as each of hundreds of arms is compared with all others."""
+"""Cached, as each of hundreds of arms is compared with all others."""
 
 
 class _Pair:
-    """Two objectives, compared."""
+    """Two objectives and the knobs in which they differ."""
 
     def __init__(self, a: Objective, b: Objective) -> None:
         self.both = (a, b)
         self.knobs = (_active_knobs(a), _active_knobs(b))
+        # `dict.fromkeys` keeps the order of the knobs, in which reasons are reported.
         self.differing = [knob for knob in dict.fromkeys([*self.knobs[0], *self.knobs[1]]) if self._differs(knob)]
 
     def _differs(self, knob: str) -> bool:
+        # Absent and none are different: an absent knob does not exist at that point.
         values = [(knob in knobs, knobs.get(knob)) for knobs in self.knobs]
         return values[0] != values[1]
 
@@ -131,7 +137,7 @@ class _Pair:
         return reasons | self._unheard()
 
     def _unheard(self) -> dict[str, str]:
-        """Knobs of the reward-based advantages or of the policy term, if neither objective uses these; with reasons."""
+        """Return the knobs of reward-based advantages or of the policy term if neither objective uses these."""
         if any(objective.baseline == "critic" for objective in self.both):  # its values are fitted all the same
             return {}
         reasons = {}
@@ -145,6 +151,7 @@ class _Pair:
     def without_effect_in_one_step(self) -> dict[str, str]:
         reasons = {name: mark.at_ratio_one for name, mark in _marked().items() if mark.at_ratio_one}
         reasons |= self._rule_knob_facts(lambda rule: rule.inert_at_ratio_one)
+        # Either the terms are equal at equal weights, or a ratio's factor n_i makes up for another aggregation.
         same_term, same_weight = self._same_policy_term(), self._same_token_weight()
         if same_term or same_weight:
             one_gradient = "every ratio is 1, where both objectives have one gradient"
@@ -166,7 +173,7 @@ class _Pair:
         return [knob for knob in self.differing if knob.startswith(f"{field}.")]
 
     def _rule_knob_facts(self, says: Callable[[Rule], Mapping[str, Said]]) -> dict[str, Said]:
-        """What the rules say of their knobs, by dotted name; of a knob that both have only what both say."""
+        """Map rule knobs, by dotted name, to what the rules say about them; if both have a knob, both must agree."""
         rules = [objective.rule for objective in self.both]
         return {
             f"rule.{knob}": said
@@ -186,7 +193,8 @@ class _Pair:
         return a == b
 
     def _same_token_weight(self) -> bool:
-        """Whether the aggregations are equal too; they also weight the KL and the teacher in the loss."""
+        """Return whether policy term and aggregation together give every token the same gradient in both."""
+        # The aggregation also weights a KL and a teacher in the loss, where no ratio makes up for it.
         if any(_kl_gradient(objective, first_step=True)[0] not in ("none", "reward") for objective in self.both):
             return False
         if any(objective.distill.where == "loss" for objective in self.both):
@@ -210,14 +218,14 @@ class _Pair:
         )
 
     def _signs(self) -> list[Sign]:
-        """The signs of advantages that take part in either objective."""
+        """Return the signs of advantages that take part in either objective."""
         chosen = self._values("advantage_sign")
         signs: tuple[Sign, ...] = ("positive", "negative")
         return [sign for sign in signs if chosen & {"both", sign}]
 
 
 def hears_rewards(objective: Objective) -> bool:
-    """Whether rewards matter: the loss depends on their advantages, or a critic is fitted to them."""
+    """Return whether rewards matter: the loss depends on their advantages, or a critic is fitted to them."""
     if objective.baseline == "critic":
         return True
     distill = objective.distill
@@ -227,13 +235,15 @@ def hears_rewards(objective: Objective) -> bool:
 
 
 def _has_policy_term(objective: Objective) -> bool:
-    """Whether the policy term can have a gradient at all."""
+    """Return whether the policy term can have a gradient at all."""
+    # A teacher in the reward gives advantages even if those from rewards are multiplied by 0.
     acts = objective.rule.acts_without_advantage or objective.select.type != "none"
     return acts or objective.distill.where != "loss" or objective.distill.verifier_coef > 0
 
 
 def _constant_within_completions(objective: Objective) -> bool:
-    """Whether advantages and sampler weights are the same for all tokens of a completion."""
+    """Return whether advantages and sampler weights are the same for all tokens of a completion."""
+    # geometric_veto and the sequence_* corrections weight whole completions, so only those of tokens are listed.
     returns_to_go = objective.baseline == "none" and objective.kl.where == "reward"
     return (
         objective.baseline != "critic"
@@ -245,16 +255,17 @@ def _constant_within_completions(objective: Objective) -> bool:
 
 
 def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...]:
-    """What the gradient of the KL depends on: first where it is or, in the loss, which form it has."""
+    """Return the values that the KL's gradient depends on, first its place or, in the loss, its form."""
     kl, knobs = objective.kl, _active_knobs(objective.kl)
     if kl.where == "none":
         return ("none",)
     if kl.where == "reward":
         return ("reward", *knobs.values())
+    # The policy is its own reference in the first step: d is 0, where only k1 and k1_clamped can have a gradient.
     if first_step and kl.reference == "iteration_start" and kl.estimator not in ("k1", "k1_clamped"):
         return ("none",)
     form: str = kl.estimator
-    # An adaptive beta follows the value of the estimate as well.
+    # An adaptive beta follows the value of the estimate too, so equal gradients are not enough there.
     if kl.control == "fixed":
         if form == "k1":
             return ("k1", kl.beta)
@@ -264,7 +275,8 @@ def _kl_gradient(objective: Objective, first_step: bool) -> tuple[KnobValue, ...
 
 
 def _equal_rewards_add_nothing(objective: Objective) -> bool:
-    """Whether a group of equal rewards adds exactly 0 to every gradient, masked or not."""
+    """Return whether a group of equal rewards adds exactly 0 to every gradient, masked or not."""
+    # Masking also takes tokens out of denominators over tokens, so only denominators over completions qualify.
     return (
         objective.baseline in (*GROUP_BASELINES, "random_peer")
         and objective.scale in ("none", "group_std")

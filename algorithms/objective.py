@@ -7,9 +7,8 @@ the sampler correction:
     A    = (R - baseline) / scale                 advantages, one for each completion or, with a critic, each token
     loss = aggregation over tokens of [w rule(A, r) + beta KL + sequence penalty] - c entropy     minimised
 
-A teacher, if there is one, adds to the advantages or to the loss (`distill`). Which rows and tokens take part is
-decided by `overlong`, `zero_std`, `advantage_sign` and `select`. Not every knob exists at every point:
-`harness.settings` says which do.
+A teacher, if there is one, adds to the advantages or to the loss (`distill`). `overlong`, `zero_std`, `advantage_sign`
+and `select` decide which rows and tokens take part. Not every knob exists at every point; see `harness.settings`.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Soft(Settings):
 
 
 Overlong = Annotated[Penalise | MaskAfter | MaskBefore | Drop | Soft, Field(discriminator="type")]
-"""What happens to completions that were cut at the limit."""
+"""The treatment of truncated completions."""
 
 
 OF_REWARDS = CannotAct(without_rewards="the loss uses no rewards")
@@ -198,7 +197,10 @@ class Objective(Settings):
 
 
 def acts_without_advantage(objective: Objective) -> bool:
-    """Whether a completion whose advantages are all 0 can have a gradient, or change the gradient of others."""
+    """Return whether a completion whose advantages are all 0 can have a gradient, or change that of others."""
+    # A selection ranks all tokens of the step, and kl_cov penalises those it selects at any advantage. Under
+    # micro_token_mean a completion counts in the denominator of its micro-batch only if it is part of it. The other
+    # denominators are counts over the whole step.
     return (
         objective.rule.acts_without_advantage
         or objective.kl.where == "loss"
@@ -219,6 +221,8 @@ def _ratio_problems(objective: Objective) -> Iterator[str]:
             f"ratio={ratio} with rule.type={rule.type}: this rule acts through the importance ratio; set ratio to "
             f"{' or '.join(rule.ratios)}{', or rule.type to policy_gradient' if ratio == 'none' else ''}"
         )
+    # These selections set losses of tokens to 0. With one ratio for the whole completion the gradient of every other
+    # token still reaches the log-probs of those tokens.
     if (
         select in ("clip_cov", "top_entropy")
         and ratio in ("sequence_mean", "sequence_product")
@@ -248,7 +252,7 @@ def _sampler_problems(objective: Objective) -> Iterator[str]:
 
 def _scale_problems(objective: Objective) -> Iterator[str]:
     baseline, scale = objective.baseline, objective.scale
-    # A std is zero where all rewards are equal; what it divides must be zero there too, or A explodes to R / eps.
+    # A std is 0 if all its rewards are equal. What it divides must be 0 then too, or A explodes to R / eps.
     if scale == "group_std" and baseline not in GROUP_BASELINES:
         yield (
             f"scale=group_std with baseline={baseline}: in a group of equal rewards the std is zero and the "

@@ -1,4 +1,4 @@
-"""Moving to a neighbouring point of the knob space by naming the knobs that change.
+"""Overrides: moves to a neighbouring point of the knob space, by naming the knobs that change.
 
 There are two families of objectives, policy gradients and preferences. No knob is in both.
 """
@@ -25,30 +25,32 @@ _CLASSES: Mapping[Family, type[AnyObjective]] = {"policy_gradient": Objective, "
 
 
 def family_of(objective: AnyObjective) -> Family:
-    """Which family an objective belongs to."""
+    """Return the family that an objective belongs to."""
     return next(family for family, model in _CLASSES.items() if isinstance(objective, model))
 
 
 @plugins.cached
 def objective_knobs() -> Mapping[str, Knob]:
-    """Every knob of either family by dotted name, whether or not it exists at a given point."""
+    """Map dotted names to the knobs of both families, whether or not a knob exists at a given point."""
+    # Cached until plug-ins change: a rule from a plug-in adds its knobs.
     return {name: knob for model in _CLASSES.values() for name, knob in knobs_of(model).items()}
 
 
 def with_overrides(objective: AnObjective, overrides: Mapping[str, object], prefix: str = "") -> AnObjective:
-    """The objective with some dotted knobs changed: `with_overrides(grpo, {"rule.clip_high": 0.28})`.
+    """Return the objective with some dotted knobs changed: `with_overrides(grpo, {"rule.clip_high": 0.28})`.
 
-    Setting a `type` resets the other knobs of its group to that type's defaults. A knob that no longer exists once its
-    selector has changed is dropped. The order of the overrides does not matter. prefix: what stands before the knobs'
-    names in messages.
+    Setting a `type` resets the other knobs of its group to that type's defaults. A knob that no longer exists after its
+    selector has changed is dropped. The order of the overrides does not matter. prefix: put before the knobs' names in
+    messages.
 
-    Raises FaultyError, a ValueError, for unknown knobs, those of the other family, bad values and combinations without
-    meaning, naming all of them.
+    Raises FaultyError, a ValueError, for unknown knobs, knobs of the other family, bad values and combinations without
+    meaning. It names all of them.
     """
     model = type(objective)
     known = {knob: value for knob, value in overrides.items() if knob in knobs_of(model)}
     kept = {knob: value for knob, value in active_knobs(objective).items() if not _is_reset(model, knob, known)}
     knobs = kept | known
+    # Misplaced knobs are faults already. The rest is validated without them, so that one message has all faults.
     misplaced = dict(_misplaced(model, knobs, prefix))
     faults = [*(_unknown(model, knob, prefix) for knob in overrides if knob not in known), *misplaced.values()]
     try:
@@ -61,6 +63,7 @@ def with_overrides(objective: AnObjective, overrides: Mapping[str, object], pref
 
 
 def _unknown(model: type[Settings], knob: str, prefix: str) -> Fault:
+    """Build the fault of a knob that the model does not have: one of the other family, or a misspelt one."""
     names = knobs_of(model)
     for family, other in _CLASSES.items():
         if other is not model and any(name == knob or name.startswith(f"{knob}.") for name in knobs_of(other)):
@@ -75,7 +78,7 @@ def _unknown(model: type[Settings], knob: str, prefix: str) -> Fault:
 
 
 def _is_reset(model: type[Settings], knob: str, overrides: Mapping[str, object]) -> bool:
-    """Whether the overrides send this knob back to its default: its group has a new type, or it ceases to exist."""
+    """Return whether the overrides reset this knob: its group gets a new type, or the knob ceases to exist."""
     group, _, _ = knob.rpartition(".")
     if group in unions_of(model) and f"{group}.{unions_of(model)[group].selector}" in overrides:
         return True
@@ -86,7 +89,7 @@ def _is_reset(model: type[Settings], knob: str, overrides: Mapping[str, object])
 
 
 def _misplaced(model: type[Settings], knobs: Mapping[str, object], prefix: str) -> Iterator[tuple[str, Fault]]:
-    """Knobs that the type of their group does not have."""
+    """Yield (knob, fault) for every knob that the type of its group does not have."""
     for field, union in unions_of(model).items():
         selector, members = f"{field}.{union.selector}", union.members
         kind = str(knobs.get(selector))

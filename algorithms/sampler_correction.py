@@ -1,9 +1,9 @@
-"""`sampler_correction`: what corrects for completions that the policy of the update has not drawn.
+"""`sampler_correction`: the correction for completions that another policy than that of the update sampled.
 
-pi_sampler is the policy that drew a token, as its log-prob was reported: an engine that rounds in another way than the
-trainer, or weights of some steps ago (`rollout.staleness_steps`, `rollout.partial`). pi_old is the trainer's policy at
-the start of the update. w = pi_old / pi_sampler, of a token or of its completion, multiplies the policy term of the
-loss and carries no gradient. It is 1 for an exact sampler of pi_old.
+pi_sampler is the policy that sampled a token, by the log-prob that it reported. It differs from the trainer's policy if
+the engine rounds differently or its weights are some steps old (`rollout.staleness_steps`, `rollout.partial`). pi_old
+is the trainer's policy at the start of the update. w = pi_old / pi_sampler, of a token or of its completion, multiplies
+the policy term of the loss and carries no gradient. It is 1 for an exact sampler of pi_old.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class NoCorrection(Settings):
 class InRatio(Settings):
     """w = 1, and the rule's ratio is pi / pi_sampler, so that its clip range lies around the sampler.
 
-    PPO as it was written; verl's bypass mode, and AReaL without its decoupled objective."""
+    PPO as it was written; verl's bypass mode, and AReaL without its decoupled objective.
+    """
 
     type: Literal["in_ratio"] = "in_ratio"
 
@@ -84,7 +85,8 @@ class SequenceBand(_Band):
 class GeometricVeto(Settings):
     """1 where the geometric mean of a completion's w is in [mean_min, mean_max] and none below veto_below, else 0.
 
-    Geometric rejection with a token veto: Liu, Li et al. 2025, "When Speed Kills Stability"; verl."""
+    Geometric rejection with a token veto: Liu, Li et al. 2025, "When Speed Kills Stability"; verl.
+    """
 
     type: Literal["geometric_veto"] = "geometric_veto"
     mean_min: float = Field(
@@ -102,27 +104,27 @@ class GeometricVeto(Settings):
 
 
 Weighing = TokenUnbounded | TokenTruncate | SequenceTruncate | TokenBand | SequenceBand | GeometricVeto
-"""The corrections that have a weight w."""
+"""The corrections with a weight w."""
 
 Correcting = InRatio | Weighing
 SamplerCorrection = Annotated[NoCorrection | Correcting, Field(discriminator="type")]
 
 
 class SamplerWeights(NamedTuple):
-    """Both [B, T], without gradient."""
+    """The weights of a sampler correction, without gradient."""
 
     weights: Tensor
-    """What the policy term is multiplied by."""
+    """[B, T] factors of the policy term."""
     bounded: Tensor
-    """Bool: where that is not the ratio itself, or where the completion is rejected."""
+    """[B, T] bool: a bound has changed the weight, or the completion is rejected."""
 
 
 def corrected(
     correction: Correcting, old_logp: Tensor, sampler_logp: Tensor, mask: Tensor
 ) -> tuple[SamplerWeights | None, Tensor]:
-    """The weights, None where there are none, and [B, T] what the importance ratio compares the policy with.
+    """Return the weights, None if there are none, and the log-probs [B, T] in the importance ratio's denominator.
 
-    old_logp, sampler_logp [B, T]: log pi_old and log pi_sampler, without gradient, 0 outside the mask; mask [B, T]
+    old_logp, sampler_logp [B, T]: log pi_old and log pi_sampler, without gradient, 0 outside the mask. mask [B, T]
     bool.
     """
     if isinstance(correction, InRatio):
@@ -139,11 +141,14 @@ def _weights(correction: Weighing, log_ratio: Tensor, mask: Tensor) -> SamplerWe
             weights = ratio.clamp(max=correction.weight_max)
         case TokenBand() | SequenceBand():
             ratio = _ratio(correction, log_ratio, mask)
+            # The bounds belong to the band (IcePop): a ratio at a bound keeps its weight.
             weights = ratio.where((ratio >= correction.weight_min) & (ratio <= correction.weight_max), 0)
         case GeometricVeto(mean_min=least, mean_max=most, veto_below=veto):
             mean = importance_ratio("sequence_mean", log_ratio, mask)
-            lowest = log_ratio.amin(1, keepdim=True)  # padding is 0, which is above any veto
+            # Padding has log-ratio 0, which is above any veto: veto_below is less than 1.
+            lowest = log_ratio.amin(1, keepdim=True)
             accepted = (mean >= least) & (mean <= most) & (lowest >= (math.log(veto) if veto else -math.inf))
+            # The weight of an accepted completion is 1, not its ratio; only rejection counts as bounded.
             return SamplerWeights(accepted.to(log_ratio.dtype), ~accepted)
     return SamplerWeights(weights, weights != ratio)
 

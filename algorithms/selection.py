@@ -64,16 +64,16 @@ def select_tokens(
     entropy: Tensor | None = None,
     key: int = 0,
 ) -> Tensor:
-    """Bool [B, T]: the tokens, among the N with mask 1, that `objective.select` chooses. Without gradient.
+    """Choose tokens by `objective.select` among the N tokens with mask 1: bool [B, T], without gradient.
 
-    logp, old_logp, mask, entropy [B, T], advantages [B] or [B, T]: all rows of one optimiser step at the weights before
-    it, since a choice within each micro-batch would depend on how the step is split. Each choice is of
-    max(floor(fraction N), 1) tokens, if there are that many:
+    logp, old_logp, mask, entropy [B, T]; advantages [B] or [B, T]. Pass all rows of one optimiser step, at the weights
+    before it: a choice within each micro-batch would depend on how the step is split. max(floor(fraction N), 1) tokens
+    are chosen, or fewer if there are not that many candidates:
 
-    * kl_cov: those of highest covariance (A - mean A)(log pi - mean log pi), means over the N tokens;
-    * clip_cov: drawn from those that have a covariance between the bounds and that no bound of the rule acts on. `key`
-      (64 bits) names the draw, which goes by the places of the tokens in [B, T];
-    * top_entropy: those of highest entropy.
+    * kl_cov: the tokens of highest covariance (A - mean A)(log pi - mean log pi), with means over the N tokens.
+    * clip_cov: a random sample of the tokens that have a covariance between the bounds and that no bound of the rule
+      acts on. `key` (64 bits) seeds it, and the sample depends on the positions of the tokens in [B, T].
+    * top_entropy: the tokens of highest entropy.
 
     Among equal tokens the first counts as the highest. Raises ValueError for top_entropy without entropy.
     """
@@ -92,19 +92,22 @@ def select_tokens(
             return _highest(_covariances(logp, per_token, mask), mask, _count(select, mask))
         case ClipCov():
             covariances = _covariances(logp, per_token, mask)
+            # A token that a bound of the rule acts on has lost its gradient already.
             between = mask & (covariances > select.cov_low) & (covariances < select.cov_high)
             ratio = importance_ratio(objective.ratio, torch.where(mask, logp - old_logp, 0), mask)
             rule = objective.rule
             beyond = checked(rule, "beyond_bounds", rule.beyond_bounds(ratio, per_token), ratio, holds_bools=True)
             candidates = between & ~beyond
-            # Drawn on the CPU for all places, so that a place's number depends on nothing but the key.
+            # Sampled on the CPU and for all positions [B, T], so that the number of a position depends on the key and
+            # not on the device or on which tokens are candidates.
             generator = torch.Generator().manual_seed(key)
             lots = torch.rand(mask.shape, generator=generator, dtype=torch.float64).to(mask.device)
             return _highest(lots, candidates, _count(select, mask))
 
 
 def selected_losses(select: Select, losses: Tensor, selected: Tensor, log_ratio: Tensor) -> Tensor:
-    """The policy losses of tokens [B, T] after the selection; log_ratio, selected [B, T]."""
+    """Apply the selection to the policy losses of tokens [B, T]; log_ratio, selected [B, T]."""
+    # A loss is set to 0 instead of being left out: the token stays in the denominators.
     match select:
         case NoSelection():
             return losses
@@ -121,7 +124,8 @@ def _count(select: ClipCov | KlCov | TopEntropy, mask: Tensor) -> int:
 
 
 def _highest(scores: Tensor, among: Tensor, count: int) -> Tensor:
-    """Bool, of the shape of `scores`: the `count` highest of those that are `among`."""
+    """Mark the `count` highest scores of the candidates `among`: bool, of the shape of `scores`."""
+    # Sorted stably: of equal scores the first are taken, in every run.
     places = among.flatten().nonzero()[:, 0]
     order = scores.flatten()[places].argsort(descending=True, stable=True)
     chosen = among.flatten() & False

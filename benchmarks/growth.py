@@ -31,7 +31,7 @@ from pairs import note
 
 from harness.plan import Plan, PlannedCell, make_plan
 from harness.records.files import append_jsonl, write_json
-from harness.run.evaluation import evaluation_document
+from harness.run.evaluator import evaluation_document
 from harness.run.question import make_cells, write_question
 
 VERBS = {

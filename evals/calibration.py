@@ -13,28 +13,27 @@ BINS = 10
 
 
 class ReliabilityBin(TypedDict):
-    """The samples whose confidence lies in (low, high]; the first bin holds 0 too.
-
-    confidence: their mean confidence. correct_frac: the share of them that is right. Both are None in an empty bin.
-    """
+    """The samples whose confidence lies in (low, high]; the first bin holds 0 too."""
 
     low: float
     high: float
     count: int
     confidence: float | None
+    """Their mean confidence; None in an empty bin."""
     correct_frac: float | None
+    """The share of them that is right; None in an empty bin."""
 
 
 def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
-    """The reliability diagram of one task's samples: ten bins of confidence, all of one width, in ascending order.
+    """Return the reliability diagram of one task's samples: ten bins of confidence of equal width, in ascending order.
 
-    rows: `problem_id`, `extracted` and `correct` of each sample (see `SampleRow`). They must be drawn from the policy
-        itself (temperature 1, no top-p or top-k), at least two a problem.
+    rows: `problem_id`, `extracted` and `correct` of each sample (see `SampleRow`). They must be sampled from the policy
+    itself (temperature 1, no top-p or top-k), at least two a problem.
 
     The confidence of a sample is the share of the *other* samples of its problem that give the same answer. This is an
-    unbiased estimate of the policy's probability of that answer; with the sample itself it would be too high. It is
-    noisy: with few samples per problem, the bins lie flatter than the diagonal even for a calibrated policy. So compare
-    only evaluations with equally many. "No answer" counts as one answer, which is always wrong.
+    unbiased estimate of the policy's probability of that answer; including the sample itself would make it too high. It
+    is noisy: with few samples per problem, the bins are flatter than the diagonal even for a calibrated policy. Compare
+    only evaluations with equally many samples. "No answer" counts as one answer, which is always wrong.
 
     Raises ValueError if there are no rows or if a problem has a single sample.
     """
@@ -55,7 +54,7 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
         given = Counter(answers)
         for sample, answer in zip(samples, answers, strict=True):
             same = given[answer] - 1
-            # In integers: as floats, 3 of 10 would fall on either side of a bin's edge.
+            # The ceiling in integers: in floating point, 3 of 10 could fall on either side of a bin's edge.
             members[max(0, -(-BINS * same // others) - 1)].append((same / others, sample["correct"]))
     return [
         ReliabilityBin(
@@ -70,7 +69,7 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
 
 
 def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
-    """Mean |share right - mean confidence| over bins, weighted by their samples; in [0, 1].
+    """Return the mean |share right - mean confidence| over bins, weighted by their samples; in [0, 1].
 
     Naeini et al. (AAAI 2015); Guo et al., arXiv:1706.04599, eq. 3. Raises ValueError if the bins hold no sample.
     """

@@ -1,4 +1,4 @@
-"""Problems that give choices: a model writes nothing, it chooses the text that it finds most likely.
+"""Multiple-choice problems: the model writes nothing; the text with the highest likelihood is its answer.
 
 The comparisons are those of lm-eval's metrics of the same name (`ConfigurableTask.process_results`, lm-eval 0.4.13).
 """
@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 Comparison = Literal["acc", "acc_norm", "acc_bytes", "acc_mutual_info", "greedy"]
-"""How a choice is made from log-likelihoods: by each as it is, by character, by UTF-8 byte, or less the log-likelihood
-without the context. greedy: there is one text, and it is chosen if greedy decoding would write it."""
+"""The way in which log-likelihoods select a choice.
+
+acc: as they are. acc_norm: per character. acc_bytes: per UTF-8 byte. acc_mutual_info: minus the log-likelihood
+without the context. greedy: there is one text, and it is chosen if greedy decoding would write it.
+"""
 COMPARISONS = tuple(name for name in get_args(Comparison) if name != "greedy")
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A text behind a context. Without a context it stands behind the token that begins a text."""
+    """A text that follows a context. Without a context, it follows the token that begins a text."""
 
     context: str
     text: str
@@ -25,34 +28,34 @@ class Continuation:
 
 @dataclass(frozen=True)
 class Likelihood:
-    """logp: of a continuation's tokens together, in nats. is_greedy: each of them is the most likely one there."""
+    """The likelihood of a continuation."""
 
     logp: float
+    """Summed over its tokens, in nats."""
     n_tokens: int
     is_greedy: bool
+    """Each token is the most likely one at its position."""
 
 
 class Scorer(Protocol):
-    """Knows how likely a model finds given texts."""
+    """Computes the likelihood of texts under a model."""
 
     def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
-        """One for each continuation, in their order."""
+        """Return one likelihood for each continuation, in their order."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What a problem gives to choose from.
-
-    texts: the C choices as records have them. continuations: of each choice, and with `acc_mutual_info` C more,
-    without their context.
-    """
+    """The choices of a problem."""
 
     texts: Sequence[str]
+    """The C choices as records have them."""
     continuations: Sequence[Continuation]
+    """One of each choice, and with `acc_mutual_info` C more, without their context."""
     comparison: Comparison
 
     def choose(self, likelihoods: Sequence[Likelihood]) -> int | None:
-        """The number of the chosen text, the first of equals; None if the only text is not chosen.
+        """Return the index of the chosen text, the first of equals; None if the only text is not chosen.
 
         likelihoods: of the continuations, in their order.
         """
@@ -66,5 +69,5 @@ class Choices:
         if self.comparison == "acc_mutual_info":
             return logp - likelihoods[len(self.texts) + number].logp
         lengths = {"acc": 1, "acc_norm": len(text), "acc_bytes": len(text.encode())}
-        # As in lm-eval an empty text is never the best of several by its length.
+        # As in lm-eval, an empty text never wins a comparison by length.
         return logp / length if (length := lengths[self.comparison]) else -float("inf")

@@ -1,4 +1,4 @@
-"""Training prompts that give evaluation problems away."""
+"""Training prompts that contain evaluation problems."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Literal
 
 from evals.grading import normalise
 
-# Raise it whenever other things are found in the same texts; it belongs in the key of whatever stores the result.
+# Raise it whenever the same texts give another result. The key of a stored result must include it.
 VERSION = 2
 
 N_GRAM_WORDS = 8
 NEAR_COPY_FRAC = 0.8
 """A problem is a near copy if one run of a training prompt holds this share of its words."""
 MAX_LEAKED_FRAC = 0.01
-"""Problems that were trained on raise a score by at most their share of all problems. Up to one percentage point is
-less than the differences that matter in practice (`Task.margin_pp`)."""
+"""Problems in the training data raise a score by at most their share of all problems. Up to one percentage point is
+less than the differences that matter in practice (`Task.margin_pp`).
+"""
 MAX_EXAMPLES = 20
 MAX_SHOWN_WORDS = 24
 
@@ -28,47 +29,46 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Example:
-    """An evaluation problem and the training prompt that has most of it.
-
-    problem, prompt: their ids. shared: the longest run of words that both have, cut after 24 words.
-    shared_words, problem_words: how many words the run and the problem have.
-    """
+    """An evaluation problem and the training prompt that has most of it; `problem` and `prompt` are ids."""
 
     problem: str
     prompt: str
     kind: Literal["exact", "near_copy", "n_gram"]
     shared: str
+    """The longest run of words that both have, cut after 24 words."""
     shared_words: int
+    """The number of words in the run."""
     problem_words: int
+    """The number of words in the problem."""
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Evaluation problems that occur in the training prompts.
-
-    exact: how many are a training prompt, word for word.
-    near_copies: how many others have at least 80% of their words in one run of a training prompt. They stand inside a
-        longer prompt, or are the same problem with another number or another last sentence.
-    n_gram: how many share at least one run of 8 words with some training prompt, the exact ones included. Many problems
-        of one style do, by stock phrases.
-    problems: how many evaluation problems there are.
-    examples: at most 20 of those found, the exact ones first, then by the share of the problem that is found.
-    """
+    """Evaluation problems that occur in the training prompts."""
 
     exact: int
+    """The number of problems that are a training prompt, word for word."""
     near_copies: int
+    """The number of other problems with at least 80% of their words in one run of a training prompt. They are part
+    of a longer prompt, or the same problem with another number or another last sentence.
+    """
     n_gram: int
+    """The number of problems that share at least one run of 8 words with some training prompt, the exact ones
+    included. Many problems of one style do, by stock phrases.
+    """
     problems: int
+    """The number of evaluation problems."""
     examples: tuple[Example, ...] = ()
+    """At most 20 of the overlapping problems, the exact ones first, then by the share of the problem in the run."""
 
 
 def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str, str]]) -> Overlap:
-    """Find the evaluation problems that are also training prompts, whole or in runs of 8 words. Case, punctuation and
-    spacing do not count.
+    """Find the evaluation problems that are also training prompts, whole or in runs of 8 words.
 
-    training, evaluation: (id, text) of each prompt and problem. The training prompts are read once and not kept, so
-    memory grows with the evaluation alone.
+    Case, punctuation and spacing do not count. training, evaluation: (id, text) of each prompt and problem. The
+    training prompts are read once and not kept, so memory grows with the evaluation alone.
     """
+    # The index holds the evaluation: every whole text, and every run of 8 words with its positions.
     names: list[str] = []
     texts: list[Words] = []
     whole: dict[Words, list[int]] = defaultdict(list)
@@ -84,6 +84,7 @@ def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str,
     found: dict[int, _Match] = {}
     for prompt, text in training:
         words = _words(text)
+        # Problems with fewer than 8 words have no run, so only this look-up can match them.
         finds = [(number, _Match(True, len(words), prompt, words)) for number in whole.get(words, ())]
         for number, start, length in _shared_runs(words, places):
             finds.append((number, _Match(False, length, prompt, words[start : start + length])))
@@ -104,7 +105,7 @@ def overlap(training: Iterable[tuple[str, str]], evaluation: Iterable[tuple[str,
 
 
 def is_contaminated(found: Overlap) -> bool:
-    """Whether so many problems were trained on, as exact or near copies, that it may matter: more than 1% of them.
+    """Return whether more than 1% of the problems were trained on, as exact or near copies.
 
     Shared runs of 8 words are not counted: half the problems of MATH-500 share one with MATH's other problems.
     """
@@ -122,6 +123,7 @@ class _Match:
 
     @property
     def rank(self) -> tuple[bool, int]:
+        """The sort key by which a problem keeps its best match."""
         return self.exact, self.length
 
     def example(self, problem: str, problem_words: int) -> Example:
@@ -137,9 +139,13 @@ class _Match:
 
 
 def _shared_runs(words: Words, places: Mapping[Words, Sequence[tuple[int, int]]]) -> Iterator[tuple[int, int, int]]:
-    """(problem, start in `words`, length) of the runs of 8 words and more that a prompt shares with problems; one that
-    grows is given again with every word."""
-    lengths: dict[tuple[int, int], int] = {}  # of the runs that end here, by problem and place of their last 8 words
+    """Yield (problem, start in `words`, length) of the runs of 8 words or more that a prompt shares with problems.
+
+    A run that grows is yielded again with every word.
+    """
+    # The lengths of the runs that end here, by problem and position of their last 8 words. A run that ended one word
+    # earlier at the previous position continues; any other run starts with these 8 words.
+    lengths: dict[tuple[int, int], int] = {}
     for start, run in enumerate(_runs(words)):
         lengths = {
             (problem, place): lengths.get((problem, place - 1), N_GRAM_WORDS - 1) + 1

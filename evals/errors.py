@@ -1,4 +1,4 @@
-"""Errors a user can mend: each message says what was given, the rule, and the remedy."""
+"""Errors that a user can fix: each message states the value, the rule, and the remedy."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from harness.errors import RefusedError
 
 
 class EvalError(RefusedError, ValueError):
-    """The base of this package's own errors.
+    """The base class of this package's errors.
 
-    A ValueError too, so that a spec which names what is at fault is refused together with its other faults.
+    It is also a ValueError, so that validation of a spec reports it together with the spec's other faults.
     """
 
 
 class DataMissingError(EvalError):
-    """The problems are neither on the disk nor to be had from the hub."""
+    """The problems are neither on disk nor available from the hub."""

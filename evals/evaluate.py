@@ -1,5 +1,4 @@
-"""Evaluation without a model: which samples are still to be drawn, their records, and what records give: scores, new
-verdicts by another grader, and where graders disagree."""
+"""Evaluation without a model: missing samples, their records, and scores, new verdicts and disagreements of records."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from evals.samples import SampleRow, turns_of
 from evals.tasks.base import Problem, Task
 from evals.tasks.environment import turns_as_json
 
-# A thread only waits for the process that compares expressions; there are as many of those.
+# A thread only waits for the process that compares expressions, so there are as many threads as processes.
 _THREADS = 2
 _MAX_EXAMPLES = 5
 
@@ -32,8 +31,10 @@ _MAX_EXAMPLES = 5
 def missing_draws(
     problems: Iterable[Problem], template: Template, n_samples: int, finished: Collection[tuple[str, int]] = frozenset()
 ) -> Iterator[Draw]:
-    """The samples that are not in `finished`, a collection of (problem id, sample). Problems keep their order, and all
-    samples of a problem come together."""
+    """Yield the samples that are not in `finished`, a collection of (problem id, sample).
+
+    Problems keep their order, and all samples of a problem come together.
+    """
     for problem in problems:
         missing = [sample for sample in range(n_samples) if (problem.id, sample) not in finished]
         if missing:
@@ -49,10 +50,10 @@ def grade_all(
     beside: Callable[[Problem], Sequence[Grader]] = lambda problem: (),
     each: Callable[..., Iterable[Any]] = map,
 ) -> list[dict[str, Verdict]]:
-    """The verdicts on each text as a completion of its problem, by the grader's name; those of `grader` come first.
+    """Return the verdicts on each text as a completion of its problem, by the grader's name.
 
-    A grader of whole completions gets all at once. beside: the graders that are asked too. each: goes through the
-    completions, `map` or that of several threads. Raises as `grade`.
+    The verdict of `grader` comes first. A grader of whole completions gets all at once. beside: the additional graders.
+    each: iterates over the completions, `map` or that of several threads. Raises as `grade`.
     """
     submissions = [
         Submission(one.problem, one.answer, text, extract_answer(text, extract), one.own_comparison)
@@ -75,18 +76,20 @@ def graded_rows(
     ask_others: bool = True,
     each: Callable[..., Iterable[Any]] = map,
 ) -> list[SampleRow]:
-    """The records of drawn samples. `Task.graded_text` says what is graded of one that has several turns.
+    """Return the records of graded samples.
 
-    grader: decides `correct`; the task's own if None.
-    ask_others: `verdicts` and `reasons` add those of all other graders that can compare with the reference, except
-        where the problem has a comparison of its own: then the reference is one of several right answers, and only a
-        judge has the problem's own comparison beside it. `math` starts its process only for what text, letters, words
-        and numbers leave open, and asks it once about each pair of answer and reference.
-    each: as in `grade_all`.
+    `Task.graded_text` says what is graded of a sample that has several turns. grader: decides `correct`; the task's own
+    if None.
 
-    Raises UnknownNameError for an unknown grader, EvalError if it cannot grade the task's references, if there is
-    neither a grader nor one of the task's own, and for a problem without an answer.
+    ask_others: `verdicts` and `reasons` add those of all other graders that can compare with the reference. The
+    exception is a problem with a comparison of its own: its reference is one of several right answers. Then only a
+    judge is accompanied, by the problem's own comparison. `math` starts its process only for what text, letters, words
+    and numbers leave open. It receives each pair of answer and reference once. each: as in `grade_all`.
+
+    Raises UnknownNameError for an unknown grader. Raises EvalError if it cannot grade the task's references, without
+    any grader, and for a problem without an answer.
     """
+    # Check every problem before the first is graded, so that a fault costs no judge's replies.
     deciding, problems = get_grader(grader or task.require_grader()), [draw.require_problem() for draw in draws]
     for problem in problems:
         if not problem.answer and deciding.needs_answer:
@@ -124,25 +127,26 @@ def graded_rows(
 
 
 def scores(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float | None]:
-    """Every metric of one task's finished evaluation, by name (see `evals.metrics`); None for one that does not exist,
-    e.g. a mean over no rows.
+    """Return every metric of one task's finished evaluation, by name (see `evals.metrics`).
 
-    Raises ValueError if there are no rows, if problems differ in their number of samples, or if a k exceeds it.
+    A metric that does not exist is None, e.g. a mean over no rows. Raises ValueError if there are no rows, if problems
+    differ in their number of samples, or if a k exceeds it.
     """
     samples = Samples.of(rows)
     return {name: metric.value(samples, k) for name, (metric, k) in metrics_for(ks).items()}
 
 
 def standard_errors(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, float]:
-    """The standard error of each metric as an estimate for new problems of the kind, in the metric's unit, by name.
+    """Return the standard error of each metric as an estimate for new problems of this kind, by name.
 
-    The spread of the metric between problems, sd / sqrt(P). Only metrics that are means over problems have one, and
-    only with two problems or more. Raises as `scores`.
+    It has the metric's unit and is the spread of the metric between problems, sd / sqrt(P). Only metrics that are means
+    over problems have one, and only with two problems or more. Raises as `scores`.
     """
     samples = Samples.of(rows)
     problems = [Samples([of_problem]) for of_problem in samples.by_problem]
     errors = {}
     for name, (metric, k) in metrics_for(ks).items():
+        # A metric is a mean over problems if the mean of its values on single problems is its value on all.
         total, values = metric.value(samples, k), [metric.value(problem, k) for problem in problems]
         known = [value for value in values if value is not None]
         if total is None or not len(known) == len(values) > 1 or not math.isclose(statistics.fmean(known), total):
@@ -154,7 +158,7 @@ def standard_errors(rows: Iterable[SampleRow], ks: Iterable[int]) -> dict[str, f
 def regrade(
     task: Task, problems: Iterable[Problem], rows: Sequence[SampleRow], grader: str | None = None
 ) -> list[SampleRow]:
-    """The records, graded again from their text. What does not depend on grading stays as it is.
+    """Grade the records again from their text. Fields that do not depend on grading stay unchanged.
 
     grader: decides `correct`; the task's own if None.
 
@@ -192,21 +196,22 @@ class Example(TypedDict):
 
 
 class Disagreement(TypedDict):
-    """How often two graders differ.
-
-    graders: their names, in alphabetical order. n: the number of samples with a verdict of both. count: the number of
-    those on which they differ. kappa: Cohen's (see `cohens_kappa`). examples: the first of those, at most 5.
-    """
+    """The disagreement of two graders."""
 
     graders: tuple[str, str]
+    """Their names, in alphabetical order."""
     count: int
+    """The number of samples on which they differ."""
     n: int
+    """The number of samples with a verdict of both."""
     kappa: float | None
+    """Cohen's kappa (see `cohens_kappa`)."""
     examples: list[Example]
+    """The first samples on which they differ, at most 5."""
 
 
 def disagreement(rows: Iterable[SampleRow]) -> list[Disagreement]:
-    """How often graders differ, for each pair of them with verdicts on the same samples, by name."""
+    """Return how often graders differ, for each pair with verdicts on the same samples, sorted by name."""
     pairs: dict[tuple[str, str], Disagreement] = {}
     said: dict[tuple[str, str], list[tuple[bool, bool]]] = defaultdict(list)
     for row in rows:

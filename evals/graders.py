@@ -1,4 +1,4 @@
-"""Finding graders by their names, and asking one about one completion; `evals.evaluate.grade_all` asks about many."""
+"""Finding graders by name, and grading one completion; `evals.evaluate.grade_all` grades many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRADERS: Kind[Grader] = Kind(
 
 
 def get_grader(name: str) -> Grader:
-    """The grader of that name; a judge by the path of its YAML file (see `plugins.user_file`).
+    """Return the grader of that name; a judge by the path of its YAML file (see `plugins.user_file`).
 
     Raises UnknownNameError, and EvalError if the file is missing or faulty.
     """
@@ -42,7 +42,7 @@ def runs_code(grader: str | None) -> bool:
 
 
 def judge_of(grader: str | None) -> Judge | None:
-    """The judge if the grader of this name is one, else None. Raises as `get_grader`."""
+    """Return the judge if the grader of this name is one, else None. Raises as `get_grader`."""
     from evals.grading.model_judge import Judge
 
     found = None if grader is None else get_grader(grader)
@@ -50,14 +50,20 @@ def judge_of(grader: str | None) -> Judge | None:
 
 
 def grader_version(name: str) -> int | str:
-    """What represents a grader in a hash: a shipped grader's version, the digest of a plug-in's source, or the digest
-    of those fields of a judge's file that can change a verdict. Raises as `get_grader`."""
+    """Return what represents a grader in a hash.
+
+    It is a shipped grader's version or the digest of a plug-in's source. For a judge it is the digest of those fields
+    of its file that can change a verdict. Raises as `get_grader`.
+    """
     source = None if name.endswith(ENDINGS) else GRADERS.source(name)
     return get_grader(name).version if source is None else source.digest
 
 
 def applicable_graders(answer: str) -> list[str]:
-    """The graders that can compare an extracted answer with this reference, sorted; none of them with unit tests."""
+    """Return the names of the graders that can compare an extracted answer with this reference, sorted.
+
+    A reference with unit tests has none.
+    """
     from evals.grading.unit_tests import has_tests
 
     if has_tests(answer):
@@ -87,18 +93,22 @@ def grade(
     own: OwnComparison | None = None,
     problem: str = "",
 ) -> Verdict:
-    """Whether a completion gives the reference answer.
+    """Return the verdict whether a completion gives the reference answer.
 
     text: the completion. answer: the reference, without working.
+
     grader: `exact` compares text. `numeric` compares numbers exactly, without units (see `numeric.parse_number`).
-        `choice` compares the letters of a multiple choice (see `choice.parse_choice`). `math` accepts what these accept
-        and asks math-verify about the rest, in a process with limits on time and memory (see `math.compare_math`).
-        `own` asks the problem itself. Plug-ins may add others. The grader itself instead of its name saves the search.
+    `choice` compares the letters of a multiple choice (see `choice.parse_choice`). `math` accepts what these accept and
+    passes the rest to math-verify, in a process with limits on time and memory (see `math.compare_math`). `own` uses
+    the problem's own comparison. Plug-ins may add others. Passing the grader itself instead of its name saves the
+    look-up.
+
     extract: `boxed`, `answer_tag` (`<answer>`), `gsm8k` (`####`), `hash` (after the last `#`), `last_number`, `choice`,
-        `code` (the last block between fences), or None for `chain`: what follows `</think>`, there the last box, else
-        `####`, else "answer is", else the last number.
+    `code` (the last block between fences), or None for `chain`: what follows `</think>`, there the last box, else
+    `####`, else "answer is", else the last number.
+
     own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`. problem: its statement, for a
-        judge.
+    judge.
 
     Raises UnknownNameError for an unknown grader, EvalError for an unknown extraction, and where the grader cannot
     compare with the reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own`
@@ -111,7 +121,9 @@ def grade(
 
 
 def rule_beside(grader: Grader, own: str | None) -> Grader | None:
-    """The rule that grades beside a judge: the task's own grader (named `own`). None if `grader` is no judge, or if the
-    task's own grader reads whole submissions too."""
+    """Return the rule that grades in addition to a judge: the task's own grader (named `own`).
+
+    None if `grader` is no judge, or if the task's own grader reads whole submissions too.
+    """
     rule = None if own is None or not grader.asks_model else get_grader(own)
     return None if rule is None or rule.reads_whole else rule

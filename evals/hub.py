@@ -1,4 +1,4 @@
-"""The Hugging Face hub: rows of its data sets, and what is done without a network."""
+"""The Hugging Face hub: rows of its data sets, and its use without a network."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from urllib.request import getproxies
 from evals.errors import DataMissingError
 
 Row = Mapping[str, object]
-"""A row of a data set, as it is read."""
+"""A row of a data set, as read."""
 
 
 def hub_rows(name: str, id: str, config: str | None, split: str, revision: str | None) -> Iterator[tuple[str, Row]]:
-    """(place, row) of each row of a split on the hub, or of a folder in its layout. name: of the split, in places.
+    """Yield (location, row) for each row of a split on the hub, or of a folder in its layout.
 
-    Raises DataMissingError, with the hub's words alone, if the split cannot be had.
+    name: the name of the split in locations. Raises DataMissingError, with the hub's message alone, if the split is not
+    available.
     """
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
@@ -35,14 +36,17 @@ def hub_rows(name: str, id: str, config: str | None, split: str, revision: str |
 
 @contextmanager
 def offline_without_network() -> Iterator[None]:
-    """Where the hub's name cannot be resolved, let its clients take what they have stored and fail at once for the
-    rest. Left to themselves they try each file six times, over half a minute, and say so each time."""
+    """Set the hub's clients to offline mode if its name cannot be resolved.
+
+    They then use stored files and fail at once for the rest. By default they try each file six times, over half a
+    minute, and report each attempt.
+    """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or _is_found(constants.ENDPOINT):
         yield
         return
-    # `datasets` has a copy of the switch, which there is only once it is imported.
+    # `datasets` copies the switch when it is imported, so both are set.
     switches: list[Any] = [module for module in (constants, sys.modules.get("datasets.config")) if module is not None]
     for module in switches:
         module.HF_HUB_OFFLINE = True
@@ -54,7 +58,7 @@ def offline_without_network() -> Iterator[None]:
 
 
 def _is_found(address: str) -> bool:
-    """Whether the host has a name that resolves; behind a proxy that is the proxy's affair."""
+    """Return whether the host's name resolves. Behind a proxy it always counts as found: the proxy resolves names."""
     if getproxies():
         return True
     try:

@@ -1,4 +1,4 @@
-"""lm-eval's own runs on a sampler of ours, and what they measured on one model."""
+"""Runs of lm-eval with a sampler of this project, and their results for one model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ from evals.sampler import Draw, Drawn, Sampler, SamplingParams
 
 
 class LmEvalRow(TypedDict):
-    """One document under one filter, with its K samples (`repeats` of the task file).
-
-    completions [K]: as lm-eval saw them, without the stop string. n_tokens, truncated [K]: as drawn.
-    reference: lm-eval's target, as text. filtered: what the filter made of the completions. metrics: lm-eval's, where
-        they are a number for each document.
-    """
+    """One document under one filter, with its K samples (`repeats` of the task file)."""
 
     task: str
     doc_id: int
@@ -35,27 +30,34 @@ class LmEvalRow(TypedDict):
     filter: str
     prompt: str | list[Message]
     reference: str
+    """lm-eval's target, as text."""
     completions: list[str]
+    """[K]: as lm-eval saw them, without the stop string."""
     n_tokens: list[int]
+    """[K]: as sampled."""
     truncated: list[bool]
+    """[K]: as sampled."""
     filtered: Any
+    """The output of the filter."""
     metrics: dict[str, float]
+    """lm-eval's metrics that are a number for each document."""
 
 
 @dataclass(frozen=True)
 class LmEvalMetric:
-    """A task's score. stderr: lm-eval's, over documents; None where it has none."""
+    """The score of a task."""
 
     task: str
     name: str
     filter: str
     value: float
     stderr: float | None
+    """lm-eval's standard error over documents; None if it has none."""
 
 
 @dataclass(frozen=True)
 class LmEvalTask:
-    """How a task was run. max_gen_toks_assumed: the task sets no limit of its own, so our default was taken."""
+    """The settings with which a task ran."""
 
     name: str
     version: str
@@ -63,11 +65,12 @@ class LmEvalTask:
     repeats: int
     decodings: tuple[SamplingParams, ...]
     max_gen_toks_assumed: bool
+    """The task sets no limit of its own, so the default applied."""
 
 
 @dataclass(frozen=True)
 class LmEvalResult:
-    """The results of one model. A group or a tag stands here as its tasks."""
+    """The results of one model. A group or a tag is replaced by its tasks."""
 
     tasks: tuple[LmEvalTask, ...]
     metrics: tuple[LmEvalMetric, ...]
@@ -75,11 +78,12 @@ class LmEvalResult:
 
 
 DEFAULT_MAX_GEN_TOKS = 256
-"""The limit for a task that does not say how long a completion may be (gsm8k, minerva_math500): that of lm-eval's hf
-backend, so that scores compare. It cuts reasoning short, so it is logged whenever it is used, and kept in the
-result."""
+"""The limit for a task that sets none on the length of a completion (gsm8k, minerva_math500). It is that of
+lm-eval's hf backend, so that scores compare. It truncates reasoning, so its use is logged and recorded in the
+result.
+"""
 
-# Draws for a standard error that has no closed form; that of a mean has one.
+# Bootstrap samples for a standard error without a closed form. The standard error of a mean has one.
 _BOOTSTRAP_DRAWS = 1000
 _LENGTH_SETTINGS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 _SETTINGS = frozenset({*_LENGTH_SETTINGS, "until", "do_sample", "temperature", "top_p", "top_k"})
@@ -95,19 +99,22 @@ def run_lm_eval(
     include_path: Path | None = None,
     apply_chat_template: bool = False,
 ) -> LmEvalResult:
-    """Run tasks of lm-eval by `lm_eval.simple_evaluate`, its completions drawn by a sampler.
+    """Run tasks of lm-eval by `lm_eval.simple_evaluate`, with completions from a sampler.
 
-    tasks: names of tasks, groups or tags: lm-eval's, those of `OWN_TASKS`, those of `include_path`. Naming a group, a
-        tag or a task that is not in a file of its name reads lm-eval's whole index, which takes 10 seconds or more.
+    tasks: names of tasks, groups or tags: lm-eval's, those of `OWN_TASKS`, those of `include_path`. For a group, a tag
+    or a task that is not in a file of its name, lm-eval reads its whole index. That takes 10 seconds or more.
+
     max_gen_toks: the limit of every completion, whatever task files say; None: as they say, or DEFAULT_MAX_GEN_TOKS.
-    limit: how many documents of each task, from its first, at least 1; None for all.
-    apply_chat_template: prompts are messages, few-shot examples among them as turns; otherwise text.
-    A sample's noise is keyed by task, document and sample, so it is the same for every model.
+    limit: how many documents of each task, from its first, at least 1; None for all. apply_chat_template: prompts are
+    messages, few-shot examples among them as turns; otherwise text. A sample's noise is keyed by task, document and
+    sample, so it is the same for every model.
 
-    Raises EvalError, before anything is drawn, if lm-eval is not installed or not in the main thread (its mathematics
-    tasks use signals, and mark every answer wrong elsewhere), and for a task that is unknown (it names the nearest),
-    cannot be loaded, needs log-likelihoods or more than text, runs code that the model wrote, or asks for a way of
-    drawing that a sampler does not have.
+    Raises EvalError, before anything is sampled, if lm-eval is not installed or this is not the main thread. lm-eval's
+    mathematics tasks use signals, and mark every answer wrong in other threads.
+
+    Raises EvalError too for a task that is unknown (the message names the nearest) or cannot be loaded. The same holds
+    for a task that needs log-likelihoods or more than text, runs code that the model wrote, or needs a sampling setting
+    that a sampler does not have.
     """
     if limit is not None and limit < 1:
         raise EvalError(f"limit is {limit}; it counts the documents of a task, so give at least 1, or none for all")
@@ -117,7 +124,7 @@ def run_lm_eval(
         raise EvalError("lm-eval's mathematics tasks use signals, which only a main thread has: run them in that one")
     lm_eval = installed()
     drawing = _Drawing(sampler, apply_chat_template, max_gen_toks)
-    # It prints progress and notes to stdout, which belongs to our caller's results.
+    # lm-eval prints progress and notes to stdout, which is for the caller's results.
     with contextlib.redirect_stdout(sys.stderr):
         manager = task_manager(tasks, include_path)
         loaded = list(load_tasks(tasks, manager, (GENERATE,)))
@@ -138,7 +145,7 @@ def run_lm_eval(
 
 
 class _Drawing:
-    """Draws what lm-eval requests, and keeps what lm-eval has no place for."""
+    """Samples lm-eval's requests, and keeps what lm-eval does not record."""
 
     def __init__(self, sampler: Sampler, chat: bool, max_gen_toks: int | None) -> None:
         self._sampler = sampler
@@ -149,8 +156,12 @@ class _Drawing:
         self.assumed: set[str] = set()
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        """The completions of lm-eval's requests [N]. K samples of a document are the same request K times."""
+        """Return the completions of lm-eval's requests [N].
+
+        K samples of a document are the same request K times.
+        """
         draws: list[Draw] = []
+        # The sampler takes one set of parameters a call, and requests of different tasks come together.
         together: dict[SamplingParams, list[int]] = defaultdict(list)
         seen: Counter[str] = Counter()
         for position, request in enumerate(requests):
@@ -168,7 +179,7 @@ class _Drawing:
         return texts
 
     def prompt(self, context: str) -> str | list[Message]:
-        """The prompt of a request: messages, which `apply_chat_template` wrote as JSON, or text."""
+        """Return the prompt of a request: messages, which `apply_chat_template` wrote as JSON, or text."""
         if not self._chat:
             return context
         messages: list[Message] = json.loads(context)
@@ -189,10 +200,10 @@ class _Drawing:
 
 
 def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None) -> tuple[SamplingParams, bool]:
-    """lm-eval's generation settings as ours, and whether their length is the default.
+    """Return lm-eval's generation settings as ours, and whether their length is the default.
 
-    Meanings are those of lm-eval's hf backend: greedy unless sampling is asked for, or a temperature is given without
-    `do_sample`. max_gen_toks: in place of the length that the settings have.
+    Meanings are those of lm-eval's hf backend: greedy, unless `do_sample` or a temperature without `do_sample` is set.
+    max_gen_toks: overrides the length in the settings. Raises EvalError for a setting that samplers do not have.
     """
     unknown = sorted(settings.keys() - _SETTINGS)
     if unknown:
@@ -211,6 +222,7 @@ def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None)
         )
     lengths = [int(settings[name]) for name in _LENGTH_SETTINGS if settings.get(name) is not None]
     given = lengths if max_gen_toks is None else [max_gen_toks]
+    # Greedy decoding ignores top_p and top_k, so their values must not make two decodings differ.
     greedy = temperature == 0.0
     params = SamplingParams(
         max_completion_tokens=given[0] if given else DEFAULT_MAX_GEN_TOKS,
@@ -223,9 +235,10 @@ def _params_of(task: str, settings: Mapping[str, Any], max_gen_toks: int | None)
 
 
 def _language_model(drawing: _Drawing) -> Any:
-    """An `lm_eval.api.model.LM` that generates by `drawing`."""
+    """Return an `lm_eval.api.model.LM` that generates by `drawing`."""
     from lm_eval.api.model import LM
 
+    # The class is defined here because its base is importable only if lm-eval is installed.
     class SamplerLM(LM):  # type: ignore[misc]  # lm-eval is not typed
         tokenizer_name = "sampler"
 
@@ -238,7 +251,7 @@ def _language_model(drawing: _Drawing) -> Any:
         loglikelihood_rolling = loglikelihood
 
         def apply_chat_template(self, chat_history: list[Message], add_generation_prompt: bool = True) -> str:
-            """One string, as lm-eval wants it; `_Drawing.prompt` reads it."""
+            """Return the messages as one string, which is what lm-eval expects; `_Drawing.prompt` reads it."""
             if not add_generation_prompt:
                 raise EvalError(
                     "an lm-eval task begins the answer itself (`gen_prefix`), which no chat prompt here can carry: run "
@@ -261,7 +274,11 @@ def _task(name: str, outcome: Mapping[str, Any], drawing: _Drawing) -> LmEvalTas
 
 
 def _metrics(task: str, scores: Mapping[str, Any]) -> Iterator[LmEvalMetric]:
-    """lm-eval's keys are `<metric>,<filter>` and `<metric>_stderr,<filter>`, the latter "N/A" where there is none."""
+    """Yield the metrics of a task.
+
+    lm-eval's keys are `<metric>,<filter>` and `<metric>_stderr,<filter>`. The latter is "N/A" if there is no standard
+    error.
+    """
     for key, value in scores.items():
         name, comma, filter_name = key.partition(",")
         if comma and not name.endswith("_stderr"):

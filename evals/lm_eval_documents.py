@@ -1,4 +1,4 @@
-"""A task of lm-eval document by document, without its evaluator: what is asked, and whether an answer is right."""
+"""A task of lm-eval document by document, without its evaluator: the prompt, and whether an answer is right."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ from evals.choices import COMPARISONS, Choices, Comparison, Continuation
 from evals.errors import EvalError
 from evals.lm_eval_loading import GENERATE, installed, load_tasks, task_manager
 
-# What a task file says of paths; the documents themselves identify a task.
+# The settings of a task file that say where its documents are. The documents themselves identify a task.
 _SOURCE_OF_DOCUMENTS = ("dataset_path", "dataset_kwargs", "metadata")
-# Which examples stand before a question; as in lm-eval's own runs.
+# The seed that selects the few-shot examples, as in lm-eval's own runs.
 _FEW_SHOT_SEED = 1234
-# By output type the metrics that say right or wrong of a choice. `acc` of a single text asks for the greedy one.
+# For each output type, the metrics that decide whether a choice is right. `acc` of a single text is greedy decoding.
 _OF_CHOICES: Mapping[str, Mapping[str, Comparison]] = {
     "multiple_choice": {name: name for name in COMPARISONS},
     "loglikelihood": {"acc": "greedy"},
 }
-# A log-likelihood that loses every comparison with 0, by whatever length it is divided.
+# A log-likelihood that loses every comparison with 0, whatever length divides it.
 _NOT_CHOSEN = -1e9
 
 
 @dataclass(frozen=True, eq=False)
 class LmEvalDocuments:
-    """declared: what the task file says, functions by their source, but not where its documents are. comparison: how a
-    model chooses among choices; None for a task that it answers in its own words."""
+    """The documents of one task of lm-eval."""
 
     name: str
     version: str
     declared: Mapping[str, Any] = field(repr=False)
+    """The contents of the task file, functions by their source, without the location of its documents."""
     comparison: Comparison | None
+    """The comparison of choices; None for a task that a model answers in its own words."""
     _task: Any = field(repr=False)
     _requests: Sequence[Sequence[Any]] = field(repr=False)
 
     @classmethod
     def load(cls, name: str, folder: Path | None = None) -> LmEvalDocuments:
-        """The task of that name. folder: where more task files are.
+        """Load the task of that name.
 
-        Raises EvalError if lm-eval is not installed, and for a task that is unknown, cannot be loaded or run here, has
-        no document, or whose metric does not say whether one answer is right.
+        folder: a folder with more task files. Raises EvalError if lm-eval is not installed, and for a task that is
+        unknown or cannot be loaded or run here. A task also needs a document, and a metric that decides whether one
+        answer is right.
         """
         version = installed().__version__
         with contextlib.redirect_stdout(sys.stderr):
@@ -65,7 +67,7 @@ class LmEvalDocuments:
         requests = [[found[number][index] for index in sorted(found[number])] for number in sorted(found)]
         said = {key: value for key, value in task.dump_config().items() if key not in _SOURCE_OF_DOCUMENTS}
         documents = cls(name, version, said, _comparison(name, task), task, requests)
-        # A metric that is no number for one answer is known before anything is trained.
+        # A metric that is no number for one answer raises here, before anything is trained.
         documents.score(0, documents.target(0))
         return documents
 
@@ -74,11 +76,11 @@ class LmEvalDocuments:
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """The strings behind which nothing of a completion counts."""
+        """The strings that end a completion; nothing after them counts."""
         return () if self.comparison else stops_of(self._requests[0][0].args[1])
 
     def asked(self, number: int) -> str:
-        """A document as a reader sees it: the prompt with its few-shot examples, and a line for each choice."""
+        """Return a document as a reader sees it: the prompt with its few-shot examples, and a line for each choice."""
         choices = self.choices(number)
         if choices is None:
             return str(self._requests[number][0].args[0])
@@ -89,22 +91,26 @@ class LmEvalDocuments:
         return "\n".join(f"- {one.context}{one.text}" for one in shown)
 
     def choices(self, number: int) -> Choices | None:
-        """What a document gives to choose from."""
+        """Return the choices of a document; None for a task that a model answers in its own words."""
         if self.comparison is None:
             return None
         continuations = [Continuation(*request.args) for request in self._requests[number]]
         return Choices(self._texts(number), continuations, self.comparison)
 
     def target(self, number: int) -> str:
-        """The reference of a document as text; of several right choices all."""
+        """Return the reference of a document as text; all of several right choices."""
         if self.comparison is None:
             return str(self._task.doc_to_target(self._doc(number)))
         return " or ".join(text for text in self._texts(number) if self.score(number, text) >= 1)
 
     def score(self, number: int, answer: str) -> float:
-        """The deciding metric of a completion, or of a choice by its text. Raises EvalError if it is no number."""
+        """Return the deciding metric of a completion, or of a choice by its text.
+
+        Raises EvalError if it is no number.
+        """
         if self.comparison is not None:
             return self._score_of_choice(number, answer)
+        # The filters write into a request, and each answer needs a fresh one.
         request = copy.copy(self._requests[number][0])
         request.resps = [without_stop(answer, self.stop)]
         request.filtered_resps = {}
@@ -118,7 +124,7 @@ class LmEvalDocuments:
         return float(value)
 
     def _score_of_choice(self, number: int, answer: str) -> float:
-        """lm-eval's metric where one choice is far more likely than all others."""
+        """Return lm-eval's metric for a document whose chosen text is far more likely than all others."""
         texts = self._texts(number)
         if answer not in texts:
             return 0.0
@@ -138,7 +144,10 @@ class LmEvalDocuments:
 
 
 def _comparison(name: str, task: Any) -> Comparison | None:
-    """By the first of the task's metrics that says right or wrong of a choice; None where nothing is chosen."""
+    """Return the first of the task's metrics that decides whether a choice is right; None if nothing is chosen.
+
+    Raises EvalError if there is no such metric, or if a function of the task's own scores log-likelihoods.
+    """
     if task.OUTPUT_TYPE == GENERATE:
         return None
     from lm_eval.api.task import ConfigurableTask

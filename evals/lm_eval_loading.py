@@ -1,7 +1,7 @@
-"""Finds tasks of lm-eval by name and loads them with their documents, or says why they cannot be had.
+"""Loads tasks of lm-eval by name with their documents, or reports why they are not available.
 
-Like `lm_eval_documents` and `lm_eval_adapter` it knows lm-eval's interfaces. They are those of 0.4.13, and 0.5 has
-others: filters become scorers.
+Like `lm_eval_documents` and `lm_eval_adapter` it depends on lm-eval's interfaces. They are those of 0.4.13. Version 0.5
+has others: filters become scorers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from evals.errors import EvalError
 from harness.errors import RefusedError, nearest
 
 OWN_TASKS = Path(__file__).with_name("lm_eval_tasks")
-"""Our own task files, over rows in $BENCH_DATA. Every run finds them."""
+"""The task files of this project, over rows in $BENCH_DATA. Every run includes them."""
 GENERATE = "generate_until"
 """The output type of tasks for which a model writes an answer."""
 _INSTALL = "pip install -e '.[lm-eval]'"
 
 
 def installed() -> Any:
-    """The package. Raises EvalError if it is not installed."""
+    """Return the package. Raises EvalError if it is not installed."""
     try:
         import lm_eval
     except ModuleNotFoundError as error:
+        # A missing dependency of lm-eval is another fault.
         if error.name != "lm_eval":
             raise
         raise EvalError(f"lm-eval is not installed: {_INSTALL}") from error
@@ -34,7 +35,7 @@ def installed() -> Any:
 
 
 def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
-    """A TaskManager that knows all of `names`, over as few folders as it can be.
+    """Return a TaskManager that knows all of `names`, over as few folders as possible.
 
     Raises EvalError if `include_path` is not a folder, and for an unknown name.
     """
@@ -44,7 +45,7 @@ def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
         raise EvalError(f"include_path is {include_path}, which is not a folder; give one with lm-eval task files")
     folders = [OWN_TASKS] if include_path is None else [OWN_TASKS, include_path]
     few = TaskManager(include_path=[*_shipped_folders(names), *folders], include_defaults=False)
-    # A group's members and a tag's tasks may be in any folder.
+    # Only plain tasks: a group's members and a tag's tasks may be in any folder.
     if set(names) <= set(few.all_subtasks):
         return few
     manager = TaskManager(include_path=folders)
@@ -58,7 +59,7 @@ def task_manager(names: Sequence[str], include_path: Path | None) -> Any:
 
 
 def _shipped_folders(names: Sequence[str]) -> list[Path]:
-    """Folders of lm-eval that have a file `<name>.yaml` which declares the task of that name."""
+    """Return the folders of lm-eval that have a file `<name>.yaml` which declares the task of that name."""
     import lm_eval
 
     wanted = {
@@ -72,13 +73,13 @@ def _shipped_folders(names: Sequence[str]) -> list[Path]:
 
 
 def load_tasks(names: Sequence[str], manager: Any, output_types: Sequence[str]) -> Iterator[Any]:
-    """The tasks of names, groups and tags, with their documents.
+    """Yield the tasks of names, groups and tags, with their documents.
 
-    Raises EvalError for one that cannot be loaded, that has another output type, or that cannot be run here.
+    Raises EvalError for a task that cannot be loaded, that has another output type, or that cannot be run here.
     """
     from datasets.exceptions import DatasetsError
 
-    # Known before any document is fetched, except where a task is a Python class.
+    # Checked before any document is fetched. Only a task that is a Python class does not declare its output type.
     for name in names:
         declared = (manager.task_index[name].cfg or {}).get("output_type", "generate_until")
         require_output_type(name, declared, output_types)
@@ -113,7 +114,7 @@ def _remedy(fault: str) -> str:
 
 
 def require_output_type(task: str, output_type: str, known: Sequence[str]) -> None:
-    """Raises EvalError for a task whose output type is not among those known."""
+    """Raise EvalError for a task whose output type is not among those known."""
     if output_type in known:
         return
     if known == (GENERATE,):

@@ -1,8 +1,8 @@
-"""Does a model complete the problems' own statements? A probe for evaluation problems that it was trained on.
+"""Does a model complete the problems' own statements? A probe for evaluation problems in its training data.
 
-Partial prompts (Wu et al., arXiv:2507.10532): the model is given the beginning of a statement and nothing else. One
-that writes the rest word for word, or even the answer, has seen the problem. A statement can be guessed in part, so
-compare with a model that is older than the problems, or with problems that are newer than the model.
+Partial prompts (Wu et al., arXiv:2507.10532): the prompt is the beginning of a statement and nothing else. A model that
+writes the rest word for word, or even the answer, has seen the problem. A statement can be guessed in part. Compare
+with a model that is older than the problems, or with problems that are newer than the model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evals.sampler import Draw, Sampler, SamplingParams
 from evals.tasks.base import Problem, Task
 
 GIVEN_FRAC = 0.6
-"""The share of a statement's words that is given; the paper's 60%."""
+"""The share of a statement's words in the prompt; the paper's 60%."""
 MIN_REST_WORDS = 5
 """Fewer words can be right by chance."""
 
@@ -28,37 +28,39 @@ _WORD = re.compile(r"\S+")
 
 @dataclass(frozen=True)
 class Completion:
-    """What a model made of the beginning of one problem.
-
-    given, rest: the statement in its two parts. text: the model's continuation.
-    exact: whether it begins with the rest, white space apart.
-    rouge_l: how much the rest resembles as many words of the continuation (see `rouge_l`).
-    correct: whether the right answer follows those words. The model saw a part of the statement, so it knew the rest or
-        the answer, or guessed.
-    """
+    """A model's continuation of the beginning of one problem."""
 
     problem_id: str
     given: str
+    """The first part of the statement: the prompt."""
     rest: str
+    """The second part of the statement."""
     text: str
+    """The model's continuation."""
     exact: bool
+    """True if the continuation begins with the rest, white space apart."""
     rouge_l: float
+    """The likeness of the rest to as many words of the continuation (see `rouge_l`)."""
     correct: bool
+    """True if the right answer follows those words. The model saw a part of the statement, so it knew the rest or
+    the answer, or guessed.
+    """
 
 
 @dataclass(frozen=True)
 class Memorisation:
-    """Means over the completed problems, as fractions.
-
-    exact_frac: completed word for word. rouge_l: mean likeness. correct_frac: the answer came out.
-    problems: how many were completed. skipped: how many were not, because fewer than 5 words would have been left.
-    """
+    """Means over the completed problems, as fractions."""
 
     exact_frac: float
+    """Completed word for word."""
     rouge_l: float
+    """Mean likeness."""
     correct_frac: float
+    """With the right answer."""
     problems: int
+    """The number of completed problems."""
     skipped: int
+    """The number of problems that were not completed, because fewer than 5 words would have been left."""
 
 
 def probe(
@@ -68,12 +70,12 @@ def probe(
     max_completion_tokens: int,
     given_frac: float = GIVEN_FRAC,
 ) -> list[Completion]:
-    """Greedy completions of the beginnings of the problems, in their order, without those that are too short.
+    """Complete the beginnings of the problems greedily, in their order, without those that are too short.
 
     The prompt is plain text without a chat template. max_completion_tokens: must hold the rest of a statement, and its
-    solution if the answer is to come out. given_frac: the share of a statement's words to give, in (0, 1).
+    solution if the answer is to appear. given_frac: the share of a statement's words in the prompt, in (0, 1).
 
-    Raises EvalError for a share outside (0, 1), for a task without a grader, and where all problems are too short.
+    Raises EvalError for a share outside (0, 1), for a task without a grader, and if all problems are too short.
     """
     if not 0 < given_frac < 1:
         raise EvalError(
@@ -103,7 +105,10 @@ def require_statements(task: Task, problems: Sequence[Problem], given_frac: floa
 
 
 def summarise(completions: Sequence[Completion], problems: int) -> Memorisation:
-    """Means over the completions; `problems` is the number that the probe was given. Raises ValueError for none."""
+    """Return the means over the completions. Raises ValueError for none.
+
+    problems: the number that the probe started from.
+    """
     if not completions:
         raise ValueError("summarise: no completions given; a mean needs at least one")
     return Memorisation(
@@ -116,15 +121,20 @@ def summarise(completions: Sequence[Completion], problems: int) -> Memorisation:
 
 
 def split_statement(statement: str, given_frac: float) -> tuple[str, str]:
-    """A statement cut between two words, behind the share `given_frac` of its words (rounded down)."""
+    """Split a statement between two words, after the share `given_frac` of its words (rounded down)."""
     cut = _end_of_word(statement, int(given_frac * len(statement.split())))
     return statement[:cut], statement[cut:]
 
 
 def rouge_l(reference: Sequence[str], candidate: Sequence[str]) -> float:
-    """ROUGE-L of two texts as words, in [0, 1]: twice their longest common subsequence over both lengths, the F-measure
-    that weighs recall and precision the same (Lin, 2004, eq. 2-4 with beta = 1). 0 where both are empty."""
-    lengths = [0] * (len(candidate) + 1)  # of what the reference so far has in common with each beginning
+    """Return ROUGE-L of two texts as words, in [0, 1]; 0 if both are empty.
+
+    Twice their longest common subsequence over both lengths, the F-measure that weighs recall and precision equally
+    (Lin, 2004, eq. 2-4 with beta = 1).
+    """
+    # One row of the usual table: the longest common subsequence of the reference so far with each beginning of the
+    # candidate.
+    lengths = [0] * (len(candidate) + 1)
     for word in reference:
         diagonal = 0
         for place, other in enumerate(candidate, start=1):
@@ -143,6 +153,8 @@ def _completion(task: Task, grader: str, problem: Problem, given: str, rest: str
     continuation = normalise(text)
     expected, written = normalise(rest).split(), continuation.split()
     statement, continued = " ".join(expected), " ".join(written)
+    # The continuation may repeat the statement differently, so its answer is looked for after as many words as the rest
+    # has.
     behind = continuation[_end_of_word(continuation, len(expected)) :]
     verdict = grade(task.graded_text(behind, ()), problem.answer, grader, task.extract, problem.own_comparison)
     return Completion(
@@ -150,6 +162,7 @@ def _completion(task: Task, grader: str, problem: Problem, given: str, rest: str
         given=given,
         rest=rest,
         text=text,
+        # The rest must not end inside a word or a number of the continuation.
         exact=continued.startswith(statement) and not continued[len(statement) : len(statement) + 1].isalnum(),
         rouge_l=rouge_l(expected, written[: len(expected)]),
         correct=verdict.correct,
@@ -157,7 +170,7 @@ def _completion(task: Task, grader: str, problem: Problem, given: str, rest: str
 
 
 def _end_of_word(text: str, count: int) -> int:
-    """Where the first `count` words of a text end; its end if it has fewer."""
+    """Return where the first `count` words of a text end; the text's end if it has fewer."""
     end = 0
     for number, word in enumerate(_WORD.finditer(text), start=1):
         if number > count:

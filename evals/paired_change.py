@@ -1,4 +1,4 @@
-"""How a score changed from one model to another on the same problems: what training gave, or cost elsewhere."""
+"""The change of a score from one model to another on the same problems: the gain of training, or its cost elsewhere."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from evals.samples import SampleRow
 
 @dataclass(frozen=True)
 class PairedChange:
-    """How a metric of a task changed from one model to another on the same problems.
-
-    filter: the filter of lm-eval that read the answers; "" for our own tasks.
-    before, after: means over problems. difference: after - before.
-    stderr: of the difference, sd / sqrt(n) of the n_problems differences (ddof 1); None for a single problem.
-    gained, lost: the number of problems on which the metric rose and fell.
+    """The change of a metric of a task from one model to another on the same problems.
 
     The standard error is over problems. It says nothing about training seeds: two models show a single run.
     """
@@ -28,17 +23,24 @@ class PairedChange:
     task: str
     metric: str
     filter: str
+    """The filter of lm-eval that read the answers; "" for our own tasks."""
     n_problems: int
     before: float
+    """The mean over problems."""
     after: float
+    """The mean over problems."""
     difference: float
+    """after - before."""
     stderr: float | None
+    """Of the difference, sd / sqrt(n) of the n_problems differences (ddof 1); None for a single problem."""
     gained: int
+    """The number of problems on which the metric rose."""
     lost: int
+    """The number of problems on which the metric fell."""
 
 
 def change_of(task: str, metric: str, filter_name: str, pairs: Sequence[tuple[float, float]]) -> PairedChange:
-    """The change over (before, after) pairs [n_problems]. Raises ValueError for none."""
+    """Compute the change over (before, after) pairs [n_problems]. Raises ValueError for none."""
     if not pairs:
         raise ValueError(f"{task}: no pairs given; a change needs at least one problem")
     differences = [after - before for before, after in pairs]
@@ -58,7 +60,7 @@ def change_of(task: str, metric: str, filter_name: str, pairs: Sequence[tuple[fl
 
 
 def change_of_samples(before: Iterable[SampleRow], after: Iterable[SampleRow]) -> PairedChange:
-    """The change of avg@n from one evaluation of a task to another, paired by problem.
+    """Compute the change of avg@n from one evaluation of a task to another, paired by problem.
 
     Raises EvalError if the two are not of the same task and problems.
     """
@@ -74,8 +76,10 @@ def change_of_samples(before: Iterable[SampleRow], after: Iterable[SampleRow]) -
 
 
 def changes_of_lm_eval(before: LmEvalResult, after: LmEvalResult) -> list[PairedChange]:
-    """What training cost or gave on tasks that it did not train: every metric of two models' results, paired by
-    document. Metrics without a number for each document (BLEU of a corpus) are left out.
+    """Compute the change of every metric of two models' results, paired by document.
+
+    On tasks that were not trained, this is the cost or gain of training. Metrics without a number for each document
+    (BLEU of a corpus) are left out.
 
     Raises EvalError if the results are of other tasks, versions or decodings, or over other documents or prompts.
     """
@@ -106,7 +110,7 @@ def _by_document(result: LmEvalResult) -> dict[tuple[str, int, str], LmEvalRow]:
 
 
 def _correct_frac(rows: Iterable[SampleRow]) -> dict[tuple[str, str], float]:
-    """The share of right samples by (task, problem)."""
+    """Return the share of right samples by (task, problem)."""
     samples: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for row in rows:
         samples[row["task"], row["problem_id"]].append(row["correct"])

@@ -1,6 +1,6 @@
 """Pairs of a chosen and a rejected completion of one prompt, from a JSONL file or a data set on the Hugging Face hub.
 
-Preference data come in these layouts. The first row tells which, and all others must have it too.
+Preference data have one of these layouts. The first row decides, and all others must have the same.
 
 | layout | prompt | chosen, rejected | e.g. |
 | --- | --- | --- | --- |
@@ -11,7 +11,7 @@ Preference data come in these layouts. The first row tells which, and all others
 | conversations | the messages both sides begin with | messages | UltraFeedback binarized, orpo-dpo-mix |
 | dialogues | the text both sides begin with | "\\n\\nHuman: ...\\n\\nAssistant: ..." | Anthropic/hh-rlhf |
 
-A text `prompt` beside conversations repeats one of their turns and is not read; nor are other columns.
+A text `prompt` next to conversations repeats one of their turns and is not read; nor are other columns.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ Prompt = str | list[Message]
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """Two different completions of one prompt, one preferred to the other.
-
-    prompt: messages that end with a turn of the user, for the tokenizer's chat template; or text that the completions
-        continue as it is. where: its file and line, or its data set and row, for error messages.
-    """
+    """Two different completions of one prompt, one preferred to the other."""
 
     id: str
     prompt: Prompt
+    """Messages that end with a turn of the user, for the tokenizer's chat template; or text that the completions
+    continue.
+    """
     chosen: str
     rejected: str
     where: str
+    """Its file and line, or its data set and row, for error messages."""
 
 
 class PairSource(Protocol):
@@ -61,21 +61,21 @@ class PairSource(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Names the content without the network. Raises like `load` for a file."""
+        """An identifier of the content, computed without the network. Raises like `load` for a file."""
 
     def load(self) -> Sequence[PreferencePair]:
-        """The pairs in the source's order.
+        """Return the pairs in the source's order.
 
-        Raises DataMissingError if they cannot be had, EvalError that names the first faulty rows.
+        Raises DataMissingError if they are not available, EvalError that names the first faulty rows.
         """
 
 
 def parse_pair_source(data: str, split: str) -> PairSource:
-    """The source that `data` names.
+    """Return the source that `data` names.
 
-    data: a JSONL file by its path (absolute, from the current folder, beside the sweep file, or in $BENCH_DATA: the
-        first that is there), or `hub:<id>[:<config>]@<revision>` with a commit or a tag. split: of a data set on the
-        hub; a file is `train`.
+    data: a JSONL file by its path, or `hub:<id>[:<config>]@<revision>` with a commit or a tag. A path is absolute, from
+    the current folder, next to the sweep file, or in $BENCH_DATA; the first existing file counts. split: of a data set
+    on the hub; a file is `train`.
 
     Raises EvalError for a hub address without a revision, for a split of a file; DataMissingError for a missing file.
     """
@@ -143,7 +143,10 @@ class HubPairs:
 
 
 def pairs_digest(pairs: Iterable[PreferencePair]) -> str:
-    """`sha256:<hex>` of the (prompt, chosen, rejected) triples in order; ids and the file's layout do not count."""
+    """Return `sha256:<hex>` of the (prompt, chosen, rejected) triples in order.
+
+    Ids and the file's layout do not count.
+    """
     digest = hashlib.sha256()
     for pair in pairs:
         triple = json.dumps([pair.prompt, pair.chosen, pair.rejected], sort_keys=True, separators=(",", ":"))
@@ -153,12 +156,18 @@ def pairs_digest(pairs: Iterable[PreferencePair]) -> str:
 
 @lru_cache(maxsize=8)
 def _file_fingerprint(path: Path, size_bytes: int, modified_ns: int) -> str:
-    """Computed once for a file, though every cell of a plan asks for it: size and time of change tell other content."""
+    """Compute the fingerprint of a file once, though every cell of a plan needs it.
+
+    Size and time of change are in the cache key: they show that the content changed.
+    """
     return f"pairs:{pairs_digest(LocalPairs(path).load())}"
 
 
 def _read_pairs(rows: Iterable[tuple[str, Row]], origin: str, name: str) -> tuple[PreferencePair, ...]:
-    """Pairs without an `id` are numbered, `<name>-00000`."""
+    """Read the pairs of all rows; pairs without an `id` are numbered, `<name>-00000`.
+
+    Raises EvalError that names the first faulty rows, or if there is no pair.
+    """
     pairs: list[PreferencePair] = []
     faults: list[str] = []
     layout: Layout | None = None
@@ -189,23 +198,27 @@ class Parts(NamedTuple):
 
 
 Layout = Callable[[Row], Parts]
-"""Takes a row apart. Raises EvalError, without the row's place, for a row of another layout."""
+"""Splits a row into its parts. Raises EvalError, without the row's location, for a row of another layout."""
 
 
 def layout_of(row: Row) -> Layout:
-    """The layout of a file whose first row this is."""
+    """Return the layout of a file whose first row this is."""
     prompt, chosen = row.get("prompt"), row.get("chosen")
     if isinstance(chosen, list):
         return _messages_and_turns if isinstance(prompt, list) else _conversations
     if isinstance(prompt, list):
         return _messages_and_text
+    # Dialogues have no prompt of their own, so a text with a prompt may begin in this way too.
     if prompt is None and isinstance(chosen, str) and chosen.startswith(HUMAN):
         return _dialogues
     return _system_and_text if "system" in row else _text
 
 
 def take_apart(row: Row, layout: Layout) -> Parts:
-    """Prompt and completions of a row. Raises EvalError, without the row's place, for a row that is not a pair."""
+    """Return the prompt and completions of a row.
+
+    Raises EvalError, without the row's location, for a row that is not a pair.
+    """
     parts = layout(row)
     for name, side in (("chosen", parts.chosen), ("rejected", parts.rejected)):
         if not side.strip():
@@ -240,7 +253,7 @@ def _messages_and_turns(row: Row) -> Parts:
 
 def _conversations(row: Row) -> Parts:
     chosen, rejected = _messages(row, "chosen"), _messages(row, "rejected")
-    # Where the conversations are equal, their last turn still is no part of the prompt.
+    # If the conversations are equal, their last turn is still no part of the prompt.
     shared = min(_shared(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
     prompt = chosen[:shared]
     if not prompt:
@@ -255,6 +268,7 @@ def _conversations(row: Row) -> Parts:
 def _dialogues(row: Row) -> Parts:
     chosen, rejected = _text_field(row, "chosen"), _text_field(row, "rejected")
     shared = chosen[: _shared(chosen, rejected)]
+    # The shared text may include the first words of both answers, so the prompt ends at the last marker in it.
     end = shared.rfind(ASSISTANT) + len(ASSISTANT)
     if not shared.startswith(HUMAN) or ASSISTANT not in shared:
         raise EvalError(
@@ -268,7 +282,7 @@ def _dialogues(row: Row) -> Parts:
 
 
 def _shared(one: Sequence[object], other: Sequence[object]) -> int:
-    """How many items both begin with."""
+    """Return how many items both sequences begin with."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 

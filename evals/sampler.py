@@ -1,6 +1,6 @@
-"""How completions are drawn: what a sampler is asked for and gives back.
+"""The interface of samplers: the request for a completion and its result.
 
-Nothing in this package runs a model: an evaluation is handed a sampler.
+Nothing in this package runs a model: the caller passes a sampler to an evaluation.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from evals.tasks.environment import Turn
 
 @dataclass(frozen=True)
 class Draw:
-    """One completion to be drawn. `example` (a problem's id) and `sample` (from 0) name its noise. problem: which is
-    asked; None where whoever draws has no `Problem` of it, as lm-eval has not."""
+    """One completion to be sampled. `example` (a problem's id) and `sample` (from 0) name its noise."""
 
     prompt: str | list[Message]
     example: str
     sample: int
     problem: Problem | None = None
+    """The problem of the prompt; None if the caller has no `Problem`, as lm-eval does not."""
 
     def require_problem(self) -> Problem:
-        """The problem. Raises ValueError without one."""
+        """Return the problem. Raises ValueError without one."""
         if self.problem is None:
             raise ValueError(f"{self.example}: is drawn without its problem, by which it is graded or answered")
         return self.problem
@@ -33,41 +33,49 @@ class Draw:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How completions are drawn. temperature: 0 is greedy. top_k: 0 is off. stop: strings that end a completion,
-    besides the model's end-of-sequence token."""
+    """The settings of sampling."""
 
     max_completion_tokens: int
     temperature: float = 1.0
+    """0 is greedy."""
     top_p: float = 1.0
     top_k: int = 0
+    """0 is off."""
     stop: tuple[str, ...] = ()
+    """Strings that end a completion, in addition to the model's end-of-sequence token."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A completion. text: without the end token, but with the stop string that ended it, if one did. truncated: ended
-    by `max_completion_tokens`. tokens: all of them, from samplers that tell. turns: those of a completion that an
-    environment answers, whose words are neither in the text nor among the tokens."""
+    """A completion."""
 
     text: str
+    """Without the end token, but with the stop string that ended it, if one did."""
     n_tokens: int
     truncated: bool
+    """Ended by `max_completion_tokens`."""
     tokens: Sequence[int] = field(default=(), compare=False, repr=False)
+    """All of them, from samplers that return them."""
     turns: Sequence[Turn] = ()
+    """The turns of a completion that an environment answers, whose words are neither in the text nor among the
+    tokens.
+    """
 
 
 class Sampler(Protocol):
-    """Draws completions. The same draw with the same parameters gives the same completion, whatever else is drawn
-    beside it."""
+    """Samples completions.
+
+    The same draw with the same parameters gives the same completion, whatever else is sampled with it.
+    """
 
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
-        """One completion for each draw, in their order."""
+        """Return one completion for each draw, in their order."""
 
 
 def ks_of(n: int) -> tuple[int, ...]:
-    """The k of pass@k for n samples per problem: 1, 2, 4, ... up to n/2, and n itself.
+    """Return the k of pass@k for n samples per problem: 1, 2, 4, ... up to n/2, and n itself.
 
-    The variance of pass@k grows as k nears n, so a headline has n >= 2k; k = n says whether any sample at all was
+    The variance of pass@k grows as k nears n, so a headline has n >= 2k. k = n shows whether any sample at all was
     right.
     """
     return tuple(sorted({1, *(2**power for power in range(n.bit_length()) if 2**power <= n / 2), n}))

@@ -9,15 +9,7 @@ from evals.tasks.environment import Turn, turns_from_json
 
 
 class SampleRow(TypedDict):
-    """The record of one sample. It holds the text, so that it can be graded again.
-
-    reason: of the verdict that decides `correct` (see `evals.grading.Verdict`).
-    verdicts: JSON object, grader -> correct.
-    reasons: JSON object, grader -> reason, the one that decides first.
-    faulty_steps: whether a written step is wrong; None where the task does not check or no step was written.
-    turns: JSON list of the completion's turns (see `evals.tasks.environment.Turn`), whose words of the environment are
-        not in the text; None where no environment answers.
-    """
+    """The record of one sample. It holds the text, so that it can be graded again."""
 
     task: str
     problem_id: str
@@ -28,12 +20,19 @@ class SampleRow(TypedDict):
     extracted: str | None
     correct: bool
     reason: str
+    """The reason of the verdict that decides `correct` (see `evals.grading.Verdict`)."""
     verdicts: str
+    """JSON object, grader -> correct."""
     reasons: str
+    """JSON object, grader -> reason, the one that decides first."""
     faulty_steps: bool | None
+    """True if a written step is wrong; None if the task does not check or no step was written."""
     turns: str | None
+    """JSON list of the completion's turns (see `evals.tasks.environment.Turn`); None if no environment answers. The
+    environment's words are not in the text.
+    """
 
 
 def turns_of(row: SampleRow) -> Sequence[Turn]:
-    """The turns of a record's completion; none where no environment answered."""
+    """Return the turns of a record's completion; none if no environment answered."""
     return () if row["turns"] is None else turns_from_json(row["turns"])

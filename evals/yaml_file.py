@@ -1,9 +1,8 @@
-"""YAML files, read safely: sweeps, profiles, probes and recipes as mappings; tasks and prompt templates strictly, with
-all their faults at once.
+"""Safe reading of YAML files: sweeps, profiles, probes and recipes as mappings; tasks and prompt templates strictly.
 
-Scalars are those of YAML 1.2: `1e-4` is a number, `off` and `yes` are strings. A repeated key is an error. A file that
-is nested too deep, holds too much (also by aliases that multiply each other) or holds a number of no use is refused
-before anything is made of it.
+Strict files report all their faults at once. Scalars are those of YAML 1.2: `1e-4` is a number, `off` and `yes` are
+strings. A repeated key is an error. A file that is nested too deep or holds too much (also by aliases that multiply
+each other) is refused before it is used. So is a file with a number of no use.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ MOST_VALUES = 20_000
 """Keys count too: a thousand arms that set a few knobs each are about ten thousand."""
 MOST_DEPTH = 32
 LARGEST_INTEGER = 2**63 - 1
-"""Larger ones fit into no record: neither a table nor the mirror's database holds them."""
+"""Larger integers fit into no record: neither a table nor the mirror's database holds them."""
 
 
 class YamlError(RefusedError):
-    """Text that is no YAML, or too much of it. The message continues a sentence: `is not valid YAML: ...`."""
+    """Text that is not YAML, or too much of it. The message continues a sentence: `is not valid YAML: ...`."""
 
 
 class _Yaml12Loader(yaml.SafeLoader):
@@ -42,6 +41,7 @@ class _Yaml12Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
+        # Limits apply while the text is parsed: a document of a few bytes can otherwise take all memory or stack.
         self._depth = self._n_values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -106,7 +106,7 @@ _Yaml12Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 def parse_yaml(text: str) -> Any:
-    """A YAML document or scalar, e.g. the value of `--set key=value`. Raises YamlError."""
+    """Parse a YAML document or scalar, e.g. the value of `--set key=value`. Raises YamlError."""
     try:
         document = yaml.load(text, Loader=_Yaml12Loader)
     except yaml.YAMLError as error:
@@ -116,7 +116,9 @@ def parse_yaml(text: str) -> Any:
 
 
 def _require_usable(document: Any) -> None:
-    """Raise YamlError where aliases make more of a document than was written, and for text that no file can hold."""
+    """Raise YamlError for a document that its aliases make too large, and for text that no file can hold."""
+    # Level by level, and never more values than the limit: aliases can make a document of exponential size, or one that
+    # contains itself.
     level, n_values = [document], 0
     for _ in range(MOST_DEPTH):
         for text in (one for one in level if isinstance(one, str)):
@@ -140,12 +142,12 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether no half of a surrogate pair stands alone."""
+    """Return whether no half of a surrogate pair stands alone."""
     return not re.search(r"[\ud800-\udfff]", text)
 
 
 def compose_yaml(text: str) -> yaml.Node | None:
-    """The nodes of a document whose tags only others can read. Raises YamlError."""
+    """Return the nodes of a document whose tags other programs define. Raises YamlError."""
     try:
         loader = _Yaml12Loader(text)
         loader.takes_tags = True
@@ -155,9 +157,13 @@ def compose_yaml(text: str) -> yaml.Node | None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a YAML file. YamlError for one that cannot be read or is too large; FileNotFoundError."""
+    """Return the text of a YAML file.
+
+    Raises YamlError if it cannot be read or is too large, and FileNotFoundError.
+    """
     try:
         with path.open("rb") as handle:
+            # One byte more than the limit shows that a file is too large without reading all of it.
             content = handle.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise YamlError(f"is larger than {MOST_BYTES:,} bytes. Split it, or keep data in a file of its own.")
@@ -171,7 +177,10 @@ def read_text(path: Path) -> str:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. RefusedError, naming file and line, if it cannot be read or is not a mapping."""
+    """Return the mapping in a YAML file.
+
+    Raises RefusedError, naming file and line, if it cannot be read or is not a mapping.
+    """
     try:
         document = parse_yaml(read_text(path))
     except FileNotFoundError as error:
@@ -185,13 +194,15 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 File = TypeVar("File", bound=Settings)
 ENDINGS = (".yaml", ".yml")
-"""A name with one of these is the path of a file, not the name of a shipped thing or of a plug-in's."""
+"""A name with one of these endings is the path of a file, not the name of something shipped or of a plug-in's."""
 
 
 def read_yaml(path: Path, kind: type[File], noun: str, listed: bool = True) -> File:
-    """The content of a file. noun: "task", in messages. listed: whether `bench ls` lists such things by name.
+    """Read the content of a file as settings.
 
-    Raises EvalError for a file that is not there or is not YAML, or with all faults of its keys by their dotted paths.
+    noun: "task", in messages. listed: `bench ls` lists such things by name.
+
+    Raises EvalError for a file that is missing or not YAML, or with all faults of its keys by their dotted paths.
     """
     try:
         document = parse_yaml(read_text(path))

@@ -1,1 +1,1 @@
-"""Other trainers' names for our knobs, a trainer a file: a shelf of `algorithms.dialects`."""
+"""Other trainers' names for our knobs, one file per trainer: a shelf of `algorithms.dialects`."""

@@ -56,6 +56,7 @@ def _write(knobs: Knobs) -> Written:
 def _estimator(knobs: Knobs) -> str:
     wanted = (knobs["baseline"], knobs["scale"])
     exact = [name for name, one in ESTIMATORS.items() if (one["baseline"], one["scale"]) == wanted]
+    # dr_grpo comes first: of the estimators with the group's mean it is the one that divides by nothing.
     near = [name for name in ("dr_grpo", *ESTIMATORS) if ESTIMATORS[name]["baseline"] == wanted[0]]
     return (exact or near or ["dr_grpo"])[0]
 
@@ -70,6 +71,7 @@ def _written_clip(knobs: Knobs) -> dict[str, Any]:
 def _written_kl(knobs: Knobs) -> dict[str, Any]:
     if knobs["kl.where"] == "none":
         return {f"{KL}init_coef": 0.0}
+    # k1, k2 and k3 are all it has: the first two letters of ours name the nearest.
     estimator = str(knobs["kl.estimator"])
     written: dict[str, Any] = {
         f"{KL}use_loss": knobs["kl.where"] == "loss",
@@ -91,6 +93,7 @@ def _written_correction(knobs: Knobs) -> dict[str, Any]:
         case "token_band":
             mode, bounds = "mask", [least, most]
         case "token_unbounded":
+            # A mask that rejects nothing leaves the weights as they are.
             mode, bounds = "mask", [0.0, UNBOUNDED]
         case _:
             return {f"{ADVANTAGE}is_correction_level": "off"}
@@ -103,6 +106,7 @@ def _read(given: Given) -> Point:
     limits: list[str] = []
     gspo = given.one_of("actor.policy_loss_type", ("ppo", "gspo")) == "gspo"
     mode = given.one_of("actor.loss_agg_mode", tuple(_AGGREGATIONS))
+    # gspo takes the mean over completions, whatever the setting.
     aggregation = "seq_mean_token_mean" if gspo else _AGGREGATIONS[mode]
     knobs: dict[str, KnobValue] = {
         **_read_advantage(given, outside, limits),
@@ -115,6 +119,7 @@ def _read(given: Given) -> Point:
     }
     if given.flag("algo.dynamic_filtering_enable"):
         low, high = given.numbers("algo.dynamic_filtering_range", 2)
+        # Stands for no end: our knob always has a number of rounds.
         knobs |= {"zero_std": "refill", "refill_max_rounds": 1_000_000}
         limits.append(f"groups are kept whose mean score is above {low:g} and below {high:g}, and refilling has no end")
     if given["reward.overlong_buffer_len"] is not None:
@@ -157,6 +162,7 @@ def _read_clip(given: Given) -> dict[str, KnobValue]:
     if given["actor.eps_clip_low_high"] is not None:
         low, high = given.numbers("actor.eps_clip_low_high", 2)
     dual = unbounded(given.optional("actor.dual_clip"))
+    # Ratios are positive, so a low of 1 or more clips nothing from below: no bound is left.
     if low >= 1 and unbounded(high) is None and dual is None:
         return {"rule.type": "weighted"}
     return {"rule.type": "ppo_clip", "rule.clip_low": low, "rule.clip_high": high, "rule.dual_clip": dual}
@@ -175,6 +181,7 @@ def _read_kl(given: Given, aggregation: str, outside: dict[str, str], limits: li
         outside[f"{KL}use_loss"] = "the KL is a mean over tokens whatever loss_agg_mode is"
     if in_loss and given.flag(f"{KL}unbiased_gradient"):
         outside[f"{KL}unbiased_gradient"] = "the gradient is k2's times the importance ratio, bounded and detached"
+    # gae and reinforce subtract no baseline from completions. The others do so before the KL is added, we do so after.
     grouped = given[f"{ADVANTAGE}estimator"] not in ("gae", "reinforce")
     if not in_loss and grouped:
         outside[f"{KL}use_loss"] = "the KL enters after the baseline, at each token for the tokens from it on"
@@ -188,11 +195,13 @@ def _read_correction(given: Given, gspo: bool, outside: dict[str, str]) -> dict[
     level = given.one_of(f"{ADVANTAGE}is_correction_level", ("off", "token", "seq"))
     if level == "off":
         return {"sampler_correction.type": "none"}
+    # gspo takes the sampler's log-probs as the old ones, instead of weights.
     if gspo:
         return {"sampler_correction.type": "in_ratio"}
     mode = given.one_of(f"{ADVANTAGE}is_correction_mode", ("mask", "clip"))
     gating = given.one_of(f"{ADVANTAGE}is_correction_gating", ("ratio", "binary_kl", "tv"))
     threshold = given[f"{ADVANTAGE}is_correction_threshold"]
+    # A single number is the upper bound.
     one = not isinstance(threshold, list) or len(threshold) == 1
     low, high = (0.0, threshold[0] if isinstance(threshold, list) else threshold) if one else threshold
     if gating != "ratio":
@@ -322,6 +331,7 @@ TRAIN_DPO = Config(
 
 
 def _option(setting: str, value: Any) -> str:
+    # A flag can only be set. For false the line is a shell comment that says to leave it out.
     if isinstance(value, bool):
         return f"--{setting}" if value else f"# without --{setting}"
     return f"--{setting} {' '.join(map(str, value)) if isinstance(value, list) else value}"

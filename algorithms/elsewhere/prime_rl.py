@@ -1,6 +1,6 @@
 """prime-rl: `rl.toml`. Formulas are those of `trainer/rl/loss.py` and of the orchestrator's `algo/`.
 
-Ratios and the square of the log-ratio are to the engine that sampled; there are no recomputed log-probs.
+Ratios and the square of the log-ratio are taken to the engine that sampled: log-probs are not recomputed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_ADVANTAGE = {
     "opsd": "the teacher is the policy itself, shown a demonstration",
 }
 _NEVER = 1.0
-"""A probability moves by less than this: no token is masked."""
+"""A bound that masks no token, as no probability moves by more."""
 
 
 def _write(knobs: Knobs) -> Written:
@@ -31,6 +31,8 @@ def _write(knobs: Knobs) -> Written:
         return Written({f"{ALGORITHM}type": "sft"})
     if knobs["distill.where"] == "reward":
         return Written({f"{ALGORITHM}type": "opd"})
+    # The default loss masks tokens by how far their probability has moved. Rules without bounds turn that off; for the
+    # others it is the nearest to a clip.
     unmasked = knobs["rule.type"] in ("weighted", "policy_gradient")
     settings: dict[str, Any] = {
         f"{ALGORITHM}type": "grpo",
@@ -56,6 +58,7 @@ def _read(given: Given) -> Point:
         "aggregation": "token_mean",
         "sampler_correction.type": "in_ratio",
     }
+    # Distillation has a trust region of its own, which the settings of the loss do not change.
     if kind in ("opd", "opsd"):
         outside["trust region"] = (
             "tokens whose probability fell by more than 0.2 are left out, and 1e-3 of the square of "

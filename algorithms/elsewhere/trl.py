@@ -13,7 +13,7 @@ from algorithms.elsewhere.trl_pairs import OPTIMISER, PAIR_CONFIGS, REFERENCE
 from harness.settings import KnobValue
 
 STD_EPS = 1e-4
-"""Added to every std, without a setting."""
+"""The constant that TRL adds to every std; it is no setting there."""
 
 AGGREGATION_OF_LOSS = {
     "grpo": "seq_mean_token_mean",
@@ -25,6 +25,7 @@ AGGREGATION_OF_LOSS = {
     "sapo": "seq_mean_token_mean",
     "vespo": "token_mean",
 }
+# Only the losses that differ from GRPO's in the aggregation alone: cispo, sapo and vespo also change the rule.
 _LOSS_OF_AGGREGATION = {AGGREGATION_OF_LOSS[loss]: loss for loss in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo")}
 
 _CORRECTIONS = {
@@ -54,6 +55,8 @@ _PENALTY = "in the reward function: add it to the reward of a completion without
 
 def _write_grpo(knobs: Knobs) -> Written:
     rule = knobs["rule.type"]
+    # loss_type sets rule and aggregation at once. If TRL lacks the aggregation its default is written, and reading that
+    # back shows the difference.
     loss = {"cispo": "cispo", "sapo": "sapo"}.get(str(rule))
     settings: dict[str, Any] = {
         "loss_type": loss or _LOSS_OF_AGGREGATION.get(str(knobs["aggregation"]), "dapo"),
@@ -95,6 +98,7 @@ def _written_clip(knobs: Knobs) -> dict[str, Any]:
             clip = {"epsilon": knobs["rule.clip_low"], "epsilon_high": knobs["rule.clip_high"]}
             return clip if knobs["rule.dual_clip"] is None else {**clip, "delta": knobs["rule.dual_clip"]}
         case "cispo":
+            # For cispo, TRL takes epsilon_high as the absolute bound of the weight, not as 1 + epsilon.
             return {"epsilon_high": knobs["rule.weight_max"] or UNBOUNDED}
         case "gmpo":
             return {"epsilon": knobs["rule.log_ratio_low"], "epsilon_high": knobs["rule.log_ratio_high"]}
@@ -109,8 +113,10 @@ def _written_kl(knobs: Knobs) -> dict[str, Any]:
         return {"beta": 0.0}
     written: dict[str, Any] = {"beta": knobs["kl.beta"]}
     if knobs["kl.where"] == "loss":
+        # TRL has k3 and k3 times the ratio only. Any other estimator is written as the latter.
         written["use_bias_correction_kl"] = knobs["kl.estimator"] != "k3"
     if knobs["kl.reference"] == "refreshed":
+        # A share of 1 replaces the reference by the policy; TRL's default mixes the two.
         written |= {"sync_ref_model": True, "ref_model_mixup_alpha": 1.0}
         written["ref_model_sync_steps"] = knobs["kl.refresh_every_steps"]
     return written
@@ -119,6 +125,7 @@ def _written_kl(knobs: Knobs) -> dict[str, Any]:
 def _written_correction(knobs: Knobs) -> dict[str, Any]:
     kind = str(knobs["sampler_correction.type"])
     if kind == "token_unbounded":
+        # A mask without bounds rejects no token and leaves the weights as they are.
         return {
             "use_vllm": True,
             "vllm_importance_sampling_mode": "token_mask",
@@ -155,6 +162,7 @@ def _read_grpo(given: Given) -> Point:
         **_read_kl(given, outside, limits),
         **_read_correction(given, outside),
     }
+    # Our k3_ratio multiplies by the token's ratio; TRL takes the ratio that the objective uses.
     if knobs["kl.where"] == "loss" and knobs["kl.estimator"] == "k3_ratio" and sequence:
         outside["use_bias_correction_kl"] = "k3 is multiplied by the ratio of the whole completion, not the token's"
     bonus = given.number("entropy_coef")
@@ -177,9 +185,11 @@ def _read_grpo(given: Given) -> Point:
 
 
 def _read_group(given: Given, outside: dict[str, str]) -> dict[str, KnobValue]:
-    """What GRPOTrainer's own way from rewards to advantages is."""
-    scale = {True: "group", False: "none"}.get(given["scale_rewards"], given["scale_rewards"])
-    if scale not in ("group", "batch", "none"):
+    """Read GRPOTrainer's own way from rewards to advantages."""
+    scale = given["scale_rewards"]
+    if isinstance(scale, bool):
+        scale = "group" if scale else "none"
+    else:
         scale = given.one_of("scale_rewards", ("group", "batch", "none"))
     if given["multi_objective_aggregation"] != "sum_then_normalize":
         outside["multi_objective_aggregation"] = "each reward function is standardised by itself before they are summed"
@@ -204,10 +214,12 @@ def _read_rule(given: Given, loss: str, outside: dict[str, str]) -> dict[str, Kn
     if loss == "vespo":
         outside["loss_type"] = "vespo weighs completions by a gamma function of their product ratio"
         return {"rule.type": "weighted"}
+    # delta bounds r inside the minimum. At 1 + epsilon_high or more it acts only where A < 0, as a dual clip.
     dual = unbounded(given.optional("delta"))
     if dual is not None and dual < 1 + high:
         outside["delta"] = f"below 1 + epsilon_high it also bounds r where A > 0, at {dual:g}"
         dual = None
+    # Ratios are positive, so a low of 1 or more clips nothing from below: no bound is left.
     if low >= 1 and unbounded(high) is None and dual is None:
         return {"rule.type": "weighted"}
     return {"rule.type": "ppo_clip", "rule.clip_low": low, "rule.clip_high": high, "rule.dual_clip": dual}
@@ -217,6 +229,7 @@ def _read_kl(given: Given, outside: dict[str, str], limits: list[str], where: st
     beta = given.number("beta")
     if beta == 0:
         return {"kl.where": "none"}
+    # RLOOTrainer, which has its KL in the reward, uses k1.
     knobs: dict[str, KnobValue] = {"kl.where": where, "kl.beta": beta, "kl.estimator": "k1"}
     if where == "loss":
         knobs["kl.estimator"] = "k3_ratio" if given.flag("use_bias_correction_kl") else "k3"
@@ -233,6 +246,7 @@ def _read_correction(given: Given, outside: dict[str, str]) -> dict[str, KnobVal
         return {"sampler_correction.type": "none"}
     mode = given.one_of("vllm_importance_sampling_mode", tuple(_CORRECTIONS.values()))
     kind = next(ours for ours, theirs in _CORRECTIONS.items() if theirs == mode)
+    # A truncation has no lower bound here; in TRL a lower bound raises the weights below it.
     least = given.optional("vllm_importance_sampling_clip_min")
     if least is not None and kind.endswith("_truncate"):
         outside["vllm_importance_sampling_clip_min"] = "weights are raised to it"
@@ -297,7 +311,8 @@ def _write_rloo(knobs: Knobs) -> Written:
 
 
 def _written_beside(settings: dict[str, Any], knobs: Knobs) -> Written:
-    """The settings and those that GRPOConfig's relatives share with it."""
+    """Add the settings that GRPOConfig's relatives share with it."""
+    # They have neither a dual clip nor a choice of the KL's estimator.
     written = _written_clip(knobs) | _written_kl(knobs)
     shared = {setting: written[setting] for setting in written if setting not in ("delta", "use_bias_correction_kl")}
     truncated = {"mask_truncated_completions": knobs["overlong.type"] == "mask_after"}
@@ -305,11 +320,15 @@ def _written_beside(settings: dict[str, Any], knobs: Knobs) -> Written:
 
 
 def _read_rloo(given: Given) -> Point:
-    """The ratio is that of the whole completion, clipped once; the KL is taken from the reward before the baseline."""
+    """Read RLOOConfig.
+
+    The ratio is that of the whole completion, clipped once. The KL is subtracted from the reward before the baseline.
+    """
     outside: dict[str, str] = {}
     limits: list[str] = []
     low = given.number("epsilon")
     high = low if given["epsilon_high"] is None else given.number("epsilon_high")
+    # As in `_read_rule`: bounds that no ratio reaches are none.
     free = low >= 1 and unbounded(high) is None
     knobs: dict[str, KnobValue] = {
         "baseline": "leave_one_out",

@@ -23,9 +23,9 @@ _LINKS: dict[str, dict[str, KnobValue]] = {
     "apo_down": {"link": "apo_down"},
     "discopop": {"link": "discopop"},
 }
-"""DPOConfig's `loss_type` -> our knobs; `sft` beside one of them is nll_coef."""
+"""DPOConfig's `loss_type` -> our knobs. `sft` in addition to one of these is nll_coef."""
 _SMOOTHED = ("robust", "exo_pair", "aot", "aot_unpaired")
-"""The losses that read label_smoothing. The others take it and ignore it."""
+"""The losses that read label_smoothing. The others accept it and ignore it."""
 
 OPTIMISER = {
     "learning_rate": "train.learning_rate",
@@ -39,10 +39,12 @@ REFERENCE: dict[str, Any] = {"sync_ref_model": False, "ref_model_mixup_alpha": 0
 
 
 def _loss_type(knobs: Knobs) -> str:
-    """The first of the losses that agree with the objective in the most knobs."""
+    """Return the loss that agrees with the objective in the most knobs; of equals the first."""
 
     def agreement(loss: str) -> tuple[bool, int]:
+        # Equal links come before any number of other knobs. A loss without an entry for a knob has our default of it.
         asked = {"matching": "pairs", "logp": "sum", "smoothing": "conservative", **_LINKS[loss]}
+        # The aot losses also read label_smoothing: it counts as one more knob in which they agree.
         smooths = bool(knobs.get("label_smoothing")) and loss in ("aot", "aot_unpaired")
         return knobs["link"] == asked["link"], sum(knobs.get(knob, of) == of for knob, of in asked.items()) + smooths
 
@@ -59,6 +61,7 @@ def _write_dpo(knobs: Knobs) -> Written:
     if knobs.get("ld_alpha", 1.0) != 1:
         settings["ld_alpha"] = knobs["ld_alpha"]
     if knobs["nll_coef"]:
+        # A list of losses is summed with these weights: ours is the pair's loss plus the likelihood.
         settings |= {"loss_type": [loss, "sft"], "loss_weights": [1.0, knobs["nll_coef"]]}
     if knobs["weighting"] == "wpo":
         settings["use_weighting"] = True
@@ -68,6 +71,7 @@ def _write_dpo(knobs: Knobs) -> Written:
 def _read_dpo(given: Given) -> Point:
     outside: dict[str, str] = {}
     limits: list[str] = []
+    # One loss may be given without a list.
     losses = given["loss_type"] if isinstance(given["loss_type"], list) else [given["loss_type"]]
     known = [loss for loss in losses if loss in _LINKS]
     if len(known) + losses.count("sft") != len(losses) or not losses:
@@ -90,6 +94,7 @@ def _read_dpo(given: Given) -> Point:
     if "sft" in losses:
         knobs["nll_coef"] = weights[losses.index("sft")]
         limits.append("loss_type=sft is a mean over the chosen tokens of each micro-batch, then over micro-batches")
+    # Our objective has exactly one loss of pairs, of weight 1.
     if len(known) != 1:
         outside["loss_type"] = "the sum of several losses" if known else "likelihood of the chosen side alone"
     elif weights[losses.index(loss)] != 1:
@@ -155,6 +160,7 @@ def _read_kto(given: Given) -> Point:
         knobs |= weights
     else:
         knobs["link"] = "apo_zero"
+        # apo_zero is the sum over a pair's two sides.
         outside["loss_type"] = "half of apo_zero: the mean is over completions, not pairs"
     if given.flag("sync_ref_model"):
         outside["sync_ref_model"] = "the reference follows the policy by steps, not by rounds"
@@ -187,6 +193,7 @@ def _write_cpo(knobs: Knobs) -> Written:
     settings: dict[str, Any] = {"loss_type": loss, "beta": knobs["beta"], "cpo_alpha": knobs["nll_coef"]}
     if loss == "sigmoid":
         settings["label_smoothing"] = knobs.get("label_smoothing", 0.0)
+        # sigmoid takes sums of log-probs. simpo is the same loss of means, with a margin.
         if knobs["logp"] == "mean":
             settings |= {"loss_type": "simpo", "simpo_gamma": knobs.get("margin", 0.0)}
     return Written(settings)

@@ -1,6 +1,6 @@
-"""verl: the trainer of `verl.trainer.main_ppo`, as its Hydra configuration says it.
+"""verl: the trainer of `verl.trainer.main_ppo`, in the names of its Hydra configuration.
 
-Formulas are those of `trainer/ppo/core_algos.py`, and of `workers/utils/losses.py` for what is added to the policy's.
+Formulas are those of `trainer/ppo/core_algos.py`, and of `workers/utils/losses.py` for the terms added to the policy's.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ def _write(knobs: Knobs) -> Written:
         f"{FILTER}enable": knobs["zero_std"] == "refill",
     }
     if aggregation == "seq-mean-token-sum-norm":
+        # Without it verl divides by the width to which a micro-batch is padded. The value is a Hydra interpolation.
         settings[f"{ACTOR}loss_scale_factor"] = f"${{{LIMIT}}}"
     if knobs["baseline"] == "critic":
         settings |= {"algorithm.gamma": knobs["critic.gamma"], "algorithm.lam": knobs["critic.lam"]}
@@ -96,8 +97,9 @@ def _write(knobs: Knobs) -> Written:
 
 
 def _estimator(knobs: Knobs) -> str:
-    """The estimator that agrees in baseline and scale; else in the baseline, else grpo."""
+    """Return the estimator that agrees in baseline and scale, else in the baseline, else grpo."""
     wanted = (knobs["baseline"], knobs["scale"])
+    # grpo without the std, by norm_adv_by_std_in_grpo=False.
     if wanted == ("group_mean", "none"):
         return "grpo"
     exact = [name for name, one in ESTIMATORS.items() if (one["baseline"], one["scale"]) == wanted]
@@ -122,6 +124,7 @@ def _written_rule(knobs: Knobs) -> dict[str, Any]:
             written = {low: knobs["rule.clip_low"], high: knobs["rule.clip_high"]}
             if knobs["ratio"] == "sequence_mean":
                 return {mode: "gspo", **written}
+            # verl's vanilla loss always has a dual clip, 3 by default: to turn it off takes a bound that no r reaches.
             return {mode: "vanilla", **written, dual: knobs["rule.dual_clip"] or UNBOUNDED}
         case "weighted" if knobs["select.type"] == "kl_cov":
             coef = knobs["select.coef"]
@@ -129,6 +132,7 @@ def _written_rule(knobs: Knobs) -> dict[str, Any]:
         case "weighted":
             return {mode: "vanilla", low: UNBOUNDED, high: UNBOUNDED, dual: UNBOUNDED}
         case "cispo":
+            # verl has 1 - low and 1 + high, ours are the bounds themselves.
             least, most = float(knobs["rule.weight_min"] or 0), knobs["rule.weight_max"]
             return {mode: "cispo", low: 1 - least, high: UNBOUNDED if most is None else float(most) - 1}
         case "sapo":
@@ -161,6 +165,7 @@ def _read(given: Given) -> Point:
     if given.flag("distillation.enabled"):
         outside["distillation.enabled"] = "a teacher's divergence is added to the loss or the reward"
     if given.flag(f"{FILTER}enable"):
+        # Stands for no end: our knob always has a number of rounds.
         knobs |= {"zero_std": "refill", "refill_max_rounds": 1_000_000}
         limits.append("refilling has no end: max_num_gen_batches is ignored")
         limits.append(f"groups are judged by {FILTER}metric, {given[f'{FILTER}metric']}")
@@ -173,6 +178,7 @@ def _read_advantage(given: Given, outside: dict[str, str], limits: list[str]) ->
         outside["algorithm.adv_estimator"] = _NO_ESTIMATOR[name]
         return ESTIMATORS["grpo"]
     knobs = dict(ESTIMATORS[name])
+    # grpo_vectorized does not look at the flag and always divides by the std.
     if name == "grpo" and not given.flag("algorithm.norm_adv_by_std_in_grpo"):
         return {"baseline": "group_mean", "scale": "none"}
     if name == "gae":
@@ -189,6 +195,7 @@ def _read_rule(given: Given, outside: dict[str, str], limits: list[str]) -> dict
     mode = given.one_of(f"{LOSS}loss_mode", (*_RULES, *_NO_RULE))
     both = given.number(f"{ACTOR}clip_ratio")
     low, high = (given.optional(f"{ACTOR}clip_ratio_{side}") for side in ("low", "high"))
+    # A side that is null takes clip_ratio.
     low, high = both if low is None else low, both if high is None else high
     if mode in _NO_RULE:
         outside[f"{LOSS}loss_mode"] = _NO_RULE[mode]
@@ -197,6 +204,7 @@ def _read_rule(given: Given, outside: dict[str, str], limits: list[str]) -> dict
     knobs: dict[str, KnobValue] = {"rule.type": kind}
     if kind != "policy_gradient":
         knobs["ratio"] = "sequence_mean" if mode in ("gspo", "geo_mean") else "token"
+    # Only the vanilla loss reads clip_ratio_c.
     if mode == "vanilla":
         dual = unbounded(given.number(f"{ACTOR}clip_ratio_c"))
         if low >= 1 and unbounded(high) is None and dual is None:
@@ -213,6 +221,7 @@ def _read_rule(given: Given, outside: dict[str, str], limits: list[str]) -> dict
         knobs["rule.temperature_negative"] = given.number(f"{ACTOR}tau_neg")
     if mode == "geo_mean":
         knobs |= {"rule.log_ratio_low": low, "rule.log_ratio_high": high}
+        # It averages over the micro-batch, and nothing divides the sum of the micro-batches by their number.
         outside[f"{LOSS}loss_mode"] = "the gradient is too large by the number of micro-batches"
     if mode == "clip_cov":
         knobs |= {"select.type": "clip_cov", "select.fraction": given.number(f"{LOSS}clip_cov_ratio")}
@@ -231,6 +240,7 @@ def _read_aggregation(given: Given, outside: dict[str, str]) -> str:
     if mode == "token-sum":
         outside[f"{ACTOR}loss_agg_mode"] = "the sum over all tokens, which no count divides"
         return "seq_mean_token_sum"
+    # Both the interpolation and its value make the divisor the limit of a completion.
     divisor = given[f"{ACTOR}loss_scale_factor"]
     if mode == "seq-mean-token-sum-norm" and divisor not in (f"${{{LIMIT}}}", given[LIMIT]):
         outside[f"{ACTOR}loss_scale_factor"] = (

@@ -1,4 +1,4 @@
-"""verl, beside the policy loss: the KL penalty, the correction for the sampler, and the reward manager."""
+"""verl's terms next to the policy loss: the KL penalty, the correction for the sampler, and the reward manager."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ ROLLOUT = "algorithm.rollout_correction."
 OVERLONG = "reward.reward_kwargs.overlong_buffer_cfg."
 LIMIT = "data.max_response_length"
 
+# A name with + has the estimator's value and the gradient of k2, so mse+ and k2+ are k2 itself.
 KL_IN_LOSS = {
     "kl": "k1",
     "k1": "k1",
@@ -30,6 +31,7 @@ _NO_KL |= {"k1+": _NO_KL["kl+"], "abs+": "|log-ratio| with the gradient of k2", 
 
 def written_kl(knobs: Knobs) -> dict[str, Any]:
     if knobs["kl.where"] == "loss":
+        # k3_ratio has no name there. Like k3_straight it has the value of k3 and k2's gradient where the ratio is 1.
         names = {"k1": "k1", "k2": "k2", "k3": "low_var_kl", "k3_straight": "low_var_kl+", "k3_ratio": "low_var_kl+"}
         kind = names.get(str(knobs["kl.estimator"]), "k1")
         return {
@@ -56,6 +58,7 @@ def read_kl(given: Given, outside: dict[str, str], limits: list[str]) -> dict[st
     if not (in_loss or in_reward):
         return {"kl.where": "none"}
     name = given.one_of(setting, (*KL_IN_LOSS, *_NO_KL))
+    # The names without an estimator of ours take the one with the same gradient, else k1, as the nearest.
     estimator = KL_IN_LOSS.get(name, "k2" if name in ("kl+", "k1+", "abs+") else "k1")
     if name in _NO_KL:
         outside[setting] = _NO_KL[name]
@@ -82,6 +85,7 @@ def written_correction(knobs: Knobs) -> dict[str, Any]:
         return {f"{ROLLOUT}bypass_mode": True}
     if kind in ("none", "geometric_veto"):
         return {f"{ROLLOUT}rollout_is": None}
+    # One number truncates weights at it. A string lower_upper is a band, in which 1e-30 stands for no lower bound.
     threshold: float | str = UNBOUNDED if most is None else float(most)
     if kind.endswith("_band"):
         threshold = f"{least or 1e-30:g}_{most:g}"
@@ -93,6 +97,7 @@ def read_correction(given: Given, outside: dict[str, str]) -> dict[str, KnobValu
         outside[f"{ROLLOUT}rollout_rs"] = "rejected tokens or completions also leave the denominators"
     if given.flag(f"{ROLLOUT}rollout_is_batch_normalize"):
         outside[f"{ROLLOUT}rollout_is_batch_normalize"] = "weights are divided by their mean over the batch"
+    # In bypass mode the old log-probs are the sampler's, so the ratio itself corrects.
     if given.flag(f"{ROLLOUT}bypass_mode"):
         if given.one_of(f"{ROLLOUT}loss_type", ("ppo_clip", "reinforce")) == "reinforce":
             outside[f"{ROLLOUT}loss_type"] = "-A log pi, weighted by the truncated ratio to the sampler"
@@ -116,7 +121,7 @@ def read_correction(given: Given, outside: dict[str, str]) -> dict[str, KnobValu
 
 
 def written_overlong(knobs: Knobs) -> dict[str, str]:
-    """The settings of the reward manager, in which lengths are in tokens."""
+    """Describe the settings of the reward manager, in which lengths are in tokens."""
     if knobs["overlong.type"] == "soft":
         return {
             "overlong": f"reward.reward_manager.name: dapo with {OVERLONG}enable: true, len: "

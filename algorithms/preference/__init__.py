@@ -1,6 +1,6 @@
 """Objectives on pairs of completions, of which one is preferred: DPO and its relatives, over shared knobs.
 
-The objective needs no torch; the tensor functions are loaded when first used.
+The objective needs no torch: the tensor functions are imported on first use.
 """
 
 from __future__ import annotations

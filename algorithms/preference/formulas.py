@@ -1,6 +1,7 @@
-"""What a preference objective computes, in plain text: generated from its knobs, for any point of the space.
+"""Formulas of preference objectives in plain text, generated from the knobs for any point of the space.
 
-Notation: l(y) the log-prob of a completion under the policy pi, l_ref(y) under the reference, t one of its tokens.
+Notation: l(y) is the log-prob of a completion under the policy pi and l_ref(y) that under the reference. t is one of
+its tokens.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _DIFFERENCES: dict[Matching, str] = {
 
 
 def pair_parts(objective: PreferenceObjective) -> dict[str, str]:
-    """Part of the objective -> its formula, with the value of every active knob; empty for parts that are off."""
+    """Map each part of the objective to its formula, with every active knob's value; empty for parts that are off."""
     return {
         "log-prob": _logp(objective),
         "log-ratio": _REFERENCES[objective.reference],
@@ -46,6 +47,7 @@ def _logp(objective: PreferenceObjective) -> str:
 
 
 def _logit(objective: PreferenceObjective) -> str:
+    # The other links have no h: their formulas name c, r or the odds.
     match objective.link:
         case "logistic" | "hinge" | "exo" | "discopop":
             minus = f" - {objective.margin:g}" if objective.margin else ""

@@ -1,6 +1,6 @@
-"""From log-probs of tokens to the log-ratios of completions, and from these to the loss of a pair, the link.
+"""Log-ratios of completions from log-probs of tokens, and losses of pairs from log-ratios: the links.
 
-Sources stand at the knob `link`.
+Sources are given at the knob `link`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from algorithms.preference.objective import PreferenceObjective
 from algorithms.rules import bounded_exp
 
 MAX_LOGP = -1e-6
-"""Log-probs are kept below it before their odds are taken: a completion of probability 1 has infinite odds."""
+"""Upper bound of log-probs whose odds are taken: a completion of probability 1 has infinite odds."""
 
 
 class Sides(NamedTuple):
@@ -32,39 +32,42 @@ class LogRatios(NamedTuple):
     chosen: Tensor
     rejected: Tensor
     difference: Tensor
-    """What pairwise links see: chosen - rejected, as matched and penalised."""
+    """The input of pairwise links: chosen - rejected, as matched and penalised."""
 
 
 def completion_logps(objective: PreferenceObjective, logps: Sides, masks: Sides) -> Sides:
-    """[P] and [P]: log-probs of completions, from those of tokens [P, T], which are 0 outside the masks (bool)."""
+    """Compute log-probs of completions, [P] and [P], from those of tokens [P, T], 0 outside the masks (bool)."""
     if objective.logp == "mean":
         return token_means(logps, masks)
     sums = token_sums(logps)
     if objective.ld_alpha == 1:
         return sums
+    # LD-DPO (2409.06411): tokens beyond the length of the pair's shorter completion are weighted by ld_alpha.
     shorter = torch.minimum(masks.chosen.sum(1), masks.rejected.sum(1))[:, None]
     shared = token_sums(Sides(*(logp * (mask.cumsum(1) <= shorter) for logp, mask in zip(logps, masks, strict=True))))
     return Sides(*(both + objective.ld_alpha * (all_ - both) for both, all_ in zip(shared, sums, strict=True)))
 
 
 def token_sums(logps: Sides) -> Sides:
-    """[P] and [P]: sums over the tokens [P, T] of each completion."""
+    """Sum over the tokens [P, T] of each completion: [P] and [P]."""
     return Sides(logps.chosen.sum(1), logps.rejected.sum(1))
 
 
 def token_means(logps: Sides, masks: Sides) -> Sides:
-    """[P] and [P]: means over the tokens [P, T] of each completion; none is empty."""
+    """Average over the tokens [P, T] of each completion, none of them empty: [P] and [P]."""
     sums = token_sums(logps)
     return Sides(sums.chosen / masks.chosen.sum(1), sums.rejected / masks.rejected.sum(1))
 
 
 def log_ratios(objective: PreferenceObjective, policy: Sides, reference: Sides) -> LogRatios:
-    """From the log-probs of completions, each [P]; those of the reference are zeros where there is none."""
+    """Compute log-ratios from log-probs of completions, each [P]; those of the reference are 0 without one."""
     chosen, rejected = policy.chosen - reference.chosen, policy.rejected - reference.rejected
     match objective.matching:
         case "pairs":
+            # DPO-Positive (2402.13228, eq. 3) has its penalty inside the sigmoid and under beta, so it enters here.
             difference = chosen - rejected - objective.positive_penalty * torch.relu(-chosen)
         case "sorted":
+            # Sorting compares distributions, rank by rank, and takes the pairs apart (AOT, 2406.05882).
             of_policy, of_reference = policy.chosen - policy.rejected, reference.chosen - reference.rejected
             difference = of_policy.sort().values - of_reference.sort().values
         case "sorted_unpaired":
@@ -73,9 +76,9 @@ def log_ratios(objective: PreferenceObjective, policy: Sides, reference: Sides) 
 
 
 def pair_losses(objective: PreferenceObjective, log_ratios: LogRatios, zero_point: Tensor) -> Tensor:
-    """The link's loss [P] of every pair.
+    """Return the link's loss [P] of every pair.
 
-    zero_point [], in nats, is KTO's z; the other links do not look at it.
+    zero_point []: KTO's z, in nats. The other links do not look at it.
     """
     beta, target = objective.beta, 1 / (2 * objective.beta)
     chosen, rejected, difference = log_ratios
@@ -91,12 +94,14 @@ def pair_losses(objective: PreferenceObjective, log_ratios: LogRatios, zero_poin
             return _reverse_kl(logit, objective.label_smoothing)
         case "discopop":
             blend = torch.sigmoid(logit / objective.discopop_tau)
+            # The exponential is bounded, so that a pair far on the wrong side gives a finite loss.
             return (1 - blend) * -logsigmoid(logit) + blend * bounded_exp(-logit)
         case "odds_ratio":
             return -beta * logsigmoid(_log_odds(chosen) - _log_odds(rejected))
         case "kto":
             desirable = objective.desirable_weight * torch.sigmoid(beta * (zero_point - chosen))
             undesirable = objective.undesirable_weight * torch.sigmoid(beta * (rejected - zero_point))
+            # KTO's loss is a mean over completions, so a pair counts with the mean of its two.
             return (desirable + undesirable) / 2
         case "bco":
             return -logsigmoid(beta * chosen) - logsigmoid(-beta * rejected)
@@ -112,6 +117,7 @@ def pair_losses(objective: PreferenceObjective, log_ratios: LogRatios, zero_poin
 
 
 def _smoothed_logistic(objective: PreferenceObjective, logit: Tensor) -> Tensor:
+    """Return the logistic loss [P] of labels that are wrong with probability label_smoothing (cDPO or robust DPO)."""
     right, wrong = -logsigmoid(logit), -logsigmoid(-logit)
     e = objective.label_smoothing
     if objective.smoothing == "robust":
@@ -120,13 +126,14 @@ def _smoothed_logistic(objective: PreferenceObjective, logit: Tensor) -> Tensor:
 
 
 def _reverse_kl(logit: Tensor, label_smoothing: float) -> Tensor:
-    """[P] KL of (q, 1 - q) from (1 - e, e), with q = sigmoid(logit)."""
+    """Compute the KL [P] of (q, 1 - q) from (1 - e, e), with q = sigmoid(logit)."""
     right = torch.sigmoid(logit) * (logsigmoid(logit) - math.log1p(-label_smoothing))
     wrong = torch.sigmoid(-logit) * (logsigmoid(-logit) - math.log(label_smoothing))
     return right + wrong
 
 
 def _log_odds(logp: Tensor) -> Tensor:
-    """log(p / (1 - p)) from log p."""
+    """Compute log(p / (1 - p)) from log p."""
+    # log(1 - p) by expm1, as 1 - exp(log p) loses its digits near p = 1. The clamp keeps it finite at p = 1.
     logp = logp.clamp(max=MAX_LOGP)
     return logp - torch.log(-torch.expm1(logp))

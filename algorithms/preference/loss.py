@@ -1,7 +1,7 @@
 """The preference loss: the link's loss of every pair, and the likelihood of the chosen completions.
 
-A loss leaves a `PairTrace`, from which the metrics of an update are computed: how far chosen and rejected have moved,
-together and apart.
+A loss leaves a `PairTrace`, from which the metrics of an update are computed: how far chosen and rejected completions
+have moved, together and apart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from algorithms.preference.links import (
 from algorithms.preference.objective import PreferenceObjective, couples_pairs
 
 TIE = 1e-4
-"""Margins below it are the rounding of log-probs: before the first step the policy is its own reference."""
+"""Margins below this are rounding of log-probs: before the first step the policy is its own reference."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class PairTrace:
 
     objective: PreferenceObjective
     log_ratios: Sides
-    """[P] what the link sees: log-ratios to the reference, or log-probs where there is none."""
+    """[P] the link's inputs: log-ratios to the reference, or log-probs without one."""
     logp_sums: Sides
     """[P] log-probs of whole completions, whatever `logp` is."""
     logp_means: Sides
@@ -43,7 +43,7 @@ class PairTrace:
     lengths_tokens: Sides
     """[P] tokens in the loss."""
     zero_point: Tensor | None
-    """KTO's z in nats; none with another link."""
+    """KTO's z in nats; None with another link."""
     zero_point_in_batch: bool
     """Whether z is the estimate from these pairs, instead of the given one."""
     shares: Mapping[str, Tensor]
@@ -66,9 +66,9 @@ class PreferenceLoss:
 
 
 def combine_preference_metrics(losses: Sequence[PreferenceLoss], steps: int = 1) -> dict[str, float]:
-    """Metrics over all pairs of the given micro-batches, as if they were one batch; see `pair_metrics`.
+    """Compute the metrics over all pairs of the micro-batches, as if they were one batch; see `pair_metrics`.
 
-    `steps` is the number of optimiser steps that the micro-batches make up: loss/* are means over them.
+    steps: the number of optimiser steps that the micro-batches make up. loss/* are means over them.
     """
     return pair_metrics([loss.trace for loss in losses], steps)
 
@@ -86,22 +86,24 @@ def preference_loss(
     step_pairs: int | None = None,
     step_chosen_tokens: int | None = None,
 ) -> PreferenceLoss:
-    """The objective's loss over P pairs, to be minimised; formulas and sources at `PreferenceObjective`'s knobs.
+    """Compute the objective's loss over P pairs, to be minimised.
 
         1 / step_pairs  sum over pairs of weight x link(c, r)  +  nll_coef / step_chosen_tokens  sum of -log pi(chosen)
 
-    * log-probs [P, T] of tokens, of the policy with gradient; masks [P, T], 1 or true for tokens that count. T may
-      differ between the sides. What stands where a mask is 0 is never used, NaN and infinities included. Log-probs of
-      half precision count as float32;
-    * ref_*_logp: under `objective.reference`; without gradient, and not used where the objective has no reference;
+    Formulas and sources are given at the knobs of `PreferenceObjective`.
+
+    * *_logp [P, T]: log-probs of tokens; those of the policy have a gradient. *_mask [P, T]: 1 or true for tokens that
+      count. T may differ between the sides. Entries where a mask is 0 are never used, NaN and infinities included.
+      Log-probs of half precision count as float32.
+    * ref_*_logp: under `objective.reference`, without gradient. Not used if the objective has no reference.
     * kl_reference []: KTO's z, the KL of the policy from the reference in nats, estimated on completions that do not
-      belong to their prompts (2402.01306, section 4); used without gradient, at least 0, and by no other link. None:
-      the mean log-ratio of all completions given here stands for it, as metric kl/zero_point_in_batch;
-    * step_pairs, step_chosen_tokens: pairs and tokens of chosen completions in the whole optimiser step, so that
+      belong to their prompts (2402.01306, section 4). It is used without gradient and at least 0, by no other link.
+      None: the mean log-ratio of all completions given here takes its place, as metric kl/zero_point_in_batch.
+    * step_pairs, step_chosen_tokens: pairs and tokens of chosen completions in the whole optimiser step. With them the
       values and gradients of micro-batches sum to the step's, however its pairs are split. None: this is the step.
 
-    Raises ValueError for tensors that do not fit together, completions without a token, log-probs of the reference
-    that are missing, and a part of a step where the whole is needed, naming the argument.
+    Raises ValueError, naming the argument, for tensors that do not fit together and completions without a token. Also
+    for missing log-probs of the reference, and for a part of a step where the whole is needed.
     """
     policy = Sides(chosen_logp, rejected_logp)
     masks = _masks(policy, Sides(chosen_mask, rejected_mask))
@@ -117,6 +119,7 @@ def preference_loss(
     zero_point = _zero_point(kl_reference, ratios)
     losses = pair_losses(objective, ratios, zero_point)
     if objective.weighting == "wpo":
+        # A weight without gradient, as in TRL.
         losses = losses * (means.chosen + means.rejected).detach().exp()
 
     shares = {"preference": losses.sum() / step_pairs}
@@ -138,23 +141,28 @@ def preference_loss(
 
 
 def preference_metric_names(objective: PreferenceObjective) -> tuple[str, ...]:
-    """Names of the metrics that an objective's updates have where there is a pair and kto is given its kl_reference."""
+    """Return the names of the metrics that an objective's updates have if there is a pair.
+
+    With link=kto they are those of a loss that is given its kl_reference.
+    """
+    # Taken from a real loss of one pair, so no list can get stale.
     logp, mask = torch.full((1, 1), -1.0), torch.ones(1, 1)
     return tuple(preference_loss(objective, logp, logp, mask, mask, logp, logp, torch.zeros(())).metrics)
 
 
 def pair_metrics(traces: Sequence[PairTrace], steps: int = 1) -> dict[str, float]:
-    """Metrics over all pairs of the traces, which share one objective; empty if there is no pair.
+    """Compute the metrics over all pairs of the traces, which share one objective; empty if there is no pair.
 
-    * loss/preference, loss/nll: the terms that add up to the loss, means over `steps` optimiser steps; nll only with
-      nll_coef on, and with it;
+    * loss/preference, loss/nll: the terms that add up to the loss, as means over `steps` optimiser steps. nll has its
+      coefficient in it, and exists only with nll_coef on.
     * rewards/{chosen,rejected,margin}: means of beta x the log-ratio that the link sees (the implicit reward of DPO,
-      2305.18290, eq. 5), and of the difference; rewards/accuracy: fraction of pairs with a positive difference, one
-      within TIE of 0 counting half, as before the first step;
-    * logps/{chosen,rejected}_{sum,mean}: log-probs of completions, and means of their tokens'. Watch both sides: the
-      usual failure is that both fall;
-    * len/{chosen,rejected}: mean tokens;
-    * kl/zero_point: KTO's z, in nats; kl/zero_point_in_batch where it is the estimate from the pairs themselves.
+      2305.18290, eq. 5), and of the difference.
+    * rewards/accuracy: fraction of pairs with a positive difference. A difference within TIE of 0 counts half, as
+      before the first step.
+    * logps/{chosen,rejected}_{sum,mean}: log-probs of completions, and means over their tokens. Watch both sides: the
+      usual failure is that both fall.
+    * len/{chosen,rejected}: mean tokens.
+    * kl/zero_point: KTO's z, in nats. It is named kl/zero_point_in_batch if estimated from the pairs themselves.
     """
     traces = [trace for trace in traces if len(trace.log_ratios.chosen)]
     if not traces:
@@ -188,14 +196,15 @@ def pair_metrics(traces: Sequence[PairTrace], steps: int = 1) -> dict[str, float
     if zero_points:
         pairs = torch.tensor([len(trace.log_ratios.chosen) for trace in traces]).to(margin)
         name = "kl/zero_point_in_batch" if traces[0].zero_point_in_batch else "kl/zero_point"
+        # Weighted by pairs: a z counts as often as it was used.
         metrics[name] = torch.stack(zero_points).to(margin) @ pairs / pairs.sum()
-    # One transfer from the device for all of them.
+    # Stacked, so that all of them take one transfer from the device.
     numbers = torch.stack([value.to(margin) for value in metrics.values()]).tolist()
     return dict(zip(metrics, numbers, strict=True))
 
 
 def _masks(policy: Sides, masks: Sides) -> Sides:
-    """The masks as bool, [P, T], with a token in every row."""
+    """Return the masks as bool, [P, T], with a token in every row. Raises ValueError for any that do not fit."""
     for name, logp, mask in zip(policy._fields, policy, masks, strict=True):
         if logp.ndim != 2:
             raise ValueError(f"{name}_logp has shape {list(logp.shape)}; it must be [P, T]")
@@ -219,7 +228,7 @@ def _masks(policy: Sides, masks: Sides) -> Sides:
 def _reference(
     objective: PreferenceObjective, masks: Sides, logps: Sides, ref_chosen: Tensor | None, ref_rejected: Tensor | None
 ) -> Sides:
-    """[P] and [P]: log-probs of completions under the reference, zeros without one; `logps` are the policy's."""
+    """Return log-probs of completions under the reference, [P] and [P], zeros without one; `logps`: the policy's."""
     if objective.reference == "none":
         zeros = logps.chosen.new_zeros(len(logps.chosen))
         return Sides(zeros, zeros)
@@ -236,7 +245,7 @@ def _reference(
 
 
 def _zero_point(kl_reference: Tensor | None, ratios: LogRatios) -> Tensor:
-    """[] KTO's z: the given one, or the mean log-ratio of both sides; at least 0."""
+    """Return KTO's z []: the given one, or the mean log-ratio of both sides; at least 0."""
     if kl_reference is None:
         kl_reference = torch.cat([ratios.chosen, ratios.rejected]).mean()
     elif kl_reference.numel() != 1:
@@ -247,7 +256,10 @@ def _zero_point(kl_reference: Tensor | None, ratios: LogRatios) -> Tensor:
 def _step(
     objective: PreferenceObjective, pairs: int, tokens: int, step_pairs: int | None, step_tokens: int | None
 ) -> tuple[int, int]:
-    """Pairs and chosen tokens of the optimiser step, at least 1."""
+    """Return pairs and chosen tokens of the optimiser step, at least 1.
+
+    Raises ValueError if one number is missing that the other needs, or is smaller than this micro-batch.
+    """
     if step_pairs is None and step_tokens is not None:
         raise ValueError(f"step_chosen_tokens={step_tokens} without step_pairs: give both numbers of the step")
     if step_pairs is not None and step_tokens is None and objective.nll_coef > 0:
@@ -265,7 +277,7 @@ def _step(
 
 
 def _check_part_of_step(objective: PreferenceObjective, kl_reference: Tensor | None, part: str) -> None:
-    """Refuses a part of a step where the loss of a pair depends on the step's other pairs."""
+    """Raise ValueError for a part of a step if the loss of a pair depends on the step's other pairs."""
     if couples_pairs(objective):
         raise ValueError(
             f"matching={objective.matching} sorts over the whole optimiser step, and these are {part}: give it at once"
@@ -287,6 +299,6 @@ def _detached(sides: Sides) -> Sides:
 
 
 def _gathered(traces: Sequence[PairTrace], sides_of: Callable[[PairTrace], Sides]) -> Sides:
-    """One tensor of all traces for each side, over their pairs."""
+    """Concatenate one tensor of every trace for each side, over their pairs."""
     sides = [sides_of(trace) for trace in traces]
     return Sides(torch.cat([side.chosen for side in sides]), torch.cat([side.rejected for side in sides]))

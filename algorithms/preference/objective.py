@@ -39,7 +39,7 @@ Weighting = Literal["none", "wpo"]
 Matching = Literal["pairs", "sorted", "sorted_unpaired"]
 
 _ON_EACH_SIDE: tuple[Link, ...] = ("kto", "bco", "apo_zero", "apo_down", "sppo_hard", "nca")
-"""Links that say where c alone and r alone should go, which has a meaning only against a reference."""
+"""Links that say where c alone and r alone should go; that has a meaning only against a reference."""
 
 
 class PreferenceObjective(Settings):
@@ -136,7 +136,7 @@ class PreferenceObjective(Settings):
 
 
 def couples_pairs(objective: PreferenceObjective) -> bool:
-    """Whether the loss of a pair depends on the other pairs of its batch: then a step cannot be split.
+    """Return whether the loss of a pair depends on the other pairs of its batch; then a step cannot be split.
 
     kto does not count: its zero point is given from outside, as `kl_reference`.
     """
@@ -144,7 +144,7 @@ def couples_pairs(objective: PreferenceObjective) -> bool:
 
 
 def preference_differences_that_cannot_act(a: PreferenceObjective, b: PreferenceObjective) -> dict[str, str]:
-    """The knobs in which `a` and `b` differ without any effect on the loss, each with the reason."""
+    """Return the knobs in which `a` and `b` differ without any effect on the loss, each with the reason."""
     if a.smoothing != b.smoothing and a.label_smoothing == b.label_smoothing == 0 and a.link == b.link == "logistic":
         return {"smoothing": "label_smoothing is 0, where labels are trusted either way"}
     return {}

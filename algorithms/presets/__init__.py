@@ -1,7 +1,7 @@
-"""The presets: named points of the knob spaces, each with its source, what other code does under its name, and traps.
+"""The presets: named points of the knob spaces, each with its source, the behaviour of other code, and traps.
 
-A preset is a `Preset` at the top level of a module of this folder, or of a plug-in. Where a paper leaves a value open,
-the knob's default is used (std with divisor n - 1, 1e-6 added to it), or the text says where the value comes from.
+A preset is a `Preset` at the top level of a module of this folder, or of a plug-in. A value that a paper leaves open is
+the knob's default (std with divisor n - 1, 1e-6 added to it), or the text gives its origin.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ class Preset:
     name: str
     objective: AnyObjective
     summary: str
-    """One line: what sets it apart."""
+    """Its distinguishing feature, in one line."""
     source: str
-    """Paper, with section or equation."""
+    """The paper, with section or equation."""
     about: str = ""
-    """What it is, and where a value that the paper leaves open comes from."""
+    """A description, with the origin of values that the paper leaves open."""
     implementations: str = ""
-    """What its authors' code or well-known trainers do differently under this name."""
+    """Differences of its authors' code or of well-known trainers under this name."""
     traps: str = ""
-    """What a user must know so as not to misread a result."""
+    """Facts that a user must know so as not to misread a result."""
     companions: Mapping[str, str | float] = field(default_factory=dict)
     """Settings outside the objective that the paper also uses, by knob of the run spec. Shown, never applied."""
 
     @property
     def family(self) -> Family:
-        """Policy gradient or preference."""
+        """The family of the objective: policy gradient or preference."""
         return family_of(self.objective)
 
 
 grpo_like = partial(Objective, baseline="group_mean", scale="group_std", ratio="token")
-"""GRPO's advantages and importance ratio; a preset names what it has besides, or instead."""
+"""GRPO's advantages and importance ratio; a preset passes its other knobs, or other values of these."""
 
 PRESETS: Kind[Preset] = Kind(
     "algorithm",
@@ -55,7 +55,7 @@ PRESETS: Kind[Preset] = Kind(
 
 
 def presets(family: Family | None = None) -> tuple[str, ...]:
-    """The names of all presets, or of those of one family."""
+    """Return the names of all presets, or of the presets of one family."""
     return tuple(name for name, preset in PRESETS.all().items() if family in (None, preset.family))
 
 
@@ -64,12 +64,12 @@ def preset(name: str, /, **overrides: object) -> AnyObjective: ...
 @overload
 def preset(name: str, family: type[AnObjective], /, **overrides: object) -> AnObjective: ...
 def preset(name: str, family: type[Settings] | None = None, /, **overrides: object) -> AnyObjective:
-    """The named objective, with dotted knobs changed: `preset("grpo", **{"rule.clip_high": 0.28})`.
+    """Return the named objective, with dotted knobs changed: `preset("grpo", **{"rule.clip_high": 0.28})`.
 
     `preset("grpo", Objective)` is the same, typed as an `Objective`.
 
-    Raises ValueError for an unknown preset, for one of another family than the given class, and, naming all of them,
-    for overrides that `with_overrides` refuses.
+    Raises ValueError for an unknown preset, for a preset of another family than the given class, and for overrides that
+    `with_overrides` refuses, naming all of them.
     """
     objective = describe(name).objective
     if family is not None and not isinstance(objective, family):
@@ -78,5 +78,8 @@ def preset(name: str, family: type[Settings] | None = None, /, **overrides: obje
 
 
 def describe(name: str) -> Preset:
-    """The preset with its source, its differences from other code and its traps. Raises ValueError if unknown."""
+    """Return the preset with its source, its differences from other code and its traps.
+
+    Raises ValueError if it is unknown.
+    """
     return PRESETS.find(name)

@@ -1,7 +1,7 @@
 """Presets of preference objectives: DPO and its relatives.
 
-First those whose link sees only the difference of the two log-ratios, then those that say where each side should go,
-then those without a reference policy.
+Links that see only the difference of the two log-ratios come first, then links that say where each side should go, then
+presets without a reference policy.
 """
 
 from __future__ import annotations

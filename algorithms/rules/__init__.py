@@ -1,10 +1,10 @@
 """`rule`: the loss of one token from its advantage A and its importance ratio r.
 
-A rule is one class in one file, of this folder or of a plug-in. Its fields are the knobs `rule.*`; its methods are the
-loss, and all that the rest of bench must know of it: which ratios it can use, which tokens its bounds act on, what it
-computes in words, and which of its knobs cannot act (for the no-op guard). No other module treats any rule specially.
+A rule is one class in one file, of this folder or of a plug-in. Its fields are the knobs `rule.*`. Its methods are the
+loss and all that the rest of bench must know about it: which ratios it can use, which tokens its bounds act on, its
+formula in words, and which of its knobs cannot act (for the no-op guard). No other module treats any rule specially.
 
-The file is also read by commands that only list or describe rules. It must not import torch at its top.
+The file is also read by commands that only list or describe rules, so it must not import torch at its top.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Ratio = Literal["none", "token", "sequence_mean", "sequence_product"]
 Sign = Literal["positive", "negative"]
 
 LOG_RATIO_LIMIT = 20.0
-"""Log-ratios are clamped to +-20 before the exponential, as in verl; beyond it a token has no gradient through r."""
+"""Log-ratios are clamped to +-20 before the exponential, as in verl. Beyond it a token has no gradient through r."""
 
 
 class Rule(Settings):
@@ -50,35 +50,35 @@ class Rule(Settings):
 
     @abstractmethod
     def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
-        """The loss of every token, to be minimised. `logp` and `ratio` carry the gradient, `advantages` none.
+        """Return the loss of every token, to be minimised. `logp` and `ratio` carry the gradient, `advantages` none.
 
-        A ratio of the whole completion stands at each of its tokens, and so does the completion's one term, which is
-        therefore their mean under seq_mean_token_mean (GSPO, GMPO).
+        A ratio of the whole completion stands at each of its tokens, and so does the completion's one term. Under
+        seq_mean_token_mean the mean over its tokens is therefore that term (GSPO, GMPO).
         """
 
     @abstractmethod
     def formula(self) -> str:
-        """The loss of a token in plain text, with the value of every knob: `-A clip(r, 0.8, 1.2)`."""
+        """Write the loss of a token in plain text, with the value of every knob: `-A clip(r, 0.8, 1.2)`."""
 
     def clip_log_ratios(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
-        """Log-ratios of tokens as they enter the importance ratio, for a rule that clips them before that."""
+        """Return the log-ratios of tokens that enter the importance ratio; a rule may clip them before that."""
         return log_ratio
 
     def bounds(self) -> tuple[float, float] | None:
-        """The interval outside which the rule bounds the ratio (see `bounded_ratio`); None for a rule without one."""
+        """Return the interval outside which the rule bounds the ratio (see `bounded_ratio`), or None without one."""
         return None
 
     def bounded_ratio(self, ratio: Tensor, log_ratio: Tensor) -> Tensor:
-        """What `bounds` bounds: the importance ratio, unless the rule bounds something else of a token's log-ratio."""
+        """Return the ratio that `bounds` is for: the importance ratio, or one that the rule makes of the log-ratio."""
         return ratio
 
     def beyond_bounds(self, ratio: Tensor, advantages: Tensor) -> Tensor:
-        """Bool: tokens whose bounded ratio is beyond the bound towards which their advantage pulls it."""
+        """Mark the tokens whose bounded ratio is beyond the bound towards which their advantage pulls it, as bool."""
         low, high = self.bounds() or (-math.inf, math.inf)
         return ((ratio < low) & (advantages < 0)) | ((ratio > high) & (advantages > 0))
 
     def clip_metrics(self, ratio: Tensor, advantages: Tensor) -> dict[str, Tensor]:
-        """For each metric clip/* the tokens, as bool, that it is the fraction of. `ratio` is the bounded one."""
+        """Map each metric clip/* to the tokens that it is the fraction of, as bool. ratio: the bounded one."""
         bounds = self.bounds()
         if bounds is None:
             return {}
@@ -91,32 +91,35 @@ class Rule(Settings):
         }
 
     def treatment(self, ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        """Bool, for the records of tokens: where a bound acts on the bounded ratio, and what the rule leaves out."""
+        """Mark the tokens that a bound acts on and those that the rule leaves out: two bools, for records of tokens."""
         beyond = self.beyond_bounds(ratio, advantages)
         return beyond, beyond & False
 
     def slope_at_ratio_one(self, sign: Sign) -> float | None:
-        """d loss / d log pi where r = 1, divided by -A, for advantages of a sign; None: the guard assumes nothing."""
+        """Return d loss / d log pi at r = 1, divided by -A, for advantages of a sign.
+
+        None if the rule does not say it: the no-op guard then assumes nothing.
+        """
         return None
 
     def acts_on_sign(self) -> Mapping[str, Sign]:
-        """The knobs that can change a gradient for advantages of one sign only."""
+        """Map the knobs that can change a gradient for advantages of one sign only to that sign."""
         return {}
 
     @classmethod
     def excludes(cls) -> tuple[str, ...]:
-        """As in the base class."""
+        """Return the knobs of the objective that do not exist with this rule: `ratio`, if it can use none."""
         return () if cls.ratios else ("ratio",)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Refuse a rule without its methods where it is defined. Raises TypeError."""
+        """Raise TypeError where a rule is defined without its methods, instead of where it is first used."""
         if _is_rule(cls) and (missing := sorted(cls.__abstractmethods__)):
             raise TypeError(f"the rule {_name_of(cls)!r} has no {' and no '.join(missing)}; give it the method")
 
 
 def _is_rule(thing: object) -> bool:
-    """Whether it is a rule with a name; a base of rules has none."""
+    """Return whether the object is a rule with a name; a base of rules has none."""
     return isinstance(thing, type) and issubclass(thing, Rule) and isinstance(thing.model_fields["type"].default, str)
 
 
@@ -137,12 +140,13 @@ RULES: Kind[type[Rule]] = Kind(
 def token_losses(
     rule: Rule, logp: Tensor, ratio: Tensor, advantages: Tensor, mask: Tensor, is_first: bool = False
 ) -> Tensor:
-    """Return the rule's loss of each token [B, T]. `mask` (bool) says which tokens count.
+    """Return the rule's loss of each token [B, T].
 
-    is_first: check also that the loss and its gradient to `logp` are finite. The host then waits for the device.
+    mask (bool): which tokens count. is_first: also check that the loss and its gradient to `logp` are finite. The host
+    then waits for the device.
 
-    Raise RefusedError if the loss is no float for each token, or does not depend on `logp` or `ratio`; and in the first
-    step if it or its gradient is not finite although all arguments of the rule are.
+    Raises RefusedError if the loss is not a float for each token, or does not depend on `logp` or `ratio`. In the first
+    step it is also raised if the loss or its gradient is not finite although all arguments of the rule are.
     """
     import torch
 
@@ -154,10 +158,12 @@ def token_losses(
         raise _fault(rule, detached)
     if is_first:
         total = losses.where(mask, 0).sum()
+        # The graph is kept, as the backward pass of the step still needs it.
         (gradient,) = torch.autograd.grad(total, logp, retain_graph=True, allow_unused=True)
         if gradient is None:
             raise _fault(rule, detached)
-        # If an argument is not finite, the weights or the data are at fault, and the optimiser says that they diverged.
+        # If an argument is not finite, the weights or the data are at fault, and the optimiser reports that they
+        # diverged.
         values = torch.stack([logp, ratio, advantages, losses, gradient]).detach()
         *arguments, loss, slope = (values.isfinite() | ~mask).all(2).all(1).tolist()
         if all(arguments) and not (loss and slope):
@@ -167,8 +173,11 @@ def token_losses(
 
 
 def checked(rule: Rule, method: str, given: object, like: Tensor, holds_bools: bool = False) -> Tensor:
-    """Return what a method of the rule gave: floats, or bools, in the shape of `like`. Raise RefusedError for anything
-    else: torch would broadcast a smaller tensor, and the rule would train or measure something else in silence."""
+    """Return the result of a rule's method if it has floats, or bools, in the shape of `like`.
+
+    Raises RefusedError for anything else. torch would broadcast a smaller tensor, and the rule would silently train or
+    measure something else.
+    """
     import torch
 
     came = type(given).__name__
@@ -191,30 +200,34 @@ def _fault(rule: Rule, fault: str) -> RefusedError:
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """exp of log-ratios clamped to +-LOG_RATIO_LIMIT."""
+    """Return exp of the log-ratios, clamped to +-LOG_RATIO_LIMIT."""
     return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def k2_of(log_ratio: Tensor) -> Tensor:
-    """Estimator k2 of the KL (http://joschu.net/blog/kl-approx.html) at every token, in nats."""
+    """Return the estimator k2 of the KL (http://joschu.net/blog/kl-approx.html) at every token, in nats."""
     return log_ratio**2 / 2
 
 
 def k3_of(log_ratio: Tensor) -> Tensor:
-    """Estimator k3 at every token, in nats; constant for log-ratios below -LOG_RATIO_LIMIT, so it cannot overflow."""
+    """Return the estimator k3 at every token, in nats.
+
+    It is constant for log-ratios below -LOG_RATIO_LIMIT, so it cannot overflow.
+    """
     bounded = log_ratio.clamp(min=-LOG_RATIO_LIMIT)
+    # expm1 keeps the digits that exp(-d) - 1 loses for a small d.
     return (-bounded).expm1() + bounded
 
 
 def kl_means(log_ratio: Tensor) -> dict[str, Tensor]:
-    """Means of k1, k2 and k3 over the log-ratios d of any number of tokens."""
+    """Return the means of k1, k2 and k3 over the log-ratios d of any number of tokens."""
     return {"k1": log_ratio.mean(), "k2": k2_of(log_ratio).mean(), "k3": k3_of(log_ratio).mean()}
 
 
 def importance_ratio(kind: Ratio, log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """r of every token [B, T]; the ratio of a whole completion stands at each of its tokens.
+    """Return r of every token [B, T]; the ratio of a whole completion stands at each of its tokens.
 
-    log_ratio [B, T]: log pi - log pi_old, 0 outside the mask; mask [B, T] bool.
+    log_ratio [B, T]: log pi - log pi_old, 0 outside the mask. mask [B, T] bool.
     """
     match kind:
         case "none":
@@ -225,4 +238,5 @@ def importance_ratio(kind: Ratio, log_ratio: Tensor, mask: Tensor) -> Tensor:
             log_r = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
         case "sequence_product":
             log_r = log_ratio.sum(1, keepdim=True)
+    # The bound is on the combined log-ratio, not on those of tokens: single tokens may leave it and cancel out.
     return bounded_exp(log_r).expand_as(log_ratio)

@@ -49,6 +49,7 @@ class Cispo(Rule):
             yield "mask=unified without bounds masks nothing: set weight_max or weight_min, or mask to none"
 
     def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
+        # A weight without gradient: log pi is the only way for the gradient.
         ratio = ratio.detach()
         if self.mask == "unified":
             weights = ratio.masked_fill(self.beyond_bounds(ratio, advantages), 0)
@@ -72,19 +73,25 @@ class Cispo(Rule):
         return self.weight_min, math.inf if self.weight_max is None else self.weight_max
 
     def treatment(self, ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        """A clipped weight is bounded on both sides, whatever the sign of A; the unified mask leaves tokens out."""
+        """Mark the tokens with a bounded weight, and those that the unified mask leaves out.
+
+        A weight is bounded on both sides, whatever the sign of A.
+        """
         if self.mask == "unified":
             left_out = self.beyond_bounds(ratio, advantages)
             return left_out & False, left_out
         low, high = self.bounds()
+        # A token with A = 0 has no gradient that a bound could change.
         bounded = ((ratio < low) | (ratio > high)) & (advantages != 0)
         return bounded, bounded & False
 
     def slope_at_ratio_one(self, sign: Sign) -> float:
         low, high = self.bounds()
+        # The bounds are absolute, so a range that does not contain 1 is possible: it masks or scales every fresh token.
         if self.mask == "unified":
             return float(not (high < 1 if sign == "positive" else low > 1))
         return max(low, min(1.0, high))
 
     def acts_on_sign(self) -> Mapping[str, Sign]:
+        # The mask looks at the sign of A, the clip of the weight does not.
         return {"weight_min": "negative", "weight_max": "positive"} if self.mask == "unified" else {}

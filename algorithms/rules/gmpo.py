@@ -49,11 +49,12 @@ class Gmpo(Rule):
         )
 
     def clip_log_ratios(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
+        # Before the mean, so single tokens are held back while the completion keeps its gradient.
         lowered = log_ratio.clamp(max=self.log_ratio_high).where(advantages > 0, log_ratio)
         return lowered.clamp(min=-self.log_ratio_low).where(advantages < 0, lowered)
 
     def bounds(self) -> tuple[float, float]:
-        """The ratio of a single token is bounded, not that of the completion."""
+        """Return the bounds of a single token's ratio; that of the completion has none."""
         return math.exp(-self.log_ratio_low), math.exp(self.log_ratio_high)
 
     def bounded_ratio(self, ratio: Tensor, log_ratio: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Rules without an importance ratio: the plain policy gradient, and supervised learning of what was sampled."""
+"""Rules without an importance ratio: the plain policy gradient, and supervised learning of the completions."""
 
 from __future__ import annotations
 

@@ -44,6 +44,7 @@ class PpoClip(Rule):
         losses = (-advantages * ratio).maximum(-advantages * clipped)
         if self.dual_clip is None:
             return losses
+        # For A < 0 the loss -A r grows with r without bound, as the clip only holds r from below there.
         return losses.minimum(-advantages * self.dual_clip).where(advantages < 0, losses)
 
     def formula(self) -> str:

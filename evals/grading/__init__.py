@@ -1,8 +1,8 @@
-"""Grading: the answer of a completion is found (`extract`), then compared with the reference by a named grader.
+"""Grading: `extract` finds the answer of a completion, then a named grader compares it with the reference.
 
 A grader is a file of this folder, or of a plug-in, with a `Grader(...)` at its top level. A judge, a grader that asks a
-model, is a YAML file of the user's own (see `model_judge`). This module holds what all of them stand on: verdicts, and
-the text of an answer as a reader sees it. `evals.graders` finds and asks them.
+model, is a YAML file of the user's own (see `model_judge`). This module holds what all of them share: verdicts, and the
+text of an answer as a reader sees it. `evals.graders` finds and calls them.
 """
 
 from __future__ import annotations
@@ -19,37 +19,35 @@ Reason = Literal["match", "mismatch", "unparsed", "undecided", "timeout", "crash
 NO_VERDICT: frozenset[Reason] = frozenset({"undecided", "timeout", "crash"})
 """Reasons that prove nothing: scores count the answer as wrong, but training gives it no reward at all."""
 OwnComparison = Callable[[str], Reason]
-"""A problem's own way to judge an extracted answer, where more than one answer is right."""
+"""A problem's own comparison of an extracted answer, if more than one answer is right."""
 OWN = "own"
-"""The grader that leaves the verdict to the problem's own comparison (see own.py)."""
+"""The grader that uses the problem's own comparison (see own.py)."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a grader says of one completion.
-
-    extracted: the answer's text, or None where none was found.
-    reason: `unparsed`: there is no answer, or none that the grader can read. `timeout`, `crash`: the comparison did not
-        end; `undecided`: a judge's reply states no verdict. Then `correct` is False for want of a proof; count these.
-    reply: what a judge said; None of other graders.
-    score: of a judge that gives numbers, and the share of unit tests passed; in [0, 1].
-    """
+    """The verdict of a grader on one completion."""
 
     correct: bool
     extracted: str | None
+    """The answer's text, or None if there is none."""
     reason: Reason
+    """`unparsed`: there is no answer, or none that the grader can read. `timeout`, `crash`: the comparison did not
+    end. `undecided`: a judge's reply states no verdict. In all of these `correct` is False for lack of a proof;
+    count them.
+    """
     reply: Reply | None = None
+    """The reply of a judge; None of other graders."""
     score: float | None = None
+    """The number of a judge that gives numbers, or the share of unit tests passed; in [0, 1]."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A judge model's reply to one question, with its cost in tokens.
-
-    question: names the question; equal questions of one judge have one reply.
-    """
+    """A judge model's reply to one question, with its cost in tokens."""
 
     question: str
+    """The name of the question; equal questions of one judge have one reply."""
     text: str
     prompt_tokens: int
     completion_tokens: int
@@ -57,41 +55,40 @@ class Reply:
 
 @dataclass(frozen=True)
 class Submission:
-    """A completion with its problem, the reference answer and the answer that was extracted. own: the problem's own
-    comparison."""
+    """A completion with its problem, the reference answer and the extracted answer."""
 
     problem: str
     answer: str
     completion: str
     extracted: str | None
     own: OwnComparison | None = None
+    """The problem's own comparison."""
 
 
 @dataclass(frozen=True)
 class Grader:
-    """A way to compare an extracted answer with the reference.
-
-    version: raise it whenever a verdict can change; it is part of a run's semantic hash.
-    meaning: when it says that an answer is right, in a line.
-    compare: (extracted answer, reference) -> reason.
-    fault: why a reference cannot be compared with, for an error message that ends with a remedy; None if it can.
-    compares_faulty: whether `compare` is asked even about references with a fault, of which it then knows the text.
-    needs_answer: whether it cannot grade without a reference.
-    """
+    """A way to compare an extracted answer with the reference."""
 
     reads_whole: ClassVar[bool] = False
-    """It reads whole completions, many of them at once: `verdicts` is its own, and nothing is compared."""
+    """It reads whole completions, many of them at once: it overrides `verdicts`, and nothing is compared."""
     asks_model: ClassVar[bool] = False
 
     name: str
     version: int | str
+    """Raise it whenever a verdict can change; it is part of a run's semantic hash."""
     meaning: str
+    """The condition for a right answer, in one line."""
     compare: Callable[[str, str], Reason]
+    """(extracted answer, reference) -> reason."""
     fault: Callable[[str], str | None] = lambda reference: None
+    """Why it cannot compare with a reference, for an error message that ends with a remedy; None if it can."""
     compares_faulty: bool = False
+    """True if `compare` also takes references with a fault, of which it then knows the text only."""
     needs_answer: bool = True
+    """True if it cannot grade without a reference."""
 
     def can_compare_with(self, reference: str) -> bool:
+        """Return whether `compare` takes this reference."""
         return self.compares_faulty or self.fault(reference) is None
 
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
@@ -115,7 +112,7 @@ class Grader:
 
     @property
     def at_once(self) -> int:
-        """How many submissions it grades at a time."""
+        """The number of submissions that it grades at a time."""
         return 1
 
 
@@ -129,7 +126,7 @@ _MINUS_SIGNS = "\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
 
 
 class _Visible(dict[int, str]):
-    """A table for `str.translate`, filled as characters are met."""
+    """A table for `str.translate`, filled as characters occur."""
 
     def __missing__(self, code: int) -> str:
         self[code] = replacement = self._replacement(chr(code))
@@ -141,6 +138,7 @@ class _Visible(dict[int, str]):
             return "\n"
         if character in _MINUS_SIGNS:
             return "-"
+        # These forms have the order of ASCII, at a fixed distance.
         if "\uff01" <= character <= "\uff5e":  # full-width forms of ASCII
             return chr(ord(character) - 0xFEE0)
         match unicodedata.category(character):
@@ -156,13 +154,14 @@ class _Visible(dict[int, str]):
 
 _VISIBLE = _Visible()
 _LINE_ENDS = re.compile(r"\r\n?")
-# Nobody nests mark-up deeper; the bound keeps the work linear in the text.
+# Mark-up is never nested deeper in practice. The bound keeps the work linear in the text.
 _NESTING = 8
-# A space of TeX at an answer's end (`18\\,`, `18\\quad`), or the backslash of one whose sign went as punctuation.
+# A space of TeX at an answer's end (`18\\,`, `18\\quad`), or the backslash of a space whose sign was removed as
+# punctuation.
 _TEX_SPACE_AT_END = re.compile(
     r"(?:~|\\(?:[,;:!> \\]?|q?quad|en(?:space|skip)|(?:thin|med|thick)space|hfill|hspace\*?\s*\{[^{}]*\}))$"
 )
-# Full stops behind decimals say that these go on: `2.66...` is not 2.66.
+# Full stops after decimals mean that the decimals continue: `2.66...` is not 2.66.
 _ELLIPSIS_AT_END = re.compile(r"\.[0-9]+ ?\.{3,}$")
 # Mark-up around a whole answer: mathematics delimiters, bold, code, and text macros.
 _WRAPPERS = (
@@ -178,13 +177,17 @@ _WRAPPERS = (
 
 
 def normalise(text: str) -> str:
-    """One form for characters that look alike (spaces, minus signs, digits of any script), none for invisible ones."""
+    """Return a text with one form for characters that look alike, and without invisible characters.
+
+    Spaces, minus signs and digits of any script become those of ASCII.
+    """
     return _LINE_ENDS.sub("\n", text).translate(_VISIBLE)
 
 
 def bare(answer: str) -> str:
-    """A normalised answer without mark-up, full stop and spaces of TeX around it, and with single spaces."""
+    """Return a normalised answer without mark-up, full stop and spaces of TeX around it, and with single spaces."""
     answer = " ".join(answer.split())
+    # Each round removes one layer, until nothing changes.
     for _ in range(_NESTING):
         inner = _TEX_SPACE_AT_END.sub("", answer.strip().removeprefix(":"))
         if not (inner.endswith("...") and _ELLIPSIS_AT_END.search(inner)):

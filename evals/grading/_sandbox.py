@@ -1,18 +1,19 @@
-"""The program that runs one program which a model wrote, contained. It is started by its path, so that it imports
-nothing of ours:
+"""The program that runs one program which a model wrote, contained.
+
+It is started by its path, so that it imports nothing of this project:
 
     _sandbox.py <replies> <status>      two file descriptors to write to; the request is on stdin (see sandbox.py)
 
-It enters namespaces of its own, where that is asked, and starts a child. The child gives up what it may do, then runs
-the program and writes a line of JSON to `replies` for each call: {"value": ...} with what was returned, {} for an
-exception; or, in their place, {"unreadable": true} for text that is no Python. This process watches over the wall-clock
-and writes one line to `status`: {"timed_out": ...}, or {"refused": ...} where the child cannot be contained as asked.
+It enters namespaces of its own, if requested, and starts a child. The child drops its privileges, then runs the program
+and writes a line of JSON to `replies` for each call: {"value": ...} with the returned value, {} for an exception. For
+text that is not Python, it writes {"unreadable": true} instead. This process enforces the limit on wall-clock time and
+writes one line to `status`: {"timed_out": ...}, or {"refused": ...} if the child cannot be contained as requested.
 
-What a call should return is never in the request. So whatever the program does to this process or writes to `replies`,
-it earns nothing that it could not return.
+The expected value of a call is never in the request. Whatever the program does to this process or writes to `replies`,
+it gains nothing that it could not return.
 """
 
-# Without pathlib, which is slow to import.
+# No pathlib: it is slow to import.
 # ruff: noqa: PTH101, PTH102, PTH103, PTH109, PTH112, PTH120, PTH123, PTH208
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NOBODY = 65534
-"""The user that a program runs as where bench is run by root."""
+"""The user that a program runs as if bench runs as root."""
 
 # Constants of sched.h, sys/mount.h and sys/prctl.h.
 _NEW_MOUNTS, _NEW_IPC, _NEW_USER, _NEW_PIDS, _NEW_NETWORK = 0x20000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
@@ -44,6 +45,7 @@ def main() -> None:
     request = json.load(sys.stdin)
     folder, limits = os.getcwd(), request["limits"]
     try:
+        # The parent may be killed at any time, and a model's program must not outlive it.
         if sys.platform == "linux":
             _prctl(_DIES_WITH_PARENT, signal.SIGKILL)
         if request["namespaces"]:
@@ -68,8 +70,11 @@ def main() -> None:
 
 
 def enter_namespaces() -> None:
-    """Leave the network, the mounts, the processes and the shared memory of everybody else. The next child is the first
-    process of its namespace, with which all others there die."""
+    """Leave the network, the mounts, the processes and the shared memory of all other processes.
+
+    The next child is the first process of its namespace: if it dies, all others in it die too. Raises OSError if the
+    system refuses.
+    """
     if sys.platform != "linux":
         raise OSError("only Linux has namespaces")
     user, group = os.geteuid(), os.getegid()
@@ -78,16 +83,19 @@ def enter_namespaces() -> None:
         _call("unshare", ordinary)
         return
     _call("unshare", ordinary | _NEW_USER)
+    # Only root may create the other namespaces without a user namespace. In a new one, ids must be mapped, and the
+    # kernel accepts an unprivileged group map only after setgroups is denied.
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
 
 
 def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int) -> None:
-    """Give up everything but one pipe. Raises OSError where that is not possible."""
+    """Drop every privilege and every file but one pipe. Raises OSError if that is not possible."""
     os.setsid()  # a signal to its process group reaches nobody else
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
+        # The program must not read the request or write into the output of bench.
         os.dup2(null, standard)
     os.close(null)
     if namespaces:
@@ -100,11 +108,11 @@ def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int)
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(what, (limit, limit))
-    if os.geteuid() == 0:  # whom the limit on processes would not bind
+    if os.geteuid() == 0:  # the limit on processes does not bind root
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    os.listdir(os.path.dirname(os.__file__))  # else nothing could be imported
+    os.listdir(os.path.dirname(os.__file__))  # raises if this user cannot read Python's library and so import nothing
     if sys.platform == "linux":  # macOS refuses to set this limit
         resource.setrlimit(resource.RLIMIT_AS, (limits["memory_bytes"], limits["memory_bytes"]))
         _call("capset", _words(_CAPABILITIES_V3, 0), _words(*[0] * 6))
@@ -114,8 +122,11 @@ def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int)
 
 
 def enter_own_root(root: str, disk_bytes: int) -> None:
-    """Leave of the disk only what Python needs, read only, without packages; beside it an empty folder in memory, which
-    becomes the current one and ends with the process."""
+    """Restrict the disk to what Python needs, read-only and without packages, and to an empty folder in memory.
+
+    The folder becomes the current one and ends with the process. disk_bytes: its size.
+    """
+    # Otherwise the mounts below would propagate to the namespace of everybody else.
     _mount("none", "/", None, _RECURSIVE | _PRIVATE)
     _mount("tmpfs", root, "tmpfs", _NO_SUID | _NO_DEVICES, f"size={disk_bytes},nr_inodes=4096,mode=755")
     libraries = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -136,6 +147,7 @@ def enter_own_root(root: str, disk_bytes: int) -> None:
 
 
 def answer(request: dict[str, Any], replies: int) -> None:
+    """Run the program and write a reply for each call."""
     with os.fdopen(replies, "w", encoding="ascii") as file:
         try:
             code = compile(request["code"], "<solution>", "exec")
@@ -157,7 +169,7 @@ def answer(request: dict[str, Any], replies: int) -> None:
 
 
 def ends_within(child: int, wall_s: float) -> bool:
-    """Whether it ended by itself; else it is killed, and with it all of its namespace."""
+    """Return whether the child ended by itself; otherwise kill it, and with it all of its namespace."""
     started_s = time.monotonic()
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         elapsed_s = time.monotonic() - started_s
@@ -165,6 +177,7 @@ def ends_within(child: int, wall_s: float) -> bool:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return False
+        # Most programs end at once, so the first looks are frequent and later ones rare.
         time.sleep(min(0.01, 0.0005 + elapsed_s / 8))
     return True
 
@@ -182,7 +195,10 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
 
 
 def _make_read_only(path: str) -> None:
-    """With all that is mounted below; for the mount system call that would be one by one."""
+    """Make a mount read-only, with all mounts below it.
+
+    The mount system call could do so only one by one.
+    """
     attributes = (ctypes.c_uint64 * 4)(_READ_ONLY | _NO_SUID | _NO_DEVICES, 0, 0, 0)
     place = (_HERE, path.encode(), _WITH_SUBMOUNTS)
     _call("syscall", _MOUNT_SETATTR, *place, attributes, ctypes.sizeof(attributes))
@@ -193,7 +209,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """A function of the C library. Raises OSError where it fails."""
+    """Call a function of the C library. Raises OSError if it fails."""
+    # ctypes would pass a plain int as 32 bits, and a variadic system call reads whole registers.
     whole = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*whole) != 0:
         raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")

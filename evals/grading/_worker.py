@@ -1,13 +1,14 @@
-"""The program of processes in which other people's code runs. It is started by its path, so that it imports nothing of
-ours:
+"""The program of processes that run other people's code.
+
+It is started by its path, so that it imports nothing of this project:
 
     _worker.py math <memory_bytes> <cpu_limit_s>            math-verify compares expressions
     _worker.py reasoning_gym <memory_bytes> <cpu_limit_s>   reasoning-gym scores answers
     _worker.py problems                                     reasoning-gym makes problems
 
 The first two judge. After `ready`, they answer each line of JSON on stdin with a line of one word on stdout: match,
-mismatch, unparsed or crash. A judgement that exceeds its processor time kills the process (SIGPROF's default action);
-processor time, unlike wall-clock time, makes the outcome independent of what else the machine does.
+mismatch, unparsed or crash. A judgement that exceeds its processor time kills the process (SIGPROF's default action).
+Processor time, unlike wall-clock time, makes the outcome independent of the machine's load.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from typing import Any
 
 DECIMALS = 12
-"""To which numbers that are not rational must agree. With math-verify's own 6, 3.141593 would be pi."""
+"""The number of decimals to which irrational numbers must agree. With math-verify's own 6, 3.141593 would be pi."""
 
 
 def main() -> None:
@@ -41,6 +42,7 @@ def main() -> None:
 
 
 def judge(make_judge: Callable[[], Callable[[dict[str, str]], str]], replies: int, memory: str, cpu_limit: str) -> None:
+    """Answer each request on stdin with the outcome of a judge, within limits on memory and processor time."""
     if sys.platform == "linux":  # macOS does not enforce this limit and refuses to set it
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -56,11 +58,11 @@ def judge(make_judge: Callable[[], Callable[[dict[str, str]], str]], replies: in
 
 
 def math_verify_judge() -> Callable[[dict[str, str]], str]:
-    """Judges requests with a `candidate` and an `answer`, both in plain LaTeX."""
+    """Return a judge of requests with a `candidate` and an `answer`, both in plain LaTeX."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
 
-    # Units are gone already, by rules that leave variables alone (see math.py).
+    # math.py has already removed the units, by rules that leave variables alone.
     normalisation = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
     target = LatexExtractionConfig(normalization_config=normalisation)
 
@@ -73,7 +75,7 @@ def math_verify_judge() -> Callable[[dict[str, str]], str]:
         if not parsed:
             return "unparsed"
         answer = read(request["answer"])
-        # `x > 3` may be given for an interval.
+        # The answer may be an interval and the candidate `x > 3`.
         same = verify(answer, parsed, float_rounding=DECIMALS, allow_set_relation_comp=True, timeout_seconds=None)
         return "match" if same else "mismatch"
 
@@ -81,7 +83,10 @@ def math_verify_judge() -> Callable[[dict[str, str]], str]:
 
 
 def reasoning_gym_judge() -> Callable[[dict[str, str]], str]:
-    """Judges requests with a `task`, its `config`, an `entry` of it (both pickled, in base 64) and a `candidate`."""
+    """Return a judge of requests with a `task`, its `config`, an `entry` of it and a `candidate`.
+
+    config, entry: pickled, in base 64.
+    """
     import reasoning_gym  # noqa: F401  # fills the registry
     from reasoning_gym.factory import DATASETS
 
@@ -101,12 +106,14 @@ def reasoning_gym_judge() -> Callable[[dict[str, str]], str]:
 
 
 def make_problems(replies: int) -> None:
-    """One request on stdin, pickled: a task, its configuration, how many different problems are wanted, and how many
-    rounds of as many draws there may be. The reply is pickled too: the problems as the package made them, each with its
-    number in the stream; fewer if there are no more.
+    """Make the problems of one request, which is pickled on stdin.
 
-    It must run with a fixed PYTHONHASHSEED: some data sets iterate over sets of strings or draw from Python's global
-    generator, so that in another process the same seed would give other problems.
+    The request is a task, its configuration, the number of different problems, and the number of rounds of as many
+    draws. The reply is pickled too: the problems as the package made them, each with its number in the stream; fewer if
+    there are no more.
+
+    It must run with a fixed PYTHONHASHSEED. Some data sets iterate over sets of strings or use Python's global
+    generator, so the same seed would give other problems in another process.
     """
     import numpy as np
     import reasoning_gym  # noqa: F401  # fills the registry
@@ -117,7 +124,7 @@ def make_problems(replies: int) -> None:
     np.random.seed(config.seed)
     made: dict[str, tuple[int, dict[str, Any]]] = {}
     for start in range(0, rounds * wanted, wanted):
-        # A data set takes seed + number for its n-th problem, and some know no numbers beyond their size.
+        # The n-th problem of a data set has the seed `seed + n`. Some data sets have no numbers beyond their size.
         data_set = DATASETS[task][0](config=dataclasses.replace(config, seed=config.seed + start, size=wanted))
         for number in range(wanted):
             entry = data_set[number]

@@ -1,7 +1,7 @@
-"""Where the answer of a completion begins, and how to write the gold answer there.
+"""The start of the answer in a completion, and how to write the gold answer there.
 
-There is a form for each extraction that looks for a mark: an answer written in the form is what the extraction finds.
-The form splits a completion into reasoning and answer, so that a model can score the gold answer after that reasoning.
+Each extraction that looks for a mark has a form: it finds an answer that is written in the form. The form splits a
+completion into reasoning and answer, so that a model can score the gold answer after that reasoning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class AnswerForm:
     closing: str = ""
 
     def opening_in(self, text: str) -> tuple[int, int] | None:
-        """Where the last opening mark of a completion starts and ends, in characters; None if there is none.
+        """Return where the last opening mark of a completion starts and ends, in characters; None if there is none.
 
         As in extraction, a thought (`<think>`) holds no answer.
         """
@@ -34,7 +34,7 @@ class AnswerForm:
         return start, start + len(self.opening)
 
     def behind_opening(self, answer: str) -> str:
-        """What follows the opening mark where a completion gives this answer."""
+        """Return the text after the opening mark in a completion that gives this answer."""
         return self.before + answer + self.closing
 
 
@@ -50,4 +50,4 @@ ANSWER_FORMS: Mapping[str, AnswerForm] = MappingProxyType(
         "hash": AnswerForm("#"),
     }
 )
-"""Extraction -> its form. Extractions that are not listed find answers that no mark opens."""
+"""Extraction -> its form. Extractions that are not listed find answers without an opening mark."""

@@ -1,7 +1,7 @@
-"""A model that is asked: what its YAML file says of where it is and how it decodes, and how questions get to it.
+"""A model that answers questions: its YAML file with address and decoding, and how questions reach it.
 
-Judges of one completion (`model_judge`) and of two (`pair_judge`) are such files. They do not send anything themselves:
-whoever runs them lends a `Messenger`, which also caches replies (`harness.sampling.judge_replies`).
+Judges of one completion (`model_judge`) and of two (`pair_judge`) are such files. They send nothing themselves: their
+caller lends a `Messenger`, which also caches replies (`harness.sampling.judge_replies`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from harness.settings import Settings
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
-"""Fields that say where and how patiently the model is asked. They cannot change a verdict, so no hash covers them."""
+"""Fields for the address of the model and the patience with it. They cannot change a verdict, so no hash covers
+them.
+"""
 
 
 class Question(NamedTuple):
-    """A question to a model. name: a digest of everything that the reply depends on, except the model's files."""
+    """A question to a model."""
 
     name: str
+    """A digest of everything that the reply depends on, except the model's files."""
     messages: list[Message]
 
 
@@ -42,7 +45,7 @@ class ModelFile(Settings):
     holes: ClassVar[tuple[str, ...]] = ()
     """The placeholders of the text."""
     groups: ClassVar[tuple[int, str]] = (1, "")
-    """How many groups `parse` has, and around what, with an example."""
+    """The number of groups of `parse`, and what they enclose, with an example."""
 
     address: str | None = Field(None, description="base URL of an OpenAI-compatible server, up to /v1")
     model: str | None = Field(None, min_length=1, description="the model's name at the address")
@@ -59,14 +62,14 @@ class ModelFile(Settings):
 
     @classmethod
     def read(cls, path: Path, noun: str) -> Self:
-        """The content of a file. Raises EvalError if it is missing or faulty."""
+        """Read the content of a file. Raises EvalError if it is missing or faulty."""
         file = read_yaml(path, cls, noun, listed=False)
         if faults := list(file.faults()):
             raise EvalError(f"the judge file {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
         return file
 
     def model_post_init(self, _: object) -> None:
-        if self.api_key_env is not None:  # its name need not say that it holds a secret
+        if self.api_key_env is not None:  # the variable's name may not show that it holds a secret
             register_variable(self.api_key_env)
 
     @classmethod
@@ -75,12 +78,12 @@ class ModelFile(Settings):
 
     @property
     def shown(self) -> set[str]:
-        """The placeholders that the text has."""
+        """The placeholders in the text."""
         return set(self._hole().findall(self.text))
 
     @property
     def version(self) -> str:
-        """A digest of what can change a verdict."""
+        """A digest of the fields that can change a verdict."""
         return _digest(self.model_dump(mode="json", exclude=set(SERVICE)))
 
     @property
@@ -90,19 +93,22 @@ class ModelFile(Settings):
         return {"model": self.model or self.source, **kept}
 
     def question(self, filling: Mapping[str, str]) -> Question:
-        """All holes are filled in one pass, so a placeholder that a completion writes is left alone."""
+        """Build the question with this filling.
+
+        All placeholders are filled in one pass, so a placeholder that a completion writes stays as it is.
+        """
         content = self._hole().sub(lambda hole: filling[hole[1]], self.text)
         system: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
         messages: list[Message] = [*system, {"role": "user", "content": content}]
         return Question(_digest([self.decoding, messages]), messages)
 
     def last_match(self, reply: Reply) -> re.Match[str] | None:
-        """The last match of `parse` after the model's thoughts."""
+        """Return the last match of `parse` after the model's thoughts."""
         matches = [*re.finditer(self.parse, reply.text.rpartition(_THOUGHTS_END)[2])]
         return matches[-1] if matches else None
 
     def faults(self) -> Iterator[str]:
-        """The faults of the file, each with its remedy. Values that may be a misplaced secret are not shown."""
+        """Yield the faults of the file, each with its remedy. Values that may be a misplaced secret are not shown."""
         if (self.address is None) == (self.source is None):
             both = "both an address and a source" if self.address else "neither an address nor a source"
             yield f"a judge has {both}: give `address` (http://host:port/v1) and `model`, or give `source` alone"
@@ -134,7 +140,7 @@ def _address_faults(address: str) -> Iterator[str]:
 
 
 class Asking(Protocol):
-    """Who asks a model."""
+    """A judge that asks a model."""
 
     @property
     def name(self) -> str: ...
@@ -143,12 +149,13 @@ class Asking(Protocol):
 
 
 class Messenger(Protocol):
-    """Sends questions to models. requests: how many went to servers so far, retries included."""
+    """Sends questions to models."""
 
     requests: int
+    """The number of requests to servers so far, retries included."""
 
     def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
-        """The reply to each question, in order; equal questions are asked once."""
+        """Return the reply to each question, in order; equal questions are asked once."""
 
 
 _lent: list[Messenger] = []
@@ -165,12 +172,12 @@ def lent(messenger: Messenger) -> Iterator[None]:
 
 
 def requests_sent() -> int:
-    """How many requests this process has sent to judges so far, retries included."""
+    """Return how many requests this process has sent to judges so far, retries included."""
     return _lent[-1].requests if _lent else 0
 
 
 def messenger() -> Messenger:
-    """The one that was lent last. Raises EvalError if none was."""
+    """Return the messenger that was lent last. Raises EvalError if none was."""
     if not _lent:
         raise EvalError(
             "the grader is a judge, and only `bench run`, `bench tune` and `bench eval` can ask judges. Name another "
@@ -180,8 +187,10 @@ def messenger() -> Messenger:
 
 
 def reply_costs(replies: Iterable[Reply]) -> dict[str, float | None]:
-    """Cost of replies, as fields `judge/*` of a step; those to equal questions count once. It is that of the original
-    requests, in whichever run they were made, so it does not depend on what is cached."""
+    """Return the cost of replies, as fields `judge/*` of a step; replies to equal questions count once.
+
+    It is the cost of the original requests, in whichever run they were made, so it does not depend on the cache.
+    """
     by_question = {reply.question: reply for reply in replies}
     return {
         "judge/questions": len(by_question),

@@ -12,14 +12,14 @@ _MAX_CHARACTERS = 1_000
 _REFERENCE = re.compile(r"\(\s*([A-Ja-j])\s*\)|([A-J])")
 _MARK_UP = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox)(?![a-zA-Z])|\\[,;:! ]|[{}$*`~]")
 _NAMED = r"(?:(?i:the|correct|option|choice|answer|letter|is)\b(?:\s*[:=])?\s*)*"
-# A letter alone; one in brackets or before a full stop, a colon or a bracket, which the option's text may follow.
+# A letter alone, or a letter in brackets or before a full stop, a colon or a bracket. The option's text may follow it.
 _CANDIDATE = re.compile(
     rf"{_NAMED}(?:[(\[]\s*([A-Ja-j])\s*[)\]]|([A-Ja-j])(?=[).:\]]|$))[).:\]]?(?P<rest>\s.*)?", re.DOTALL
 )
 _AND = r"\s*(?:[,;/|&+]|(?:,\s*)?\b(?:and|or)\b)\s*(?i:(?:option|choice)\s+)?"
 _ANOTHER = re.compile(rf"\([A-J]\)|\b(?:and|or)\s+[A-J]\b|^{_AND}(?:[(\[]\s*[A-Ja-j]\s*[)\]]|[A-J]\b)")
 
-# `A` and `I` before a word in small letters are words themselves, unless that word goes on with the sentence.
+# `A` and `I` before a word in small letters are words themselves, unless that word continues the sentence.
 _LETTER = r"([B-HJ]|[AI](?!\s+(?!(?:is|because|since|as|which|for|and|or)\b)[a-z]))"
 _STATED = re.compile(
     rf"\b(?i:answers?|options?|choices?)\s*(?i:(?:is|are)\b|:|=)?\s*:?\s*(?i:(?:both|either)\s+)?"
@@ -35,7 +35,10 @@ _ONE_MORE = re.compile(
 
 
 def choice_letter(reference: str) -> str | None:
-    """The letter that a reference answer is: `B`, `(B)`, `(b)` and these in a text macro; None for any other."""
+    """Return the letter that a reference answer is, or None.
+
+    Reads `B`, `(B)`, `(b)` and these in a text macro.
+    """
     if len(reference) > _MAX_CHARACTERS:
         return None
     whole = _REFERENCE.fullmatch(bare(normalise(reference)))
@@ -43,11 +46,11 @@ def choice_letter(reference: str) -> str | None:
 
 
 def parse_choice(text: str) -> str | None:
-    """The letter that an answer states, as a capital, or None if it states none or more than one.
+    r"""Return the letter that an answer states, as a capital, or None if it states none or more than one.
 
-    Reads `B`, `(B)`, `[B]`, `B.`, `B)`, `\\text{(B)}`, `option B`, `the answer is B`, and each of these with the
-    option's text after it (`(B) 12`, `B. Paris`). Small letters count as capitals: an answer of one letter
-    leaves no doubt.
+    Reads `B`, `(B)`, `[B]`, `B.`, `B)`, `\text{(B)}`, `option B`, `the answer is B`, and each of these with the
+    option's text after it (`(B) 12`, `B. Paris`). Small letters count as capitals: an answer of one letter leaves no
+    doubt.
     """
     if len(text) > _MAX_CHARACTERS:
         return None
@@ -59,10 +62,10 @@ def parse_choice(text: str) -> str | None:
 
 
 def last_stated_choice(text: str) -> str | None:
-    """The letter that a text names last: after "answer", "option" or "choice", else in brackets, else as the whole
-    text. None where it names several together: "A or B", "(B), (C)".
+    """Return the letter that a text names last, or None if it names several together: "A or B", "(B), (C)".
 
-    In running text small letters count only in brackets: "a" is a word.
+    The letter follows "answer", "option" or "choice", else it is in brackets, else it is the whole text. In running
+    text small letters count only in brackets: "a" is a word.
     """
     plain = " ".join(_MARK_UP.sub(" ", text).split())
     stated = list(_STATED.finditer(plain)) or list(_BRACKETED.finditer(plain))
@@ -81,7 +84,7 @@ def _named(stated: re.Match[str]) -> str:
 
 
 def compare_choice(candidate: str, answer: str) -> Reason:
-    """The same letter."""
+    """Compare the letters of an answer and a reference."""
     letter = parse_choice(candidate)
     if letter is None:
         return "unparsed"

@@ -6,7 +6,7 @@ from evals.grading import Grader, Reason, bare, normalise
 
 
 def compare_exact(candidate: str, answer: str) -> Reason:
-    """Equal as text, but for mark-up, invisible characters and look-alikes."""
+    """Compare as text, apart from mark-up, invisible characters and look-alikes."""
     return "match" if candidate == bare(normalise(answer)) else "mismatch"
 
 

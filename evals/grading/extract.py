@@ -1,4 +1,4 @@
-"""Finding the answer in a completion. Every extraction gives the answer's text, or None if there is none."""
+"""Extraction of the answer in a completion. Every extraction returns the answer's text, or None if there is none."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from evals.grading.numeric import AMOUNT, ELLIPSIS, REPEATING, is_amount, is_per
 from evals.grading.unit_tests import extract_code
 from harness.errors import few, nearest
 
-# Raise it whenever an extraction gives another text than before; it is part of a run's semantic hash.
+# Raise it whenever an extraction returns another text than before; it is part of a run's semantic hash.
 EXTRACTION_VERSION = 6
 
-# The end of a line before a brace is no brace that is shown.
+# A line's end (`\\`) before a brace is matched as such, so that it does not look like an escaped brace.
 _BRACES = re.compile(r"\\(?:boxed|fbox)\s*\{|\\\\(?=[{}])|\\[{}]|[{}]")
 _BOX_AT_END = re.compile(r"\\(?:boxed|fbox)\s*$")
 _HASHES = re.compile(r"####([^\n]*)")
 _WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")
-# Between the boxes of one answer: "$x_1=\boxed{2}$ and $x_2=\boxed{3}$". There a list goes on: by marks, "and", "or",
-# the name of the next value. Any other word ("so", "in total", "correction") or an equals sign between two boxes
-# derives or corrects: then the last box is the answer.
+# The text between the boxes of one answer: "$x_1=\boxed{2}$ and $x_2=\boxed{3}$". It continues a list, by punctuation,
+# "and", "or" or the name of the next value. Any other word ("so", "in total", "correction") or an equals sign between
+# two boxes derives or corrects: then the last box is the answer.
 _LABEL = r"(?:\\[a-zA-Z]+|[a-zA-Z])(?:_\{?\w+)?(?:\([^()]{0,20}\))?"
 _MARK_UP = re.compile(r"\\text\w*\s*\{|[}$*~]|\\[()\[\],;:! ]|\\q?quad|\\\\")
 _BETWEEN_BOXES = re.compile(
@@ -51,7 +51,7 @@ _UNIT = r"(?:(?:\s|\\text\s*\{\s*)+(?!(?:and|or|to)\b)[^\W\d_]+\}?){0,2}"
 _PERHAPS = r"(?:\s+(?:maybe|perhaps|possibly|even|about|up\s+to))?"
 _LINK = rf"(?:,?(?:\s|\\text\s*\{{\s*)*\b(?:or|to|through){_PERHAPS}[\s}}]+|\s?-\s?)"
 _LINK_AND = r"(?:\s|\\text\s*\{\s*)*\band[\s}]+"
-# Not as a term of a longer expression: "+ $160 or ...".
+# Excludes a term of a longer expression: "+ $160 or ...".
 _NOT_WITHIN = (
     r"(?=[0-9$£€¥₹\\*])(?<![\w.,/^_+=×-])(?<![-+*/=×]\s)(?<![-+*/=×][$\\])(?<![-+*/=×]\s[$\\])(?<![-+*/=×]\s\\\$)"
     r"(?<![^*]\*)"
@@ -75,10 +75,10 @@ _GOES_ON = re.compile(
 _PART_OF = re.compile(r"(?:\w[_^]\{?|√|sqrt\s?[({]|\\(?:sqrt|binom)\s?\{)$")
 _MATHS_IN_LINE = re.compile(r"\$(?![\s$])([^$\n]*[^$\s\\])\$(?![0-9])|\\\(((?:(?!\\[()])[^\n])*)\\\)")
 _DISPLAYS = (("$$", "$$"), ("\\[", "\\]"))
-# In an array with an equals sign the rows are steps of a calculation.
+# Not an array with an equals sign: its rows are steps of a calculation.
 _MATRIX = re.compile(r"\\begin\{([bpvBV]?(?:small)?matrix|array)\}(?:(?!\\(?:begin|end)\{)[^=])*\\end\{\1\}", re.DOTALL)
 
-# A sign in words before a number, and what comes before one: else "minus" subtracts.
+# A sign in words before a number, and what may precede it. After anything else, "minus" subtracts.
 _SIGN_IN_WORDS = re.compile(
     r"(?P<macro>\\text[a-z]*\{\s*)?(?<![\w-])(?P<word>negative|minus)(?(macro)\s*\}\s*|\s+)"
     r"(?P<dollar>\$?)(?=\\?\$?\s?\.?[0-9]|\\[dt]?frac|\\sqrt)",
@@ -90,7 +90,7 @@ _BEFORE_A_SIGN = re.compile(
     re.IGNORECASE,
 )
 _MAX_BEFORE_A_SIGN = 24
-# A base model goes on with a problem of its own. One that quotes problems first has given no answer before them.
+# A base model continues with a problem of its own. A text that quotes problems first has no answer before them.
 _NEXT_PROBLEM = re.compile(
     r"^[ \t]*(?:\*\*|#{1,6}[ ])?(?:(?:next|new|another)[ ])?(?:question|problem|exercise|instruction|q|human|user)[ ]?"
     r"(?:[0-9]+[.)]|[0-9]*(?:\*\*)?:)|(?<=[\s.])(?-i:Question:)",
@@ -101,18 +101,21 @@ _FIRST_ANSWER = re.compile(r"\\boxed\s*\{|####\s*[-$\\]?[0-9]|\banswers?\s*(?:is
 
 
 def extract_boxed(text: str) -> str | None:
-    """The content of the last `\\boxed{}`. If boxes are nested, the inner one counts. Boxes of one list, such as
-    "$x_1=\\boxed{4}, x_2=\\boxed{-1}$", count together, or as one if they are equal. None if the last box was cut off.
+    r"""Return the content of the last `\boxed{}`, or None if the last box was cut off.
+
+    If boxes are nested, the inner one counts. Boxes of one list, such as "$x_1=\boxed{4}, x_2=\boxed{-1}$", count
+    together, or as one if they are equal.
     """
     return _boxed(text)[0]
 
 
 def _boxed(text: str) -> tuple[str | None, bool]:
-    """Return what `extract_boxed` does, and whether an answer was cut off in its box."""
+    """Return the result of `extract_boxed`, and whether an answer was cut off in its box."""
     boxes, is_cut_off = _boxes(text) if "\\box" in text or "\\fbox" in text else ([], False)
     if not boxes or is_cut_off:
         return None, is_cut_off
     contents = [text[boxes[-1][1] : boxes[-1][2]]]
+    # From the last box backwards, as long as the text between two boxes continues a list.
     for earlier, later in zip(reversed(boxes[:-1]), reversed(boxes), strict=False):
         between = " ".join(text[earlier[3] : min(later[0], earlier[3] + _MAX_BETWEEN_BOXES)].split())
         if later[0] - earlier[3] > _MAX_BETWEEN_BOXES or not _BETWEEN_BOXES.fullmatch(_MARK_UP.sub(" ", between)):
@@ -128,9 +131,9 @@ def _boxed(text: str) -> tuple[str | None, bool]:
 def _boxes(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
     """Return the closed boxes, and whether an answer was cut off in a box behind or around the last of them.
 
-    Of each box: where it and its content start, and where its content and the box end.
+    For each box: where it and its content start, and where its content and the box end.
     """
-    # Where a box and its content start; None for any other brace.
+    # Where a box and its content start, or None for any other brace.
     open_braces: list[tuple[int, int] | None] = []
     boxes: list[tuple[int, int, int, int]] = []
     for token in _BRACES.finditer(text):
@@ -144,7 +147,7 @@ def _boxes(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
                 inner = len(boxes)
                 while inner and boxes[inner - 1][0] > opened[0]:
                     inner -= 1
-                if inner < len(boxes):  # around other boxes
+                if inner < len(boxes):  # it encloses other boxes, which take its place
                     boxes[inner] = (opened[0], *boxes[inner][1:])
                     boxes[-1] = (*boxes[-1][:3], token.end())
                 else:
@@ -154,14 +157,14 @@ def _boxes(text: str) -> tuple[list[tuple[int, int, int, int]], bool]:
             case _:
                 open_braces.append((token.start(), token.end()))
     last = boxes[-1] if boxes else (0, 0, 0, 0)
-    # One that was left open on an earlier line is a slip of the pen: the text went on.
+    # A box that was left open on an earlier line is a slip of the pen, since the text continued after it.
     line = text.rfind("\n", 0, last[0]) + 1
     is_cut_off = any(opened is not None and opened[0] >= line for opened in open_braces)
     return boxes, is_cut_off or _BOX_AT_END.search(text, max(last[3], len(text) - 40)) is not None
 
 
 def extract_gsm8k(text: str) -> str | None:
-    """The rest of the last line with `####`. Markdown headings of that level, with text below, are passed over."""
+    """Return the rest of the last line with `####`. Markdown headings of that level, with text below, are skipped."""
     end = len(text.rstrip())
     for line in reversed(list(_HASHES.finditer(text))):
         content = line[1].strip()
@@ -172,14 +175,16 @@ def extract_gsm8k(text: str) -> str | None:
 
 
 def extract_hash(text: str) -> str | None:
-    """What follows the last `#`."""
+    """Return the text after the last `#`."""
     _, mark, after = text.rpartition("#")
     return after if mark else None
 
 
 def extract_answer_tag(text: str) -> str | None:
-    """The content of the last `<answer>` element, else of the last box, as it is written: line breaks and spaces count,
-    since the answer may be a board."""
+    """Return the content of the last `<answer>` element, else of the last box, as written.
+
+    Line breaks and spaces count, since the answer may be a board. None if the last element was cut off.
+    """
     opened, tag, after = text.rpartition("</answer>")[0].rpartition("<answer>")
     if "<answer>" in text and text.rfind("<answer>") != len(opened):
         return None
@@ -189,7 +194,7 @@ def extract_answer_tag(text: str) -> str | None:
 
 
 def extract_last_number(text: str) -> str | None:
-    """The last number, with its sign; with the numbers before it that are one answer together: "6 to 9"."""
+    """Return the last number, with its sign, and with the numbers before it that are one answer together: "6 to 9"."""
     last = _last(_LAST_NUMBER, text)
     if last is None:
         return None
@@ -197,7 +202,7 @@ def extract_last_number(text: str) -> str | None:
 
 
 def extract_choice(text: str) -> str | None:
-    """The last box, else the letter that the text names last. None if the last box was cut off."""
+    """Return the last box, else the letter that the text names last. None if the last box was cut off."""
     boxed, is_cut_off = _boxed(text)
     if is_cut_off or (boxed is not None and bare(boxed)):
         return boxed
@@ -205,11 +210,12 @@ def extract_choice(text: str) -> str | None:
 
 
 def extract_chain(text: str) -> str | None:
-    """The last box, else `####`, else what "answer is" says, else the last number. None if the last box was cut off.
+    r"""Return the last box, else `####`, else what "answer is" says, else the last number.
 
-    A last number inside mathematics stands for all of it (`$2\\sqrt{3}$`), one inside a matrix for the matrix; one that
-    an expression goes on from is none.
+    None if the last box was cut off. A last number inside mathematics stands for all of it (`$2\sqrt{3}$`), one inside
+    a matrix for the matrix. A number that an expression continues from is no answer.
     """
+    # A matrix on one line, so that no step below takes its line breaks for the end of the answer.
     text = _MATRIX.sub(lambda matrix: " ".join(matrix[0].split()), text)
     boxed, is_cut_off = _boxed(text)
     if is_cut_off or (boxed is not None and bare(boxed)):
@@ -224,8 +230,8 @@ def extract_chain(text: str) -> str | None:
 def _of_own_solution(text: str, extraction: Callable[[str], str | None]) -> str | None:
     """Return the answer before a next problem that the model made up, if there is one, else that of the whole text.
 
-    A text that quotes problems first has no answer before them. In one that says numbers without a mark and marks an
-    answer by a box or `####` later, the problem is quoted too: the model would have marked its own answer.
+    A text that quotes problems first has no answer before them. The problem is quoted too if a text states numbers
+    without a mark and later marks an answer by a box or `####`: the model would have marked its own answer.
     """
     problem = _NEXT_PROBLEM.search(text)
     if problem is not None:
@@ -243,6 +249,7 @@ def _of_own_solution(text: str, extraction: Callable[[str], str | None]) -> str 
 
 
 def _extract_last_result(text: str) -> str | None:
+    """Return the last number, or the formula or matrix around it; None if an expression continues from it."""
     last = _last(_LAST_NUMBER, text)
     if last is None:
         return None
@@ -263,6 +270,7 @@ def _extract_last_result(text: str) -> str | None:
 
 def _numbers_together(text: str, last: re.Match[str]) -> re.Match[str] | None:
     """Return the numbers that are one answer, or none, together with the last one."""
+    # Numbers that are one answer are close together, which bounds the search.
     for together in _TOGETHER.finditer(text, max(0, last.start() - _MAX_TOGETHER), last.end() + _MAX_TOGETHER):
         if together.start() < last.start() and together.end() >= last.end():
             return together if _are_several(together[0]) else None
@@ -281,13 +289,13 @@ def _are_several(together: str) -> bool:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """Its last match."""
+    """Return the last match of a pattern."""
     matches = deque(pattern.finditer(text), maxlen=1)
     return matches[0] if matches else None
 
 
 def _maths_around(text: str, start: int, end: int) -> str | None:
-    """The formula in `$`, `\\(`, `$$` or `\\[` that holds this place of the text, if it holds no prose."""
+    r"""Return the formula in `$`, `\(`, `$$` or `\[` around this position of the text, if it holds no prose."""
     for opening, closing in _DISPLAYS:
         opened, closed = text.rfind(opening, 0, start), text.find(closing, end)
         if opened >= 0 and closed >= 0 and text.find(closing, opened + 2, start) < 0:
@@ -303,6 +311,7 @@ def _maths_around(text: str, start: int, end: int) -> str | None:
 
 
 def _holds_prose(formula: str) -> bool:
+    """Return whether a formula has words outside of its matrices."""
     return _WORD.search(_MATRIX.sub(" ", formula)) is not None
 
 
@@ -313,20 +322,21 @@ _PHRASE = re.compile(
     re.IGNORECASE,
 )
 _BEFORE_SENTENCE = re.compile(r"[ \n:]*")
-# An ellipsis ends none.
+# An ellipsis does not end a sentence.
 _SENTENCE_END = re.compile(r"\n|(?<!\.)\.(?=[\s*$]|$)")
-# In a box, before the answer itself.
+# The words before the answer itself in a box.
 _LEAD = r"\s*(?:the\s+)?(?:final\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*"
 _LEAD_IN = re.compile(rf"\\text\w*\s*\{{{_LEAD}\}}|{_LEAD}", re.IGNORECASE)
 # A displayed formula at the start of a sentence, and formulas in running text.
 _DISPLAY = re.compile(r"\s*(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])", re.DOTALL)
 _IN_LINE = re.compile(r"\$(?![\s$])((?:[^$\\\n]|\\.)*(?<!\s))\$(?![0-9])|\\\(([^\n]*?)\\\)")
-# Between a formula and its value: words of the same clause, then a verb.
+# The text between a formula and its value: words of the same clause, then a verb.
 _IS_VALUE = re.compile(
     r"(?:(?!\b(?:because|since|as|which|where|when|if|for|and|or|with|but|so)\b)[^\d$\\,;=:])*"
     r"(?:(?<=\bis)|(?<=\bare)|(?<=\bequals)|[=:])\s*(?P<value>[^\s].*)"
 )
-# Behind a formula that is only a name: "the largest $n$, which is 34", "the smallest $k$ for which it holds is 7".
+# The text after a formula that is only a name: "the largest $n$, which is 34", "the smallest $k$ for which it holds is
+# 7".
 _NAME = re.compile(r"[a-zA-Z](?:_(?:\w|\{\w+\}))?")
 _VALUE_OF_A_NAME = re.compile(
     r"(?:\s*,\s*which|\s+(?:for\s+which|such\s+that)\s+(?:it|this|that)\s+(?:holds|works|happens|is\s+(?:true|possible)))"
@@ -356,15 +366,15 @@ _AFTER = re.compile(
     re.IGNORECASE,
 )
 _RESULT = re.compile(r"=|\b(?:is|equals|gives|makes|but)\b(?!\s+(?:wrong|incorrect|false|not)\b)")
-# Answers in words are short; after more of them only a number or a formula counts.
+# Answers in words are short. In a longer sentence only a number or a formula counts.
 _MAX_WORDS = 4
 _MAX_CHARACTERS = 2_000
 
 
 def stated_answer(text: str) -> str | None:
-    """What follows the last "answer is", "answer:" or "Final answer" up to the sentence's end, without mark-up.
+    """Return what follows the last "answer is", "answer:" or "Final answer" up to the sentence's end, without mark-up.
 
-    In a sentence with more words than an answer has, it is the number or the formula that the sentence begins with,
+    A sentence may have more words than an answer. Then it is the number or the formula that the sentence begins with,
     else its only formula, else the number right of its "=". For "twice 9, which is 18" it is the result; "twice 9"
     stays whole, since it is not a number. None if there is no such phrase, or no answer in it.
     """
@@ -378,7 +388,7 @@ def stated_answer(text: str) -> str | None:
         sentence = text[start : end.start() if end else len(text)]
         if len(sentence) > _MAX_CHARACTERS:
             return None
-        if sentence.count("**") % 2 == 1:  # of "**Answer:** 18" and "**Answer: 18**" one half is in the phrase
+        if sentence.count("**") % 2 == 1:  # one half of the mark is in the phrase: "**Answer:** 18", "**Answer: 18**"
             sentence = sentence.replace("**", "", 1) if sentence.startswith("**") else sentence.removesuffix("**")
         sentence = sentence.strip()
         if sentence and not _NO_ANSWER.fullmatch(sentence):
@@ -387,18 +397,21 @@ def stated_answer(text: str) -> str | None:
 
 
 def without_lead_in(answer: str) -> str:
-    """Without "The answer is" at its start, in a text macro or bare."""
+    """Return an answer without "The answer is" at its start, in a text macro or bare."""
     lead_in = _LEAD_IN.match(answer[:_MAX_CHARACTERS])
     return bare(answer[lead_in.end() :]) if lead_in else answer
 
 
 def _answer_of(sentence: str) -> str | None:
+    """Return the answer in a sentence, or None; see `stated_answer`."""
     if (value := _value_of_a_formula(sentence)) is not None:
         return value
     content = bare(sentence)
     prose = _COMMAND.sub(" ", content)
     n_words = len(_PROSE_WORD.findall(prose))
     has_digits = any(character.isdigit() for character in content)
+    # From here on, the order matters: short answers as they are, then several numbers, one number with a condition, a
+    # single formula, and last a number among words.
     if n_words < 2 and not _LONG_WORD.search(prose):
         return content
     if parse_number(content) is not None and ("=" not in content or n_words <= _MAX_WORDS):
@@ -426,7 +439,7 @@ def _answer_of(sentence: str) -> str | None:
 
 
 def _value_of_a_formula(sentence: str) -> str | None:
-    """`34` of "the largest $n$ is 34": there the formula only names what is sought."""
+    """Return `34` of "the largest $n$ is 34", in which the formula only names the quantity; None for others."""
     formula = _IN_LINE.search(sentence)
     stated = _IS_VALUE.fullmatch(sentence, formula.end()) if formula else None
     if formula and stated is None and _NAME.fullmatch(formula[1] or formula[2] or ""):
@@ -448,22 +461,22 @@ EXTRACTIONS: dict[str, Callable[[str], str | None]] = {
     "code": extract_code,
     **LM_EVAL_FILTERS,
 }
-# What these find is left as it is written, for comparisons that mind every character.
+# Their results stay as written, for comparisons in which every character counts.
 _VERBATIM = ("answer_tag", "code")
 
 
 def get_extraction(name: str) -> Callable[[str], str | None]:
-    """The extraction of that name. Raises EvalError for an unknown one."""
+    """Return the extraction of that name. Raises EvalError for an unknown one."""
     if name not in EXTRACTIONS:
         raise EvalError(f"unknown extraction {name!r}{nearest(name, EXTRACTIONS)} There are {few(EXTRACTIONS)}.")
     return EXTRACTIONS[name]
 
 
 def extract_answer(text: str, name: str = "chain") -> str | None:
-    """The answer in a completion, or None; without mark-up, but by `answer_tag` and `code` as it is written.
+    """Return the answer in a completion, or None.
 
-    Only what follows `</think>` counts; a thought that was never closed holds no answer. Raises EvalError for an
-    unknown extraction.
+    It has no mark-up, except by `answer_tag` and `code`, which return it as written. Only the text after `</think>`
+    counts; a thought that was never closed holds no answer. Raises EvalError for an unknown extraction.
     """
     extraction = get_extraction(name)
     if name in LM_EVAL_FILTERS:
@@ -476,7 +489,7 @@ def extract_answer(text: str, name: str = "chain") -> str | None:
 
 
 def _with_signs(text: str) -> str:
-    """`-18` for "negative 18", and for "minus 18" where nothing is there to subtract from."""
+    """Replace "negative 18" by `-18`, and "minus 18" if there is nothing to subtract from."""
 
     def sign(words: re.Match[str]) -> str:
         subtracts = words["word"].casefold() == "minus" and not _BEFORE_A_SIGN.search(
@@ -488,6 +501,7 @@ def _with_signs(text: str) -> str:
 
 
 def _after_thinking(text: str) -> str:
+    """Return the text after the thought; "" if the thought was never closed."""
     _, closed, after = text.rpartition("</think>")
     if closed:
         return after

@@ -1,14 +1,14 @@
-"""What lm-eval 0.4.13 takes for the answer, so that its verdicts can be had from stored text, sample by sample.
+r"""The answers that lm-eval 0.4.13 extracts, so that stored text yields its verdicts, sample by sample.
 
 Under the grader `exact` the first three give the verdicts of lm-eval's `exact_match` for references that are whole
-numbers. They keep its traps on purpose; to know whether an answer is right, use `chain`:
+numbers. They keep its traps on purpose. To know whether an answer is right, use `chain`:
 
 * gsm8k, filter `strict-match`: the first `#### <number>`, so an example that the model quotes beforehand wins over its
   own answer (EleutherAI/lm-evaluation-harness#3438); `####18` and `#### $18` are not answers.
 * gsm8k, filter `flexible-extract`: the last run of digits, `$`, `.` and `,`, so whatever follows the answer wins, be it
   a number or `...` (sgl-project/sglang#29933). Both: `29.00` is not 29 (EleutherAI/lm-evaluation-harness#3214).
-* aime24, aime25: the last box, else what stands between the first and the last `$`, else the whole text; `025` is not
-  25, and `\\fbox{25}` no box.
+* aime24, aime25: the last box, else the text between the first and the last `$`, else the whole text; `025` is not 25,
+  and `\fbox{25}` is no box.
 * minerva_math500: the sentence of its four examples; nothing else is an answer. lm-eval then compares by sympy, so here
   only `math` comes close.
 
@@ -29,13 +29,13 @@ _UNIT = "\\text{ "
 
 
 def extract_gsm8k_strict(text: str) -> str | None:
-    """The first `#### <number>`, without `,` and the full stop."""
+    """Return the first `#### <number>`, without `,` and the full stop."""
     found = _STRICT.search(text)
     return _plain(found[1]) if found else None
 
 
 def extract_gsm8k_flexible(text: str) -> str | None:
-    """The last run that looks like a number, without `,`, `$` and the full stop."""
+    """Return the last run that looks like a number, without `,`, `$` and the full stop."""
     runs = _FLEXIBLE.findall(text)
     return _plain(runs[-1]) if runs else None
 
@@ -45,7 +45,7 @@ def _plain(number: str) -> str:
 
 
 def extract_aime(text: str) -> str | None:
-    """The last box, else the text from the first `$` to the last, else all of it; without what does not matter."""
+    """Return the last box, else the text from the first `$` to the last, else all of it; without irrelevant mark-up."""
     answer = _last_box(text)
     if answer is None:
         first, last = text.find("$"), text.rfind("$")
@@ -53,6 +53,7 @@ def extract_aime(text: str) -> str | None:
     answer = _without(answer, "\n", "\\!").replace("\\\\", "\\")
     answer = _without(answer, "\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
     answer, _, unit = answer.partition(_UNIT)
+    # lm-eval splits at the unit and fails on a second one.
     if _UNIT in unit:
         return None
     answer = answer.replace("\\%", "")
@@ -69,7 +70,10 @@ def _without(text: str, *marks: str) -> str:
 
 
 def _last_box(text: str) -> str | None:
-    """Content of the last `\\boxed{}`; of `\\boxed ` anywhere, what follows its last one up to a `$`."""
+    r"""Return the content of the last `\boxed{}`.
+
+    If `\boxed ` occurs anywhere, it is the text after its last occurrence up to a `$`.
+    """
     _, spaced, after = text.rpartition("\\boxed ")
     if spaced:
         return after.partition("$")[0]
@@ -85,7 +89,11 @@ def _last_box(text: str) -> str | None:
 
 
 def extract_minerva(text: str) -> str | None:
-    """What the first "Final Answer: The final answer is ... . I hope it is correct." says. The end may be missing."""
+    """Return what the first "Final Answer: The final answer is ... . I hope it is correct." says.
+
+    The end of the sentence may be missing.
+    """
+    # The end is appended, so that a completion without it has an answer too.
     found = _FINAL_ANSWER.search(text + "I hope it is correct.")
     return bare(normalise(found[1])) if found else None
 
@@ -97,4 +105,4 @@ LM_EVAL_FILTERS: dict[str, Callable[[str], str | None]] = {
     "lm_eval_minerva": extract_minerva,
     "whole": lambda text: text,  # for lm-eval's own filters
 }
-"""They are given the completion as it is, thoughts included."""
+"""They receive the completion as it is, thoughts included."""

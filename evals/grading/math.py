@@ -1,9 +1,8 @@
-"""The grader `math`: equal as mathematics.
+r"""The grader `math`: equal as mathematics.
 
-Most answers are decided by their text, letters, words or numbers. math-verify, in processes of its own, is asked about
-the rest, after both expressions were rewritten to plain LaTeX. Its own removal of units is not used: it takes `2h`,
-`5c` and `x + 3d` for quantities with units, and drops everything after the first `\\text` of `3 \\text{ or } 4 \\text{
-cm}`.
+Most answers are decided by their text, letters, words or numbers. The rest goes to math-verify, in processes of its
+own, after both expressions are rewritten to plain LaTeX. Its own removal of units is off: it takes `2h`, `5c` and `x +
+3d` for quantities with units, and drops everything after the first `\text` of `3 \text{ or } 4 \text{ cm}`.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from evals.grading.numeric import (
 )
 from evals.grading.worker_process import CPU_LIMIT_S, WALL_LIMIT_S, WorkerProcess
 
-# Longer texts are not answers: rewriting them would cost more than the verdict is worth. A request of this length fits
-# a pipe's buffer, so that writing it never waits for the worker.
+# Longer texts are not answers, and rewriting them would cost more than the verdict is worth. A request of this length
+# fits a pipe's buffer, so that writing it never waits for the worker.
 MAX_CHARACTERS = 5_000
 MEMORY_BYTES = 1 << 30
-# One serves a thread that grades one answer after another. The second starts only if two threads ask at once.
+# One worker serves a thread that grades one answer after another. The second starts only if two threads ask at once.
 WORKERS = 2
-# The samples of a prompt mostly give the same few answers.
+# The samples of a prompt mostly have the same few answers.
 MAX_REMEMBERED = 4_096
 
 _IN_TEXT_MACRO = re.compile(r"\$?\\(?:text|textbf|textit|textrm|textnormal|mbox)\s*\{[^{}]*\}\$?\.?")
@@ -44,13 +43,14 @@ _ARTICLE = re.compile(r"(?:an?|the)\s+")
 
 
 def compare_math(candidate: str, answer: str) -> Reason:
-    """Equal as mathematics. What follows from text, letters, words or numbers is decided here; math-verify is asked
-    about the rest.
+    r"""Compare as mathematics.
 
-    Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be given as
-    `5`, but not as `y = 5`. A numeral in another base, `52_8`, may be given without the base. The order of a list
-    counts in brackets only, and a set in braces is not a tuple. Units are not compared, and variables may be written
-    with small or capital letters. `1, 1, 2` is not `1, 2`, but `\\{1, 1, 2\\}` is `\\{1, 2\\}`.
+    Text, letters, words and numbers are decided here; math-verify decides the rest.
+
+    Numbers are equal exactly: 0.3333 is not 1/3, and 3.141593 is not pi. `50%` is 50 and 1/2. `x = 5` may be written as
+    `5`, but not as `y = 5`. A numeral in another base, `52_8`, may be written without the base. The order of a list
+    counts in brackets only, and a set in braces is not a tuple. Units are not compared, and variables may be small or
+    capital letters. `1, 1, 2` is not `1, 2`, but `\{1, 1, 2\}` is `\{1, 2\}`.
     """
     reference = bare(normalise(answer))
     if candidate == reference:
@@ -63,12 +63,16 @@ def compare_math(candidate: str, answer: str) -> Reason:
         return "match" if _words(candidate) == _words(reference) else "mismatch"
     if (same := _same_quantity(candidate, answer)) is not None:
         return "match" if same else "mismatch"
+    # Everything above needs no worker. math-verify is the expensive last step.
     exact = without_unending_side(candidate)
     return "unparsed" if exact is None else _compare_expressions(exact, reference)
 
 
 def _fault(answer: str) -> str | None:
-    """A reference that cannot be read as mathematics has one: nothing but its own text would be accepted."""
+    """Return the fault of a reference that cannot be read as mathematics, or None.
+
+    Nothing but its own text would be accepted.
+    """
     if choice_letter(answer) is not None or _is_words(answer) or reference_number(answer) is not None:
         return None
     if len(answer) <= MAX_CHARACTERS and is_well_formed(plain_latex(bare(normalise(answer)))):
@@ -80,7 +84,7 @@ def _fault(answer: str) -> str | None:
 
 
 def _same_quantity(candidate: str, answer: str) -> bool | None:
-    """Whether two numbers or percentages are equal; None unless both are."""
+    """Return whether two numbers or percentages are equal; None unless both are."""
     same = same_number(candidate, answer)
     if same is not False or is_percentage(candidate) == is_percentage(answer):
         return same
@@ -90,6 +94,7 @@ def _same_quantity(candidate: str, answer: str) -> bool | None:
 
 
 def _compare_expressions(candidate: str, reference: str) -> Reason:
+    """Compare two expressions that are not both numbers."""
     given, wanted = plain_latex(candidate), plain_latex(reference)
     if spelling(given) == spelling(wanted):
         return "match" if given else "unparsed"
@@ -99,13 +104,14 @@ def _compare_expressions(candidate: str, reference: str) -> Reason:
         return "match" if numeral == (spelling(wanted), "10") else "mismatch"
     if reference_number(reference) is not None and not is_mathematical(given):
         return "unparsed"
+    # math-verify compares lists as sets, and would accept these.
     if differ_in_kind(given, wanted) or differ_in_length(given, wanted) or differ_in_elements(given, wanted):
         return "mismatch"
     return POOL.compare(given, wanted)
 
 
 def _is_words(answer: str) -> bool:
-    """Whether a reference is words and no product of variables: written as text, or more than three letters."""
+    """Return whether a reference is words and no product of variables: written as text, or more than three letters."""
     reference = bare(normalise(answer))
     if not any(character.isalpha() for character in reference) or reference_number(answer) is not None:
         return False
@@ -118,7 +124,7 @@ def _words(answer: str) -> str:
     return _ARTICLE.sub("", words, count=1) if _ARTICLE.match(words) else words
 
 
-# One way of writing for expressions: what math-verify is given, and what tells that two are written differently.
+# The rewriting of expressions into one spelling, which math-verify receives. Equal spellings need no math-verify.
 _CHARACTERS = str.maketrans(
     {
         "π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ",
@@ -155,7 +161,7 @@ _CONNECTIVE = re.compile(r"\W*(?:and|or)\W*", re.IGNORECASE)
 _UNIT_WORDS = re.compile(r"(?<=[0-9})a-z])\s+([a-zA-Z]{2,}(?:[ ./]+[a-zA-Z]+)*(?:\^\{?-?[0-9]\}?)?)[.\s]*$")
 _ENDS_IN_QUANTITY = re.compile(r"(?:[0-9})]|\\[a-zA-Z]+)\s*$")
 _PERCENT = re.compile(r"\s*\\?%\s*$")
-# What an expression has and words and lists of numbers have not.
+# The characters of an expression that words and lists of numbers do not have.
 _MATHEMATICAL = re.compile(r"[-+*/^_()!<>=|\\{}\[\]√²³⁰-⁹]")
 _BRACKETS = re.compile(r"(\\\{|[(\[]|\\langle)(.*)(\\\}|[)\]]|\\rangle)")
 _LIST_MARK = re.compile(
@@ -169,8 +175,10 @@ _BASED = re.compile(r"(-?[0-9][0-9A-F]*)_\{?([0-9]+)\}?")
 
 
 def plain_latex(expression: str) -> str:
-    """An expression without its mark-up, spacing, units, degrees and percent signs, in plain LaTeX: `$\\dfrac12\\pi
-    \\text{ cm}^2$` -> `\\frac12\\pi`. Words that are not units are left where they are."""
+    r"""Return an expression in plain LaTeX: `$\dfrac12\pi \text{ cm}^2$` -> `\frac12\pi`.
+
+    Mark-up, spacing, units, degrees and percent signs are removed. Words that are not units stay.
+    """
     expression = expression.translate(_CHARACTERS)
     for pattern, replacement in _REWRITINGS:
         expression = pattern.sub(replacement, expression)
@@ -183,15 +191,17 @@ def plain_latex(expression: str) -> str:
 
 
 def spelling(plain: str) -> str:
-    """Equal for two ways of writing the same plain expression: spaces and single braces do not count."""
+    """Return a form that is equal for two spellings of a plain expression: spaces and single braces do not count."""
     without_spaces = re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", plain)
     return re.sub(r"([_^])\{(\w)\}", r"\1\2", without_spaces)
 
 
 def is_well_formed(plain: str) -> bool:
-    """Whether a plain expression can be read: it says something, what it opens it closes, each fraction has two parts,
-    and it does not end in an operator. Without math-verify, whose start alone takes longer than all references of a
-    task may take."""
+    """Return whether a plain expression can be read.
+
+    It says something, closes what it opens, gives each fraction two parts, and does not end in an operator. This does
+    without math-verify, whose start alone takes longer than all references of a task may take.
+    """
     braces = re.sub(r"\\[\\{}]", "", plain)
     depth = 0
     for brace in re.findall(r"[{}]", braces):
@@ -210,20 +220,20 @@ def is_well_formed(plain: str) -> bool:
 
 
 def _has_two_arguments(plain: str, start: int) -> bool:
-    """Whether two arguments follow at this place of an expression whose braces match."""
+    """Return whether two arguments follow at this position of an expression whose braces match."""
     for _ in range(2):
         argument = _ARGUMENT.match(plain, start)
         if argument is None:
             return False
         start = argument.end()
-        is_letter = argument[0].strip().isalnum()  # as in `\\frac1{2x}`: what is in the braces is the next one
+        is_letter = argument[0].strip().isalnum()  # in `\\frac1{2x}` the braces hold the next argument
         if not is_letter and plain[start : start + 1] == "{":
             start = _closing(plain, start)
     return True
 
 
 def _closing(plain: str, start: int) -> int:
-    """Just behind the brace that closes the one at `start`."""
+    """Return the position after the brace that closes the one at `start`."""
     depth = 0
     for brace in re.finditer(r"\\[\\{}]|[{}]", plain[start:]):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
@@ -233,18 +243,18 @@ def _closing(plain: str, start: int) -> int:
 
 
 def is_mathematical(plain: str) -> bool:
-    """Whether it is more than words and numbers."""
+    """Return whether an expression is more than words and numbers."""
     return _MATHEMATICAL.search(plain) is not None
 
 
 def differ_in_kind(candidate: str, reference: str) -> bool:
-    """Whether one of two plain expressions is a set in braces, and the other a tuple or an interval."""
+    """Return whether one of two plain expressions is a set in braces, and the other a tuple or an interval."""
     kinds = [_is_set(candidate), _is_set(reference)]
     return None not in kinds and kinds[0] != kinds[1]
 
 
 def _is_set(plain: str) -> bool | None:
-    """None for an expression that is not a list in brackets."""
+    """Return whether a list in brackets is a set; None for any other expression."""
     brackets = _BRACKETS.fullmatch(plain)
     if brackets is None or "," not in brackets[2] or "\\cup" in brackets[2]:
         return None
@@ -252,8 +262,10 @@ def _is_set(plain: str) -> bool | None:
 
 
 def differ_in_length(candidate: str, reference: str) -> bool:
-    """Whether two plain expressions are lists without brackets of different lengths, or one is and the other is a
-    number. math-verify compares such lists as sets."""
+    """Return whether two plain expressions are lists of different lengths, or a list and a number.
+
+    Lists in brackets do not count. math-verify compares lists as sets.
+    """
     if _STANDS_FOR_SEVERAL.search(candidate) or _STANDS_FOR_SEVERAL.search(reference):
         return False
     lengths = _list_lengths(candidate), _list_lengths(reference)
@@ -264,9 +276,11 @@ def differ_in_length(candidate: str, reference: str) -> bool:
 
 
 def differ_in_elements(candidate: str, reference: str) -> bool:
-    """Whether two plain expressions list the same elements another number of times, as `1, x, x` and `1, 1, x`, or
-    other numbers: math-verify compares sets. Lists in brackets, and those in which `1,000` may be one number, are left
-    to it, as are elements that may be equal though they are written differently."""
+    """Return whether two plain expressions list the same elements different numbers of times, or other numbers.
+
+    `1, x, x` and `1, 1, x` differ, but math-verify compares sets. It decides on lists in brackets, on those in which
+    `1,000` may be one number, and on elements that may be equal in another spelling.
+    """
     if any(mark["thousands"] for plain in (candidate, reference) for mark in _LIST_MARK.finditer(plain)):
         return False
     counts = [Counter(_key(element) for element in _elements(plain)[0]) for plain in (candidate, reference)]
@@ -282,13 +296,13 @@ def _key(element: str) -> Fraction | str:
 
 
 def _list_lengths(plain: str) -> set[int]:
-    """How many elements are listed outside of brackets; two numbers where `1,000` may be one element or two."""
+    """Return how many elements are listed outside of brackets; two numbers if `1,000` may be one element or two."""
     elements, n_thousands = _elements(plain)
     return {len(elements), len(elements) - n_thousands}
 
 
 def _elements(plain: str) -> tuple[list[str], int]:
-    """What is listed outside of brackets, and how often `1,000` was taken for two elements."""
+    """Return the elements outside of brackets, and how often `1,000` was split into two of them."""
     depth, start, elements, n_thousands = 0, 0, [], 0
     for mark in _LIST_MARK.finditer(plain):
         if mark["opens"] or mark["closes"]:
@@ -301,12 +315,13 @@ def _elements(plain: str) -> tuple[list[str], int]:
 
 
 def based_digits(plain: str) -> tuple[str, str] | None:
-    """Digits and base of a numeral such as `52_8`, else None."""
+    """Return the digits and the base of a numeral such as `52_8`, else None."""
     numeral = _BASED.fullmatch(plain)
     return (numeral[1], numeral[2]) if numeral else None
 
 
 def _text(macro: re.Match[str]) -> str:
+    """Return the replacement of a text macro: a comma for "and", nothing for a unit after a quantity, else itself."""
     content = macro[1]
     if _CONNECTIVE.fullmatch(content):
         return ", "
@@ -316,7 +331,7 @@ def _text(macro: re.Match[str]) -> str:
 
 
 class MathProcess(WorkerProcess):
-    """A worker in which math-verify runs."""
+    """A worker process that runs math-verify."""
 
     def __init__(self, cpu_limit_s: float = CPU_LIMIT_S, wall_limit_s: float = WALL_LIMIT_S) -> None:
         hint = (
@@ -326,7 +341,7 @@ class MathProcess(WorkerProcess):
         super().__init__("math", hint, MEMORY_BYTES, cpu_limit_s, wall_limit_s)
 
     def compare(self, candidate: str, answer: str) -> Reason:
-        """Whether a candidate equals the answer mathematically, both in LaTeX. Raises EvalError if no worker starts."""
+        """Compare a candidate with the answer mathematically, both in LaTeX. Raises EvalError if no worker starts."""
         if len(candidate) + len(answer) > MAX_CHARACTERS:
             return "unparsed"
         return self.ask({"candidate": candidate, "answer": answer})
@@ -343,11 +358,12 @@ class MathPool:
         self._all_idle()
 
     def compare(self, candidate: str, answer: str) -> Reason:
-        """As `MathProcess.compare`. A crash is not remembered: it may be the machine's fault."""
+        """Compare like `MathProcess.compare`. A crash is not remembered: it may be the machine's fault."""
         pair = (candidate, answer)
         with self._lock:
             if pair in self._remembered:
                 return self._remembered[pair]
+        # The queue is last in, first out, so that one thread always gets the same worker and no other starts.
         worker = self._idle.get()
         try:
             reason = worker.compare(candidate, answer)
@@ -357,16 +373,18 @@ class MathPool:
             with self._lock:
                 self._remembered[pair] = reason
                 if len(self._remembered) > MAX_REMEMBERED:
+                    # Dictionaries keep their order of insertion, so this is the oldest.
                     del self._remembered[next(iter(self._remembered))]
         return reason
 
     def close(self) -> None:
-        """Ends the workers; the next comparison starts another."""
+        """End the workers; the next comparison starts new ones."""
         for worker in self.workers:
             worker.close()
 
     def forget(self) -> None:
-        """In a forked child: leave the workers to the parent."""
+        """Leave the workers to the parent, in a forked child."""
+        # Another thread of the parent may have held the lock at the time of the fork.
         self._lock = threading.Lock()
         for worker in self.workers:
             worker.forget()

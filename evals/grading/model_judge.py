@@ -1,7 +1,7 @@
-"""Judges: graders that ask a model. A judge is a YAML file of the user's own, named by its path where a grader is.
+"""Judges: graders that ask a model. A judge is a YAML file of the user's own; its path replaces a grader's name.
 
-The file says which model is asked and where (at an OpenAI-compatible address, or in process), what the question is, and
-how the reply is parsed into a verdict.
+The file names the model and its place (an OpenAI-compatible address, or in process), the question, and the expression
+that parses the reply into a verdict.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _folded(words: Iterable[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Judge(Grader):
-    """A judge as its file says. version: the file's."""
+    """A judge as described by its file, whose version it has."""
 
     reads_whole: ClassVar[bool] = True
     asks_model: ClassVar[bool] = True
@@ -67,10 +67,10 @@ class Judge(Grader):
     file: JudgeFile = None  # type: ignore[assignment]  # dataclasses want defaults after those of Grader
 
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
-        """A verdict for each submission, all asked together. If the judge sees only the extracted answer and there is
-        none, it is not asked.
+        """Return a verdict for each submission; all questions are sent together.
 
-        Raises EvalError if no messenger was lent, and what the messenger raises.
+        If the judge sees only the extracted answer and there is none, it is not asked. Raises EvalError if no messenger
+        was lent, and what the messenger raises.
         """
         shows_completion = "completion" in self.file.shown
         asked = [one for one in submissions if shows_completion or one.extracted is not None]
@@ -87,17 +87,18 @@ class Judge(Grader):
         return self.file.concurrency
 
     def question(self, submission: Submission) -> Question:
+        """Return the question about a submission, with "" for what is missing."""
         return self.file.question({name: str(getattr(submission, name) or "") for name in JudgeFile.holes})
 
     def read(self, reply: Reply, extracted: str | None) -> Verdict:
-        """The verdict from the last match of `parse` after the model's thoughts; `undecided` if nothing matches."""
+        """Return the verdict from the last match of `parse` after the model's thoughts; `undecided` without a match."""
         found = self.file.last_match(reply)
         correct, score = (None, None) if found is None else self._meaning((found[1] or "").strip())
         reason: Reason = "undecided" if correct is None else "match" if correct else "mismatch"
         return Verdict(bool(correct), extracted, reason, reply, score)
 
     def _meaning(self, word: str) -> tuple[bool | None, float | None]:
-        """Whether the answer is right (None for an unknown word), and its score from 0 to 1 if it is a number."""
+        """Return whether the answer is right (None for an unknown word), and its score in [0, 1] if it is a number."""
         if self.file.right_from is None:
             said = {True: _folded(self.file.right), False: _folded(self.file.wrong)}
             return next((is_right for is_right, words in said.items() if word.casefold() in words), None), None
@@ -105,19 +106,19 @@ class Judge(Grader):
             number = float(word)
         except ValueError:
             return None, None
-        if not 0 <= number <= self.file.largest:  # NaN is not between them either
+        if not 0 <= number <= self.file.largest:  # false for NaN too
             return None, None
         return number >= self.file.right_from, number / self.file.largest
 
 
 def read_judge(name: str) -> Judge:
-    """The judge in a YAML file. Raises EvalError if the file is missing or faulty."""
+    """Return the judge in a YAML file. Raises EvalError if the file is missing or faulty."""
     return _judge_in(str(plugins.user_file(name).resolve()), name)
 
 
 @plugins.cached
 def _judge_in(path: str, name: str) -> Judge:
-    """Read once per process, so that editing the file does not change verdicts of a running cell."""
+    """Read a judge once per process, so that editing the file does not change verdicts of a running cell."""
     file = JudgeFile.read(Path(path), "judge")
     who = file.model or file.source
     where = "in process" if file.address is None else f"at {file.address}"
@@ -127,10 +128,10 @@ def _judge_in(path: str, name: str) -> Judge:
 
 
 def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[str, float | None]:
-    """Cost and content of a judge's replies, as fields `judge/*` of a step; {} for verdicts of another grader.
+    """Return the cost and content of a judge's replies, as fields `judge/*` of a step; {} for another grader.
 
     verdicts: by the judge and by the task's own grader, if it has one. `agreement_frac` and `kappa` are over
-    completions with a verdict from both; `rule_correct` is the share that the task's own grader finds right.
+    completions with a verdict from both. `rule_correct` is the share that the task's own grader finds right.
     """
     replies = [one.reply for one, _ in verdicts if one.reply is not None]
     if not replies:
@@ -151,14 +152,16 @@ def reply_metrics(verdicts: Sequence[tuple[Verdict, Verdict | None]]) -> dict[st
 
 
 def agreement(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """Share of pairs whose two verdicts are equal; None without pairs."""
+    """Return the share of pairs whose two verdicts are equal; None without pairs."""
     return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
 
 
 def cohens_kappa(pairs: Sequence[tuple[bool, bool]]) -> float | None:
-    """Agreement of two graders, corrected for chance: (p - e) / (1 - e), where p is the share of equal verdicts and e
-    the share expected of independent graders with the same rates (Cohen 1960). 1 is full agreement, 0 is chance. None
-    without pairs, and if both graders always give one and the same verdict."""
+    """Return the agreement of two graders, corrected for chance: (p - e) / (1 - e) (Cohen 1960).
+
+    p is the share of equal verdicts, and e the share expected of independent graders with the same rates. 1 is full
+    agreement, 0 is chance. None without pairs, and if both graders always give one and the same verdict.
+    """
     alike = agreement(pairs)
     if alike is None:
         return None

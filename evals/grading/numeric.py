@@ -1,4 +1,4 @@
-"""The grader `numeric`: numbers are read and compared exactly, without floating point and without a tolerance."""
+"""The grader `numeric`: it reads and compares numbers exactly, without floating point and without a tolerance."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from functools import lru_cache
 
 from evals.grading import Grader, Reason, bare, normalise
 
-# Longer texts are not numbers anyone wrote as an answer. The bound keeps big-integer arithmetic cheap.
+# Nobody writes a longer number as an answer. The bound keeps big-integer arithmetic cheap.
 MAX_CHARACTERS = 500
 
 _MULTIPLIERS = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
     "bn": 10**9, "lakh": 10**5, "crore": 10**7, "dozen": 12,
 }  # fmt: skip
-# Words after a number that change its value, or say that a second one follows. Ordinals do so only in the plural: "18
-# fifth graders", but "18 fifths".
+# Words after a number that change its value, or announce a second number. Ordinals do so only in the plural: "18 fifth
+# graders", but "18 fifths".
 _NOT_UNITS = re.compile(
     "pi|sqrt|sin|cos|tan|log|ln|exp|mod|and|or|to|plus|minus|times|over|point|not|but|more|less|than|fewer"
     "|half|halves|halved|quarters?|thirds?|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|twentie|hundred|thousand)ths"
     "|factorial|divided|multiplied|raised|doubled|tripled|quadrupled|mil|mn"
 )
-# Right after the number "squared" is an operation, after a unit it belongs to that: "18 metres squared".
+# Directly after the number, "squared" is an operation. After a unit it belongs to the unit: "18 metres squared".
 _NO_UNIT = re.compile(r"\s*(?:squared|cubed)\b|.*\bis\s+(?:wrong|incorrect|false)\b", re.IGNORECASE)
 # Letters and short words are units only if known: `2x` and `2ab` are algebra. A single letter also needs a space.
 _SHORT_UNITS = re.compile("mm|cm|km|ml|mg|kg|lbs?|oz|ft|yd|mph|hrs?|min|sec|rad|sq|cu|st|nd|rd|th|am|pm|usd")
@@ -43,7 +43,7 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
-# Units of which an amount has several: `12 feet 4 inches`. Sizes count the smallest unit of the same kind.
+# Units that an amount combines: `12 feet 4 inches`. Sizes count the smallest unit of the same kind.
 _UNIT_SIZES = {
     name: (kind, size)
     for kind, size, names in (
@@ -84,17 +84,17 @@ _UNIT = re.compile(rf"(?:[%°¢£€¥₹$]|{_CURRENCY})?\s*(?:{_WORD}(?:[\s/*.-
 _LETTERS = re.compile(rf"{_LETTER}+")
 
 _APPROXIMATELY = r"≈|\\approx(?![a-zA-Z])"
-# Where the right side of an equation begins; `>=` is none.
+# The start of an equation's right side; `>=` is not one.
 _EQUALS = re.compile(rf"(?<![<>!])=+(?!>)|{_APPROXIMATELY}")
 _APPROXIMATION = re.compile(rf"(.*)(?:{_APPROXIMATELY})[^./]*(?:\.(?P<decimals>[0-9]+)[^./]*)?", re.DOTALL)
 REPEATING = r"\.[0-9]*\\(?:overline|bar)\s*(?:\{[0-9]+\}|[0-9])"
 """Decimals of which the last ones repeat for ever: `.1\\overline{6}`."""
 _REPEATING = re.compile(r"(?<![0-9,])([0-9]*)\.([0-9]*)\\(?:overline|bar)\s*(?:\{([0-9]+)\}|([0-9]))")
 ELLIPSIS = r"\s?(?:\.{3,}|…|\\(?:[lc]?dots|dots[oc])(?![a-zA-Z]))"
-"""Behind decimals, it says that these go on: how, nobody knows."""
+"""After decimals: they continue in an unknown way."""
 _UNENDING = re.compile(rf"(?<=\.)([0-9]+){ELLIPSIS}")
 _UNENDING_SIDE = re.compile(rf"\s*(?:=|{_APPROXIMATELY})\s*-?[0-9]*\.[0-9]+{ELLIPSIS}\W*$")
-# In the middle of a chain of equations: the end of one answer and the start of the next, `x = 3, y = 4`.
+# In the middle of a chain of equations, this ends one answer and starts the next: `x = 3, y = 4`.
 _SEVERAL = re.compile(r",\s*[^\d\s]|;|\b(?:and|or)\b")
 _SYMBOL = re.compile(r"\\?[a-zA-Z]+(?:_(?:\w|\{\w+\}))?(?:\([^()]*\))?")
 _ALGEBRA = re.compile(r"[-+*/^]|[0-9][a-zA-Z]|[a-zA-Z]\\|\\(?:frac|sqrt)")
@@ -121,19 +121,21 @@ _LATEX = [
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The number that an answer states, or None if it states none or more than one.
+    r"""Return the number that an answer states, or None if it states none or more than one.
 
-    Reads signs, thousands separators, currency, percent (`50%` is 50), decimals, `3/4`, `\\frac{3}{4}`, `3 1/2`, `1e3`,
-    `2 \\times 10^3`, `5 million`, and what is right of the last `=`. Units are dropped: `18 dollars` is 18, `90^\\circ`
-    is 90. `7 dollars and 25 cents` is 7.25. `2.\\overline{6}` is 8/3, and so is `8/3 = 2.66\\ldots`. `2x`, `2\\pi`,
-    `3-4`, `1,2`, `1,00`, `12 feet 4 inches` and `2.66\\ldots` are not numbers.
+    Reads signs, thousands separators, currency, percent (`50%` is 50), decimals, `3/4`, `\frac{3}{4}`, `3 1/2`, `1e3`,
+    `2 \times 10^3`, `5 million`, and the right side of the last `=`. Units are dropped: `18 dollars` is 18, `90^\circ`
+    is 90. `7 dollars and 25 cents` is 7.25. `2.\overline{6}` is 8/3, and so is `8/3 = 2.66\ldots`. `2x`, `2\pi`, `3-4`,
+    `1,2`, `1,00`, `12 feet 4 inches` and `2.66\ldots` are not numbers.
     """
     return None if len(text) > MAX_CHARACTERS else _parsed(text)
 
 
 def reference_number(answer: str) -> Fraction | None:
-    """The number that a reference answer is, or None. An equation is not a number (`x + y = 5` is a line), unless it
-    gives the value of a symbol (`x = 5`)."""
+    """Return the number that a reference answer is, or None.
+
+    An equation is not a number (`x + y = 5` is a line), unless it gives the value of a symbol (`x = 5`).
+    """
     if len(answer) > MAX_CHARACTERS:
         return None
     *left, _ = _EQUALS.split(bare(normalise(answer)))
@@ -141,9 +143,9 @@ def reference_number(answer: str) -> Fraction | None:
 
 
 def same_number(candidate: str, answer: str) -> bool | None:
-    """Whether an answer states the reference's number; None unless both state one.
+    r"""Return whether an answer states the reference's number; None unless both state one.
 
-    `y = 5` is not `x = 5`. `1/3 \\approx 0.333` states two numbers, of which either may be the reference's. `12 feet 4
+    `y = 5` is not `x = 5`. `1/3 \approx 0.333` states two numbers, of which either may be the reference's. `12 feet 4
     inches` is compared with a reference that has a unit of length.
     """
     if (same := _same_amount(candidate, answer)) is not None:
@@ -162,7 +164,10 @@ def same_number(candidate: str, answer: str) -> bool | None:
 
 
 def _rounded_number(text: str, value: Fraction) -> Fraction | None:
-    """The number left of the last `\\approx`, if rounding it or cutting off decimals gives the value right of it."""
+    r"""Return the number left of the last `\approx`, or None.
+
+    Rounding it, or cutting off its decimals, must give the value right of the sign.
+    """
     sides = _APPROXIMATION.fullmatch(bare(normalise(text)))
     exact = parse_number(sides[1]) if sides else None
     if sides is None or exact is None:
@@ -177,7 +182,7 @@ def _is_shown_by(exact: Fraction, value: Fraction, n_decimals: int) -> bool:
 
 
 def without_unending_side(text: str) -> str | None:
-    """Return an answer without decimals that go on (`\\sqrt2 = 1.41\\ldots`), or None if they are all there is."""
+    r"""Return an answer without a side of unending decimals (`\sqrt2 = 1.41\ldots`), or None if it has only that."""
     rest = _UNENDING_SIDE.sub("", text)
     return None if _UNENDING.search(rest) else rest
 
@@ -219,36 +224,40 @@ def _amount(plain: str) -> tuple[str, Fraction] | None:
 
 
 def is_percentage(text: str) -> bool:
-    """Whether a number is written with a percent sign or the word."""
+    """Return whether a number has a percent sign or the word."""
     return len(text) <= MAX_CHARACTERS and _PERCENT.search(text) is not None
 
 
 def _is_algebra(side: str) -> bool:
+    """Return whether a side of an equation has an operation and a variable."""
     side = re.sub(_TEXT, "", side)
     return _ALGEBRA.search(side) is not None and _VARIABLE.search(side) is not None
 
 
 def _symbol(text: str) -> str | None:
-    """The symbol left of the first `=`; None where words or nothing are."""
+    """Return the symbol left of the first `=`; None for words or nothing."""
     name, equals, _ = bare(normalise(text)).partition("=")
     name = name.replace(" ", "").casefold()
     is_word = name.isalpha() and len(name) > 2
     return name if equals and not is_word and _SYMBOL.fullmatch(name) else None
 
 
-@lru_cache(maxsize=16_384)  # the samples of a prompt mostly give the same few answers
+@lru_cache(maxsize=16_384)  # the samples of a prompt mostly have the same few answers
 def _parsed(text: str) -> Fraction | None:
+    """Parse like `parse_number`, for texts within the limit of length."""
     *left, text = _EQUALS.split(bare(normalise(text)))
     if any(_SEVERAL.search(part) for part in left[1:]):
         return None
     if (unending := _UNENDING.search(text)) is not None:
         exact, shown = parse_number(left[-1]) if left else None, parse_number(_UNENDING.sub(r"\1", text))
+        # An exact side, as in `8/3 = 2.66...`, is the answer if the shown decimals agree with it.
         known = exact is not None and shown is not None and _is_shown_by(exact, shown, len(unending[1]))
         return exact if known else None
     plain = _plain(text)
     match = _NUMBER.fullmatch(plain)
     if match is None:
         return None
+    # Text after the number that is neither a unit nor a multiplier means that the number is not all of the answer.
     factor = _unit_factor(match["unit"])
     if factor is None:
         amount = _amount(plain) if _AMOUNT.fullmatch(plain) else None
@@ -271,15 +280,16 @@ def _plain(text: str) -> str:
 
 
 def _repeating(decimal: re.Match[str]) -> str:
-    """`2.\\overline{6}` -> `8/3`."""
+    r"""Return a repeating decimal as a fraction: `2.\overline{6}` -> `8/3`."""
     whole, before, repeated = decimal[1], decimal[2], decimal[3] or decimal[4]
     without = int(f"{whole}{before}" or "0")
+    # For r repeated digits after b others: (all digits - those before the repetition) / (10^b (10^r - 1)).
     value = Fraction(int(f"{whole}{before}{repeated}") - without, 10 ** len(before) * (10 ** len(repeated) - 1))
     return f"{value.numerator}/{value.denominator}"
 
 
 def _spell_out_fractions(text: str) -> str:
-    """`3½` -> `3 1/2`."""
+    """Replace fractions of one character: `3½` -> `3 1/2`."""
     if text.isascii():
         return text
     forms = (unicodedata.normalize("NFKC", character) for character in text)
@@ -293,13 +303,15 @@ def _decimal(digits: str) -> Fraction:
 
 
 def is_unit(text: str) -> bool:
-    """Whether a text is a unit that may follow a number. Short words count only if they are known units, or if the text
-    has a space before them."""
+    """Return whether a text is a unit that may follow a number.
+
+    Short words count only if they are known units, or if the text has a space before them.
+    """
     return _unit_factor(text) == 1
 
 
 def _unit_factor(unit: str) -> int | None:
-    """What the text after a number multiplies it by: 1 for a unit, 10**6 for `million`; None if it is neither."""
+    """Return the factor that the text after a number stands for: 1 for a unit, 10**6 for `million`; None for others."""
     if _UNIT.fullmatch(unit) is None or _NO_UNIT.match(unit):
         return None
     factor = 1
@@ -316,11 +328,11 @@ def _unit_factor(unit: str) -> int | None:
 
 
 def canonical_answer(extracted: str | None) -> Fraction | str | None:
-    """A key that equal answers share: the value of those that state a number (`012` and `12`, `1/2` and `0.5`), the
-    text of others. None where there is no answer.
+    """Return a key that equal answers share; None if there is no answer.
 
-    Expressions that are equal but written differently (`x+1`, `1+x`) count as two answers: comparing every pair of them
-    by math-verify would cost more than the evaluation.
+    It is the value of answers that state a number (`012` and `12`, `1/2` and `0.5`), and the text of others.
+    Expressions that are equal in another spelling (`x+1`, `1+x`) count as two answers: comparing every pair of them by
+    math-verify would cost more than the evaluation.
     """
     if extracted is None:
         return None
@@ -329,7 +341,7 @@ def canonical_answer(extracted: str | None) -> Fraction | str | None:
 
 
 def compare_numeric(candidate: str, answer: str) -> Reason:
-    """Equal as numbers, exactly: `50%` is 50, and units do not count."""
+    """Compare as numbers, exactly: `50%` is 50, and units do not count."""
     if same_number(candidate, answer):
         return "match"
     return "unparsed" if parse_number(candidate) is None else "mismatch"

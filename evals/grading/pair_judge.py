@@ -1,5 +1,6 @@
-"""Judges of two completions: YAML files of the user's own that say which model is asked what, and how two scores are
-read from its reply. `harness.rewards.judging` asks them in both orders.
+"""Judges of two completions: YAML files of the user's own with a model, a question, and the pattern of two scores.
+
+`harness.rewards.judging` asks them in both orders.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class PairJudgeFile(ModelFile):
 
 @dataclass(frozen=True)
 class PairJudge:
-    """A `harness.rewards.judging.Judge` as its file says."""
+    """A `harness.rewards.judging.Judge` as described by its file."""
 
     name: str
     file: PairJudgeFile
@@ -52,8 +53,10 @@ class PairJudge:
         return self.file.version
 
     def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, Reply]]:
-        """For each (problem, first, second), the scores of both, and the reply that they were read from; NaN where it
-        has none. Raises EvalError if no messenger was lent, and what the messenger raises."""
+        """Return, for each (problem, first, second), the scores of both and the reply that holds them.
+
+        Scores are NaN if the reply has none. Raises EvalError if no messenger was lent, and what the messenger raises.
+        """
         questions = [self.file.question(dict(zip(PairJudgeFile.holes, pair, strict=True))) for pair in pairs]
         return [(*self._read(reply), reply) for reply in messenger().ask(self, questions)]
 
@@ -67,23 +70,26 @@ class PairJudge:
 
 
 def read_pair_judge(name: str) -> PairJudge:
-    """The pairwise judge in a YAML file. Raises EvalError if the file is missing or faulty."""
+    """Return the pairwise judge in a YAML file. Raises EvalError if the file is missing or faulty."""
     return _judge_in(str(plugins.user_file(name).resolve()), name)
 
 
 def judge_in(name: str) -> Judge | PairJudge | None:
-    """The judge of either kind in a YAML file; None if the name is not that of a file with a judge's keys. Raises as
-    `read_judge`."""
+    """Return the judge of either kind in a YAML file; None if the name is not that of a file with a judge's keys.
+
+    Raises as `read_judge`.
+    """
     if not name.endswith(ENDINGS) or not (path := plugins.user_file(name)).is_file():
         return None
     if "parse" not in (found := load_yaml(path)):
         return None
+    # Only the text tells the two kinds apart: a pairwise judge has placeholders for two completions.
     sees_two = any(f"{{{hole}}}" in str(found.get("text")) for hole in ("first", "second"))
     return read_pair_judge(name) if sees_two else read_judge(name)
 
 
 @plugins.cached
 def _judge_in(path: str, name: str) -> PairJudge:
-    """Read once per process, so that editing the file does not change verdicts of a running cell."""
+    """Read a judge once per process, so that editing the file does not change verdicts of a running cell."""
     file = PairJudgeFile.read(Path(path), "pairwise judge")
     return PairJudge(name, file)

@@ -1,11 +1,11 @@
-"""Running a program that a model wrote, contained as well as the machine allows, and saying how well that is.
+"""Running a program that a model wrote, contained as well as the machine allows, and reporting the containment.
 
 Each program runs in a process of its own (see _sandbox.py), with limits on processor time, wall-clock, memory, open
-files and the size of files. It cannot start processes or threads, has no stdin, and nobody reads what it prints. Where
-Linux permits namespaces, it has no network, and sees only Python's own files and an empty folder in memory. Elsewhere
-it reads and writes what its user may. `isolation` measures which of both it is.
+files and the size of files. It cannot start processes or threads, has no stdin, and its output is discarded. If Linux
+permits namespaces, it has no network, and sees only Python's own files and an empty folder in memory. Otherwise it
+reads and writes what its user may. `isolation` measures which of the two applies.
 
-What it does not stop: a program that breaks out through a fault of the kernel.
+It does not stop a program that breaks out through a fault of the kernel.
 """
 
 from __future__ import annotations
@@ -28,33 +28,35 @@ from typing import Any, Literal, NamedTuple
 from evals.errors import EvalError
 
 _PROGRAM = Path(__file__).with_name("_sandbox.py")
-# Sets of strings have one order in all runs.
+# A fixed hash seed gives sets of strings the same order in all runs.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
-# For starting and ending the process, beyond the program's own time.
+# Time for starting and ending the process, in addition to the program's own.
 _BESIDES_S = 30.0
 
 AT_ONCE = min(8, os.cpu_count() or 1)
-"""How many programs one process of bench runs at a time."""
+"""The number of programs that one process of bench runs at a time."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """cpu_s: after so much processor time a program is killed, whatever else the machine does. wall_s: long enough that
-    only a program that waits, or a machine that stands still, reaches it. disk_bytes: of its folder, in namespaces.
-    reply_bytes: of what its calls return together."""
+    """The limits on a program."""
 
     cpu_s: int = 2
+    """A program is killed after this much processor time, whatever the load of the machine."""
     wall_s: float = 30.0
+    """Long enough that only a program that waits, or a machine that stands still, reaches it."""
     memory_bytes: int = 512 << 20
     file_bytes: int = 8 << 20
     disk_bytes: int = 16 << 20
+    """The size of its folder, in namespaces."""
     open_files: int = 64
     reply_bytes: int = 1 << 20
+    """The size of all returned values together."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A text in Python, the function in it that is called, and the arguments of each call."""
+    """A text in Python, the function in it to call, and the arguments of each call."""
 
     code: str
     entry_point: str
@@ -62,12 +64,16 @@ class Program:
 
 
 class Ran(NamedTuple):
-    """replies: of the calls in their order, as JSON ({"value": ...}, or {} for an exception); fewer where the program
-    ended before. end: `unreadable`: the text is no Python; `timeout`: it waited beyond `wall_s`; `lost`: nobody knows,
-    because the process that watches over it was killed."""
+    """The result of a program."""
 
     replies: list[bytes]
+    """One for each call, in order, as JSON ({"value": ...}, or {} for an exception); fewer if the program ended
+    early.
+    """
     end: Literal["ended", "unreadable", "timeout", "lost"]
+    """`unreadable`: the text is not Python. `timeout`: it waited beyond `wall_s`. `lost`: unknown, because the
+    process that watches over it was killed.
+    """
 
 
 class _RefusedError(Exception):
@@ -77,8 +83,8 @@ class _RefusedError(Exception):
 def run_program(program: Program, limits: Limits | None = None, namespaces: bool | None = None) -> Ran:
     """Call the program's function. Callable from any thread.
 
-    namespaces: whether the program gets some of its own; None: where they are permitted. Raises EvalError where
-    programs cannot be contained.
+    namespaces: the program gets its own; None: if the system permits them. Raises EvalError if programs cannot be
+    contained.
     """
     try:
         return _run(program, limits or Limits(), isolation().namespaces if namespaces is None else namespaces)
@@ -94,21 +100,21 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Isolation:
-    """What a program was found to be able to do here.
-
-    user: as whom it runs. network: whether it can reach any. files: whether it can list the folder of bench.
-    processes: whether it can start any.
-    """
+    """The measured abilities of a program here."""
 
     namespaces: bool
     user: int
+    """The user that it runs as."""
     network: bool
+    """True if it can reach a network."""
     files: bool
+    """True if it can list the folder of bench."""
     processes: bool
+    """True if it can start processes."""
 
     @property
     def account(self) -> dict[str, str]:
-        """In words, for records."""
+        """A description in words, for records."""
         return {
             "namespaces": "own" if self.namespaces else "those of bench",
             "user": str(self.user),
@@ -143,7 +149,10 @@ def probe(folder):
 
 @lru_cache(maxsize=1)
 def isolation() -> Isolation:
-    """Found out once in a process, by a program that tries. Raises EvalError where programs cannot be contained."""
+    """Measure the containment once per process, by a program that tries.
+
+    Raises EvalError if programs cannot be contained.
+    """
     refusals = []
     for namespaces in (True, False):
         try:
@@ -158,9 +167,11 @@ def isolation() -> Isolation:
 
 
 def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:
+    """Run a program in this way. Raises _RefusedError if it cannot be contained."""
     request = asdict(program) | {"limits": asdict(limits), "namespaces": namespaces}
     with _folder() as folder, _pipe() as replies, _pipe() as status:
         process = subprocess.Popen(
+            # No packages, no user's packages, no folder of the script on the path, and no compiled files.
             [sys.executable, "-S", "-s", "-P", "-B", str(_PROGRAM), str(replies.write), str(status.write)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -171,6 +182,7 @@ def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:
             start_new_session=True,
         )
         try:
+            # The parent's write ends must close, or reading would not see the end when the child exits.
             replies.close_write()
             status.close_write()
             assert process.stdin is not None
@@ -183,16 +195,16 @@ def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:
             process.wait()
     if "refused" in said:
         raise _RefusedError(said["refused"])
-    lines = written.split(b"\n")[:-1]  # behind the last line end there is nothing, or a torn reply
+    lines = written.split(b"\n")[:-1]  # after the last line end there is nothing, or a torn reply
     if lines[:1] == [b'{"unreadable": true}']:
         return Ran([], "unreadable")
     return Ran(lines, "lost" if "timed_out" not in said else "timeout" if said["timed_out"] else "ended")
 
 
 def _listen(replies: int, status: int, limits: Limits) -> tuple[bytes, dict[str, Any]]:
-    """What the program wrote, and what the process that watches over it says: {} if it says nothing.
+    """Return what the program wrote, and what its watching process reports: {} if it reports nothing.
 
-    The program may hold its pipe open for ever, or fill it: what it wrote by its end counts, up to `reply_bytes`.
+    The program may hold its pipe open for ever, or fill it. What it wrote by its end counts, up to `reply_bytes`.
     """
     written, said, end_s = b"", b"", time.monotonic() + limits.wall_s + _BESIDES_S
     with selectors.DefaultSelector() as selector:
@@ -236,8 +248,11 @@ def _pipe() -> Iterator[_Pipe]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[str]:
-    """An empty folder, removed with whatever a program left in it: without namespaces perhaps folders that nobody may
-    enter, or deeper ones than Python's own removal can follow."""
+    """Make an empty folder, and remove it with everything in it.
+
+    Without namespaces a program may leave folders that nobody may enter, or deeper ones than Python's own removal can
+    follow.
+    """
     folder = tempfile.mkdtemp(prefix="bench-code-")
     try:
         yield folder

@@ -1,8 +1,7 @@
 """The grader `unit_tests`: a completion is a program, which is right if its function returns what each test expects.
 
-The reference answer of such a problem is its tests, as one line of JSON. A program is run by the `sandbox`, and only if
-somebody allows it (`lent`): whoever asks for grades lends a `Tester`, which also remembers outcomes
-(`harness.sampling.code_tester`).
+The reference answer of such a problem is its tests, as one line of JSON. The `sandbox` runs a program, and only if the
+caller allows it (`lent`): the caller lends a `Tester`, which also remembers outcomes (`harness.sampling.code_tester`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from harness.settings import Settings
 
 NAME = "unit_tests"
 MOST_CHARACTERS = 100_000
-"""Longer texts are no programs."""
+"""A longer text does not count as a program."""
 _FENCE = re.compile(r"^[ \t]*```[^`\n]*(?:\n|\Z)", re.MULTILINE)
 
 
@@ -43,7 +42,7 @@ class FunctionTests(Settings):
 
 
 def reference_of(entry_point: object, tests: object) -> str:
-    """The reference answer with these tests. Raises EvalError for what cannot be tests."""
+    """Return the reference answer with these tests. Raises EvalError if they are not valid tests."""
     try:
         function = FunctionTests.model_validate({"entry_point": entry_point, "tests": tests})
     except ValidationError as error:
@@ -64,7 +63,7 @@ def _fault_in(error: ValidationError) -> str:
 
 
 def has_tests(reference: str) -> bool:
-    """Whether a reference answer is tests."""
+    """Return whether a reference answer is tests."""
     return _fault(reference) is None
 
 
@@ -77,9 +76,13 @@ def _fault(reference: str) -> str | None:
 
 
 def extract_code(text: str) -> str | None:
-    """The last block between fences (```), else all that stands before a first fence, which is all of a completion
-    whose prompt has opened the block."""
+    """Return the last block between fences (```), else the text before a first fence.
+
+    That is all of a completion whose prompt has opened the block.
+    """
     outside, *parts = _FENCE.split(text)
+    # Text inside and outside of fences alternates, so blocks have even indices. A last block that was never closed does
+    # not count.
     code = parts[(len(parts) - 2) // 2 * 2] if len(parts) > 1 else outside
     return code if code.strip() else None
 
@@ -92,24 +95,26 @@ class Trial(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """reason: as in `Verdict`. passed: how many of the tests."""
+    """The outcome of a trial."""
 
     reason: Reason
+    """As in `Verdict`."""
     passed: int
+    """The number of tests that passed."""
 
 
 class Tester(Protocol):
-    """Puts programs to their tests."""
+    """Runs programs against their tests."""
 
     def outcomes(self, asked: Sequence[Trial]) -> list[Outcome]:
-        """One for each, in their order. Raises EvalError where programs cannot be contained."""
+        """Return one outcome for each trial, in order. Raises EvalError if programs cannot be contained."""
 
 
 def outcome_of(asked: Trial) -> Outcome:
     """Run the program. It passes if each call returns, within the limits on the whole, what is expected.
 
-    A program that uses up its time or memory fails the tests that are left. Only one that waits until the limit on
-    wall-clock gets no verdict (`timeout`): a machine that stands still looks the same. Raises EvalError where programs
+    A program that uses up its time or memory fails the remaining tests. Only a program that waits until the limit on
+    wall-clock gets no verdict (`timeout`): a machine that stands still looks the same. Raises EvalError if programs
     cannot be contained.
     """
     if len(asked.code) > MOST_CHARACTERS:
@@ -117,7 +122,7 @@ def outcome_of(asked: Trial) -> Outcome:
     function = FunctionTests.model_validate_json(asked.reference)
     calls = [test.args for test in function.tests]
     ran = run_program(Program(asked.code, function.entry_point, calls))
-    # A program can write replies of its own, but no more of them than there are calls are looked at.
+    # A program can write replies of its own, but at most as many as there are calls are read.
     passed = sum(_returns(reply, test.returns) for reply, test in zip(ran.replies, function.tests, strict=False))
     reason: Reason
     match ran.end:
@@ -135,13 +140,13 @@ def outcome_of(asked: Trial) -> Outcome:
 def _returns(reply: bytes, expected: object) -> bool:
     try:
         said = json.loads(reply)
-    except (ValueError, RecursionError):  # not by our program's hand
+    except (ValueError, RecursionError):  # _sandbox.py writes valid JSON, so the program wrote this itself
         return False
     return isinstance(said, dict) and "value" in said and same_value(said["value"], expected)
 
 
 def same_value(value: object, expected: object) -> bool:
-    """Equality of JSON values as in Python, but True is not 1, and floats may differ by rounding (1e-9, relative)."""
+    """Compare JSON values as Python does, but True is not 1, and floats may differ by rounding (1e-9, relative)."""
     if isinstance(value, bool) or isinstance(expected, bool):
         return value is expected
     if isinstance(value, float) and isinstance(expected, float):
@@ -155,7 +160,7 @@ def same_value(value: object, expected: object) -> bool:
 
 @dataclass(frozen=True)
 class RunsTests(Grader):
-    """The score of a verdict is the share of tests that a program passes; None without a verdict."""
+    """The grader of programs. The score of a verdict is the share of tests that pass; None without a verdict."""
 
     reads_whole: ClassVar[bool] = True
 
@@ -164,6 +169,7 @@ class RunsTests(Grader):
         return AT_ONCE
 
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
+        """Return a verdict for each submission. Raises EvalError if no tester was lent."""
         found = [(one, one.extracted) for one in submissions]
         asked = [Trial(code, one.answer) for one, code in found if code is not None]
         outcomes = iter(_tester().outcomes(asked) if asked else ())

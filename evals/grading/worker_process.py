@@ -1,7 +1,7 @@
-"""A process in which other people's code judges answers or plays environments. It may be slow, eat memory or crash.
+"""A process for other people's code that judges answers or plays environments. It may be slow, eat memory or crash.
 
-A time limit by `signal.alarm` works only in the main thread, and cannot interrupt the arithmetic of big integers. So
-such code runs in a worker of ours, which is killed and replaced. Callable from any thread.
+A time limit by `signal.alarm` works only in the main thread, and cannot interrupt the arithmetic of big integers.
+Therefore such code runs in a worker process, which is killed and replaced. Callable from any thread.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _REPLIES: Final[dict[str | None, Reason]] = {
 WORKER = Path(__file__).with_name("_worker.py")
 """The program of workers that judge. It is started by its path."""
 CPU_LIMIT_S = 2.0
-# Only for a worker that does not get to compute at all, e.g. one that is stopped or swapped out.
+# Only for a worker that gets no processor time at all, e.g. because it is stopped or swapped out.
 WALL_LIMIT_S = 60.0
 _START_LIMIT_S = 120.0
 
 
 class WorkerLostError(Exception):
-    """A worker ended without an answer. reason: `timeout` if it took too long."""
+    """A worker ended without an answer."""
 
     def __init__(self, reason: Literal["timeout", "crash"]) -> None:
         super().__init__(reason)
@@ -48,11 +48,10 @@ class WorkerProcess:
     """One worker process, started when first needed and again after it was lost.
 
     program: prints `ready`, then answers each line of JSON with one line. A judge (see `ask`) answers with one word:
-        match, mismatch, unparsed or crash. argument: the program's first argument, which says what runs in it; the
-        limits follow.
-    hint: ends the EvalError of a worker that does not start: what it needs, and the way round it.
+    match, mismatch, unparsed or crash. argument: the program's first argument, which selects what it runs; the limits
+    follow. hint: ends the EvalError of a worker that does not start: its requirements, and a way without it.
 
-    One that lives as long as the program should be ended with it: see `keep`.
+    A worker that lives as long as the program should end with it: see `keep`.
     """
 
     def __init__(
@@ -72,16 +71,17 @@ class WorkerProcess:
         self._lock = threading.Lock()
 
     def ask(self, request: dict[str, Any]) -> Reason:
-        """A judge's verdict. Raises EvalError if no worker starts."""
+        """Return a judge's verdict. Raises EvalError if no worker starts."""
         try:
             return _REPLIES.get(self.reply(request), "crash")
         except WorkerLostError as lost:
             return lost.reason
 
     def reply(self, request: dict[str, Any], wall_limit_s: float | None = None) -> str:
-        """The line that the worker answers. wall_limit_s: for this request; by default the worker's own.
+        """Return the line that the worker answers.
 
-        Raises WorkerLostError if the worker ends without one, and EvalError if no worker starts.
+        wall_limit_s: for this request; by default the worker's own. Raises WorkerLostError if the worker ends without
+        an answer, and EvalError if no worker starts.
         """
         line = json.dumps(request).encode() + b"\n"
         with self._lock:
@@ -97,18 +97,20 @@ class WorkerProcess:
             if reply is not None and reply.endswith("\n"):
                 return reply.strip()
             self._stop()
+            # SIGPROF kills a worker that exceeds its processor time.
             raise WorkerLostError("timeout" if reply is None or worker.returncode == -signal.SIGPROF else "crash")
 
     def close(self) -> None:
-        """Ends the worker; the next question starts another."""
+        """End the worker; the next question starts another."""
         with self._lock:
             self._stop()
 
     def forget(self) -> None:
-        """In a forked child: leave the worker to the parent."""
+        """Leave the worker to the parent, in a forked child."""
+        # Another thread of the parent may have held the lock at the time of the fork.
         self._lock = threading.Lock()
         if self._worker is not None:
-            self._worker.returncode = 0  # not this process' child: nothing to wait for
+            self._worker.returncode = 0  # it is not a child of this process, so there is nothing to wait for
             _close_pipes(self._worker)
             self._worker = None
 
@@ -118,6 +120,7 @@ class WorkerProcess:
         os.register_at_fork(after_in_child=self.forget)
 
     def _running(self) -> subprocess.Popen[bytes]:
+        """Return the worker, started if necessary. Raises EvalError if it does not start."""
         if self._worker is not None and self._worker.poll() is None:
             return self._worker
         self._stop()
@@ -140,7 +143,8 @@ class WorkerProcess:
         if self._worker is None:
             return
         worker, self._worker = self._worker, None
-        # A worker that closed its stdout is about to die of a signal of its own, which tells why.
+        # A worker that closed its stdout is about to die of its own signal. Its return code shows the reason, so it is
+        # not killed at once.
         try:
             worker.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
@@ -150,7 +154,10 @@ class WorkerProcess:
 
 
 def _read_line(worker: subprocess.Popen[bytes], limit_s: float) -> str | None:
-    """The worker's next line; an unfinished one if it closed its end; None if nothing more came within the limit."""
+    """Return the worker's next line, or None if nothing more came within the limit.
+
+    The line is unfinished if the worker closed its end.
+    """
     assert worker.stdout is not None
     descriptor, line = worker.stdout.fileno(), b""
     with selectors.DefaultSelector() as selector:
@@ -167,6 +174,6 @@ def _read_line(worker: subprocess.Popen[bytes], limit_s: float) -> str | None:
 def _close_pipes(worker: subprocess.Popen[bytes]) -> None:
     for pipe in (worker.stdin, worker.stdout):
         assert pipe is not None
-        # What is left of a request in the buffer has no reader any more.
+        # Closing flushes the buffer, and the rest of a request has no reader any more.
         with contextlib.suppress(BrokenPipeError):
             pipe.close()

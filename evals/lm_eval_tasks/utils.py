@@ -1,5 +1,7 @@
-"""What the task files of this folder call. lm-eval imports this file by its path, in an environment that has this
-package installed."""
+"""Functions for the task files of this folder. lm-eval imports this file by its path.
+
+Its environment has this package installed.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from evals.tasks.rows import DATA_FOLDER_VARIABLE, file_rows
 
 
 def load_rows(files: Mapping[str, str], columns: Mapping[str, str], **_metadata: object) -> Any:
-    """A `datasets.DatasetDict` of rows from $BENCH_DATA, for `custom_dataset:` of a task file.
+    """Return a `datasets.DatasetDict` of rows from $BENCH_DATA, for `custom_dataset:` of a task file.
 
-    files: split -> name of a JSONL file. columns: column that the task wants -> field of the rows; numbers become text.
-    lm-eval adds the task's metadata to the arguments.
+    files: split -> name of a JSONL file. columns: column of the task -> field of the rows; numbers become text. lm-eval
+    adds the task's metadata to the arguments.
 
-    Raises DataMissingError if the folder or a file is not there, EvalError for a row without a field and for no rows.
+    Raises DataMissingError if the folder or a file is missing, EvalError for a row without a field and for no rows.
     """
     from datasets import Dataset, DatasetDict
 
@@ -58,28 +60,31 @@ def _text(row: Row, field: str, where: str) -> str:
 
 
 def boxed_prompt(doc: Mapping[str, str]) -> str:
-    """The user's turn of our template `boxed`; whether a chat template frames it is for lm-eval to say."""
+    """Return the user's turn of our template `boxed`; lm-eval decides whether a chat template frames it."""
     rendered = get_template("boxed").render(doc["problem"])
     return rendered if isinstance(rendered, str) else rendered[-1]["content"]
 
 
 def keep_all(resps: Iterable[Sequence[str]], docs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A filter that leaves all samples of a document: lm-eval's default leaves the first alone."""
+    """Keep all samples of a document: lm-eval's default filter keeps only the first."""
     return [list(samples) for samples in resps]
 
 
 def score_numeric(doc: Mapping[str, str], results: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Metrics of one document under our grader `numeric` (see `_at_n`)."""
+    """Return the metrics of one document under our grader `numeric` (see `_at_n`)."""
     return _at_n(doc["answer"], results, "numeric")
 
 
 def score_math(doc: Mapping[str, str], results: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Metrics of one document under our grader `math` (see `_at_n`)."""
+    """Return the metrics of one document under our grader `math` (see `_at_n`)."""
     return _at_n(doc["answer"], results, "math")
 
 
 def _at_n(answer: str, results: Sequence[Sequence[str]], grader: str) -> dict[str, float]:
-    """`avg@n`, and the unbiased `pass@k` for k = 2, 4, ... up to n, of the n samples in the only entry of `results`."""
+    """Return `avg@n`, and the unbiased `pass@k` for k = 2, 4, ... up to n, of n samples.
+
+    results: the samples in its only entry.
+    """
     (samples,) = results
     n = len(samples)
     correct = sum(grade(text, answer, grader).correct for text in samples)

@@ -23,13 +23,17 @@ K = "{k}"
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The graded samples of a finished evaluation of one task. by_problem: their records [P][n], n of each problem."""
+    """The graded samples of a finished evaluation of one task."""
 
     by_problem: Sequence[Sequence[SampleRow]]
+    """Their records [P][n], n of each problem."""
 
     @classmethod
     def of(cls, rows: Iterable[SampleRow]) -> Samples:
-        """Raises ValueError if there are no rows, or if problems differ in their number of samples."""
+        """Group records by problem.
+
+        Raises ValueError if there are no rows, or if problems differ in their number of samples.
+        """
         problems: dict[str, list[SampleRow]] = {}
         for row in rows:
             problems.setdefault(row["problem_id"], []).append(row)
@@ -46,7 +50,7 @@ class Samples:
 
     @property
     def n(self) -> int:
-        """Samples of each problem."""
+        """The number of samples of each problem."""
         return len(self.by_problem[0])
 
     @property
@@ -56,13 +60,15 @@ class Samples:
 
     @cached_property
     def counts(self) -> list[int]:
-        """Right samples of each problem [P]."""
+        """The number of right samples of each problem [P]."""
         return [sum(row["correct"] for row in samples) for samples in self.by_problem]
 
     @cached_property
     def answers(self) -> list[list[Hashable | None]]:
-        """The answer of each sample [P][n], equal where answers are one (see `canonical_answer`); None where the grader
-        can read none."""
+        """The answer of each sample [P][n], or None if the grader can read none.
+
+        Keys are equal if answers are equal (see `canonical_answer`).
+        """
         from evals.grading.numeric import canonical_answer
 
         return [
@@ -75,20 +81,23 @@ class Samples:
 class Metric:
     """One number of an evaluation, or one for each k.
 
-    name: as records have it. With `{k}` in it, e.g. `pass@{k}`, there is one metric for each k of the evaluation.
-    meaning: in a line. unit: "fraction" lies in [0, 1].
-    better: whether more or less of it is better; None where neither is by itself.
-    compute: samples -> value; with `{k}`, (samples, k) -> value. None where the value does not exist, e.g. a mean over
-        no samples. Raises ValueError for a k that cannot be had from n samples.
-
     Raises EvalError for a name with a full stop, and for an unknown unit or direction.
     """
 
     name: str
+    """The name in records. With `{k}` in it, e.g. `pass@{k}`, there is one metric for each k of the evaluation."""
     meaning: str
+    """A description of one line."""
     unit: Unit
+    """A "fraction" lies in [0, 1]."""
     better: Better | None
+    """The better direction; None if neither is by itself."""
     compute: Callable[..., float | None]
+    """samples -> value; with `{k}`, (samples, k) -> value.
+
+    None if the value does not exist, e.g. a mean over no samples. Raises ValueError for a k that n samples cannot
+    give.
+    """
 
     def __post_init__(self) -> None:
         if "." in self.name:
@@ -108,11 +117,14 @@ class Metric:
 
     @property
     def compares_arms(self) -> bool:
-        """Whether arms can be compared by it: in percentage points, of which more are better."""
+        """True if arms can be compared by it: a fraction of which more is better."""
         return self.unit == "fraction" and self.better == "more"
 
     def value(self, samples: Samples, k: int | None) -> float | None:
-        """The metric of these samples; k of one for each k, None for others. Raises EvalError if it is not a number."""
+        """Return the metric of these samples.
+
+        k: None for a metric without k. Raises EvalError if the result is not a number.
+        """
         value = self.compute(samples) if k is None else self.compute(samples, k)
         if value is None or (isinstance(value, int | float) and math.isfinite(value)):
             return value
@@ -131,7 +143,7 @@ METRICS: Kind[Metric] = Kind(
 
 
 class MetricFacts(TypedDict):
-    """What is written down of a metric, for readers of records that do not know it."""
+    """The facts about a metric in records, for readers that do not know it."""
 
     unit: Unit
     better: Better | None
@@ -139,10 +151,10 @@ class MetricFacts(TypedDict):
 
 
 def metrics_for(ks: Iterable[int]) -> dict[str, tuple[Metric, int | None]]:
-    """Every metric of an evaluation with these k, and its k, by the name that records have.
+    """Return every metric of an evaluation with these k, and its k, by its name in records.
 
-    Those that compare arms come first, and among them those of k samples; then all others by their units. Raises
-    RefusedError if two have one name, as `pass@8` of a plug-in and `pass@{k}` have.
+    Metrics that compare arms come first, and among them those of k samples; then all others by unit. Raises
+    RefusedError if two have the same name, such as `pass@8` of a plug-in and `pass@{k}`.
     """
     wanted = list(ks)
     found: dict[str, tuple[Metric, int | None]] = {}
@@ -160,7 +172,7 @@ def _place(metric: Metric) -> tuple[bool, bool, int]:
 
 
 def find_metric(name: str) -> Metric:
-    """The metric that a name in records stands for: `pass@8` for `pass@{k}`. Raises UnknownNameError."""
+    """Return the metric of a name in records: `pass@{k}` for `pass@8`. Raises UnknownNameError."""
     for metric in METRICS.all().values():
         before, k, after = map(re.escape, metric.name.partition(K))
         if re.fullmatch(f"{before}[1-9][0-9]*{after}" if k else before, name):
@@ -169,17 +181,17 @@ def find_metric(name: str) -> Metric:
 
 
 def metric_facts(name: str) -> MetricFacts:
-    """What a reader of records must know of the metric of that name. Raises UnknownNameError."""
+    """Return what a reader of records must know about the metric of that name. Raises UnknownNameError."""
     metric = find_metric(name)
     return {"unit": metric.unit, "better": metric.better, "compares_arms": metric.compares_arms}
 
 
 def metric_sources() -> list[str]:
-    """The digests of the plug-ins that give metrics."""
+    """Return the digests of the plug-ins that provide metrics."""
     return sorted({source.digest for name in METRICS.names() if (source := METRICS.source(name)) is not None})
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """None for no values."""
+    """Return the mean, or None for no values."""
     numbers = list(values)
     return math.fsum(numbers) / len(numbers) if numbers else None

@@ -10,15 +10,15 @@ from evals.metrics.success import pass_at_k
 
 
 def avg_at_n(n: int, c: int) -> float:
-    """Share of right samples, c / n: pass@1. Raises ValueError as `pass_at_k`."""
+    """Return the share of right samples, c / n: pass@1. Raises ValueError as `pass_at_k`."""
     return pass_at_k(n, c, 1)
 
 
 def se_over_problems(counts: Sequence[int], n: int) -> float | None:
-    """Standard error of avg@n as an estimate for new problems of the kind; None for a single problem.
+    """Return the standard error of avg@n as an estimate for new problems of the kind; None for a single problem.
 
-    The spread of c/n between problems, sd / sqrt(P), which holds both sources of noise: problems and samples.
-    counts: right samples of each problem [P], out of n each. Unit: a fraction, as avg@n.
+    The spread of c/n between problems, sd / sqrt(P), which holds both sources of noise: problems and samples. counts:
+    right samples of each problem [P], out of n each. Unit: a fraction, as avg@n.
     """
     _require_problems(counts)
     problems = len(counts)
@@ -30,10 +30,10 @@ def se_over_problems(counts: Sequence[int], n: int) -> float | None:
 
 
 def se_over_samples(counts: Sequence[int], n: int) -> float | None:
-    """Standard error of avg@n as an estimate for these very problems, drawing new samples; None for a single sample.
+    """Return the standard error of avg@n for these problems with new samples; None for a single sample.
 
-    sqrt(sum of p(1-p)/(n-1) over problems) / P with p = c/n, where n-1 makes each problem's variance unbiased.
-    counts: right samples of each problem [P], out of n each. Unit: a fraction, as avg@n.
+    sqrt(sum of p(1-p)/(n-1) over problems) / P with p = c/n. n-1 makes each problem's variance unbiased. counts: right
+    samples of each problem [P], out of n each. Unit: a fraction, as avg@n.
     """
     _require_problems(counts)
     if n < 2:

@@ -1,5 +1,4 @@
-"""Properties of completions other than correctness: length, truncation, unreadable or ungraded answers, and faulty
-steps before a right answer."""
+"""Properties of completions other than correctness: length, truncation, missing verdicts, faulty steps."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Success in k of n samples: at least one is right, all are, a share of them is, or the one is that a score puts
-first."""
+"""Success in k of n samples: at least one is right, all are, a share of them is, or the one with the best score is."""
 
 from __future__ import annotations
 
@@ -13,17 +12,17 @@ from evals.metrics import Metric, Samples, mean
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Chance that at least one of k samples is right, given c right ones among n: 1 - C(n-c, k) / C(n, k).
+    """Return the chance that at least one of k samples is right, given c right ones among n: 1 - C(n-c, k) / C(n, k).
 
-    Unbiased for 1 - (1 - p)^k (Chen et al., arXiv:2107.03374, eq. 1).
-    Raises ValueError unless 1 <= k <= n and 0 <= c <= n.
+    Unbiased for 1 - (1 - p)^k (Chen et al., arXiv:2107.03374, eq. 1). Raises ValueError unless 1 <= k <= n and 0 <= c
+    <= n.
     """
     _require_counts("pass_at_k", n, c, k)
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
 def pass_hat_k(n: int, c: int, k: int) -> float:
-    """pass^k: chance that all of k samples are right, given c right ones among n: C(c, k) / C(n, k).
+    """Return pass^k, the chance that all of k samples are right, given c right ones among n: C(c, k) / C(n, k).
 
     Unbiased for p^k (Yao et al., arXiv:2406.12045). Raises ValueError as `pass_at_k`.
     """
@@ -32,26 +31,27 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
 
 
 def g_pass_at_k(n: int, c: int, k: int, tau: float) -> float:
-    """G-Pass@k_tau: chance that at least ceil(tau * k) of k samples are right, given c right ones among n.
+    """Return G-Pass@k_tau, the chance that at least ceil(tau * k) of k samples are right, given c right ones among n.
 
-    The upper tail of the hypergeometric distribution (Liu et al., arXiv:2412.13147); pass^k at tau = 1, pass@k at
-    tau <= 1/k. `tau` is read as it is written, so that 0.07 of 100 are 7, not the 8 of its binary value.
-    Raises ValueError as `pass_at_k`, and unless 0 < tau <= 1.
+    The upper tail of the hypergeometric distribution (Liu et al., arXiv:2412.13147); pass^k at tau = 1, pass@k at tau
+    <= 1/k. Raises ValueError as `pass_at_k`, and unless 0 < tau <= 1.
     """
     _require_counts("g_pass_at_k", n, c, k)
     if not 0 < tau <= 1:
         raise ValueError(f"g_pass_at_k: tau={tau} given; it is the share of k samples to be right: 0 < tau <= 1")
+    # `tau` counts as written: 0.07 of 100 are 7, not the 8 of its binary value.
     needed = math.ceil(Fraction(str(tau)) * k)
     ways = sum(math.comb(c, right) * math.comb(n - c, k - right) for right in range(needed, min(c, k) + 1))
     return ways / math.comb(n, k)
 
 
 def best_of_n(scores: Sequence[float], values: Sequence[float], n: int) -> float:
-    """Expected value of the sample with the highest score among n: the mean over all subsets of n of the N samples.
+    """Return the expected value of the sample with the highest score among n.
 
-    With the scores in ascending order, the i-th sample is the best of a random subset with probability
-    C(i-1, n-1) / C(N, n); among samples with one score each is as likely as the others to be taken. Unbiased, as
-    `pass_at_k`, which it is where scores and values are the verdicts.
+    It is the mean over all subsets of n of the N samples. With the scores in ascending order, the i-th sample is the
+    best of a random subset with probability C(i-1, n-1) / C(N, n). Samples with equal scores are equally likely to be
+    chosen. The estimate is unbiased, as `pass_at_k`, which it equals if scores and values are the verdicts.
+
     scores, values: of the samples of one problem [N]. Raises ValueError unless 1 <= n <= N, and for a NaN score.
     """
     if len(scores) != len(values) or not 1 <= n <= len(scores):
@@ -65,6 +65,8 @@ def best_of_n(scores: Sequence[float], values: Sequence[float], n: int) -> float
     for _, tied in itertools.groupby(sorted(zip(scores, values, strict=True)), key=itemgetter(0)):
         of_tied = [value for _, value in tied]
         up_to = below + len(of_tied)
+        # The best of a subset has this score if the subset lies within the first `up_to` samples, but not within the
+        # first `below`.
         chance = (math.comb(up_to, n) - math.comb(below, n)) / math.comb(len(scores), n)
         expected += chance * math.fsum(of_tied) / len(of_tied)
         below = up_to
@@ -72,8 +74,10 @@ def best_of_n(scores: Sequence[float], values: Sequence[float], n: int) -> float
 
 
 def best_of_n_kl(n: int) -> float:
-    """ln n - (n - 1) / n in nats, an upper bound of KL(best-of-n || policy): close where no single completion is likely
-    (Beirami et al., 2401.01879)."""
+    """Return ln n - (n - 1) / n in nats, an upper bound of KL(best-of-n || policy).
+
+    It is close if no single completion is likely (Beirami et al., 2401.01879).
+    """
     return math.log(n) - (n - 1) / n
 
 
@@ -86,7 +90,7 @@ def _require_counts(name: str, n: int, c: int, k: int) -> None:
 
 
 def require_k(name: str, n: int, k: int) -> None:
-    """Raise ValueError unless k of n samples can be drawn; `name` is what was asked for."""
+    """Raise ValueError unless k of n samples can be drawn. name: the caller, for the message."""
     if k < 1:
         raise ValueError(f"{name}: k={k} given; k counts the samples of one try and must be at least 1")
     if k > n:

@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Votes:
-    """How the samples of one problem vote.
-
-    right, wrong: the number of samples behind each different answer, of the right answers and of the wrong ones.
-    unparsed: samples without an answer; they are drawn like the others, but vote for nothing.
-    """
+    """The votes of one problem's samples."""
 
     right: tuple[int, ...]
+    """The number of samples behind each different right answer."""
     wrong: tuple[int, ...]
+    """The number of samples behind each different wrong answer."""
     unparsed: int = 0
+    """Samples without an answer; they are drawn like the others, but vote for nothing."""
 
     @property
     def n(self) -> int:
@@ -39,11 +38,11 @@ class Votes:
 
 
 def count_votes(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> Votes:
-    """The votes of one problem's samples.
+    """Return the votes of one problem's samples.
 
-    answers: [n], equal where answers are equal (see `Samples.answers`), None where there is none. correct: [n], their
-    verdicts. One answer has one verdict, unless the grader minds how it is written. Then the answer is right if more
-    than half of its samples were judged right.
+    answers: [n], equal if answers are equal (see `Samples.answers`), None if there is none. correct: [n], their
+    verdicts. One answer has one verdict, unless the grader is sensitive to its spelling. Then the answer is right if
+    more than half of its samples are judged right.
     """
     given = Counter(answers)
     judged_right = Counter(answer for answer, right in zip(answers, correct, strict=True) if right)
@@ -54,18 +53,20 @@ def count_votes(answers: Sequence[Hashable | None], correct: Sequence[bool]) -> 
 
 
 def cons_at_n(votes: Votes) -> float:
-    """cons@n: whether the answer that most of the n samples give is right. Answers that tie share the vote, whichever
-    came first. 0 where no sample has an answer."""
+    """Return cons@n: 1 if the most frequent answer of the n samples is right, else 0.
+
+    Answers that tie share the vote, in whatever order they came. 0 if no sample has an answer.
+    """
     most = max((*votes.right, *votes.wrong), default=0)
     tied = votes.right.count(most) + votes.wrong.count(most)
     return votes.right.count(most) / tied if tied else 0.0
 
 
 def maj_at_k(votes: Votes, k: int) -> float:
-    """maj@k: the chance that a majority vote of k of the n samples is right, ties shared as in `cons_at_n`.
+    """Return maj@k: the chance that a majority vote of k of the n samples is right, ties shared as in `cons_at_n`.
 
-    The mean over all C(n, k) subsets, drawn without replacement, so unbiased for the vote of k new samples; exact up to
-    rounding, without enumerating them. Raises ValueError unless 1 <= k <= n.
+    The mean over all C(n, k) subsets, drawn without replacement, so it is unbiased for the vote of k new samples. It is
+    exact up to rounding, without enumerating them. Raises ValueError unless 1 <= k <= n.
     """
     require_k("maj_at_k", votes.n, k)
     if not votes.right:
@@ -77,12 +78,12 @@ def maj_at_k(votes: Votes, k: int) -> float:
 
 @lru_cache(maxsize=16_384)  # problems share few patterns of votes: all right, all different, ...
 def _expected_share(votes: Votes, k: int) -> float:
-    """Sums, over each right answer and each number of votes `top` with which it can come first, the share that ties
-    leave it.
+    """Return the expected share of the vote that right answers win in a random subset of k.
 
-    A random subset of k is n independent draws of chance k/n, given that they are k in all. So the votes drawn for each
-    answer are independent binomials, whose joint distribution with the total is a product, taken answer by answer; the
-    chance that the total is k is divided out at the end. All terms are positive: nothing cancels.
+    It sums over each right answer and each number of votes `top` with which it can come first the share that ties leave
+    it. A random subset of k is n independent draws of chance k/n, given that they are k in all. The votes drawn for
+    each answer are therefore independent binomials, whose joint distribution with the total is a product, taken answer
+    by answer. The chance that the total is k is divided out at the end. All terms are positive: nothing cancels.
     """
     drawn = _Binomials(votes.n, k)
     expected = 0.0
@@ -95,13 +96,13 @@ def _expected_share(votes: Votes, k: int) -> float:
 
 
 def _share_at_top(rivals: Sequence[int], unparsed: int, top: int, others: int, drawn: _Binomials) -> float:
-    """E[1 / (1 + ties); `others` samples are drawn besides the `top` ones, and no rival has more than `top` votes].
+    """Return E[1 / (1 + ties); `others` more samples are drawn, and no rival has more than `top` votes].
 
-    rivals: the samples behind each other answer.
+    `top` samples are drawn for the answer itself. rivals: the samples behind each other answer.
     """
     import numpy as np
 
-    # Answers of fewer samples can neither win nor tie: to this vote they are as good as unparsed.
+    # Answers with fewer samples can neither win nor tie, so this vote treats them as unparsed.
     idle = drawn.of(unparsed + sum(rival for rival in rivals if rival < top))[: others + 1]
     chance = np.zeros((others // top + 1, others + 1))  # [rivals that tie, samples drawn so far]
     chance[0, : len(idle)] = idle
@@ -110,6 +111,8 @@ def _share_at_top(rivals: Sequence[int], unparsed: int, top: int, others: int, d
             continue
         of_rival = drawn.of(rival)
         after = np.zeros_like(chance)
+        # A rival with fewer votes than `top` loses, whatever their number. With exactly `top` votes it ties, which
+        # moves the chance to the next row.
         for lost in range(min(top, others + 1)):
             after[:, lost:] += of_rival[lost] * chance[:, : others + 1 - lost]
         if top <= others:
@@ -129,10 +132,11 @@ class _Binomials:
         self._made: dict[int, FloatArray] = {}
 
     def of(self, trials: int) -> FloatArray:
-        """[trials + 1], by the number of successes."""
+        """Return the distribution [trials + 1], by the number of successes."""
         import numpy as np
 
         if trials not in self._made:
+            # In logarithms, since factorials overflow.
             logs = self._log_factorials[: trials + 1]
             successes = np.arange(trials + 1)
             self._made[trials] = np.exp(

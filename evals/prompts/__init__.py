@@ -1,5 +1,4 @@
-"""Prompt templates: the YAML files of this folder, those of plug-ins, and YAML files of the user's own by their
-path."""
+"""Prompt templates: the YAML files of this folder, those of plug-ins, and the user's own YAML files by path."""
 
 from __future__ import annotations
 
@@ -21,14 +20,14 @@ HOLE = "{problem}"
 SOLUTION = "{solution}"
 """A hole that only the prompts of teachers may have."""
 MODE = "{mode}"
-"""A hole for the flag that asks for steps, or for the answer at once."""
+"""A hole for the flag that requests steps, or the answer at once."""
 
 Mode = Literal["think", "direct"]
-"""think: the steps are to be written, then the answer; direct: the answer at once."""
+"""think: the steps, then the answer; direct: the answer at once."""
 
 
 class Asked(Protocol):
-    """What is read of a problem that is asked, as tasks have them."""
+    """The parts of a problem that a prompt needs, as tasks have them."""
 
     @property
     def problem(self) -> str: ...
@@ -61,7 +60,7 @@ class Thinking(Settings):
     )
 
     def fault(self, text: str) -> str | None:
-        """What is wrong with it in a template of this text, and the remedy; None if nothing is."""
+        """Return the fault in a template of this text, with its remedy; None if there is none."""
         if not self.end or self.end not in self.stop:
             return (
                 f"has thinking.stop={self.stop!r} without thinking.end={self.end!r}, so that thinking would go on "
@@ -77,7 +76,7 @@ class Thinking(Settings):
         return None
 
     def parts(self, solution: str) -> tuple[str, str] | None:
-        """The steps of a solution and its answer, without the mark between them; None where it shows no steps."""
+        """Return the steps of a solution and its answer, without the mark between them; None if it shows no steps."""
         steps, mark, answer = solution.partition(self.end)
         return (steps, answer) if mark and steps.strip() else None
 
@@ -88,29 +87,31 @@ AS_QWEN3 = Thinking()
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt with a hole `{problem}`; a teacher's template may also have `{solution}`, and one with two modes of
-    thinking has `{mode}`.
+    """A prompt with a hole `{problem}`.
 
-    version: for a named template, raise it whenever a field other than the name changes. For a user's file, the digest
-        of its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts never
-        mix.
-    system: the system message of a chat prompt, or None for none at all.
-    chat: whether the prompt is a list of messages (for the tokenizer's chat template) or plain text.
-    stop: strings that end a completion because nothing after them belongs to the answer. Whoever samples under this
-        template stops at the first of them, at the end token, or at a stop string of its own.
-    thinking: the modes, and how thinking ends.
+    A teacher's template may also have `{solution}`, and one with two modes of thinking has `{mode}`.
 
-    Raises EvalError for a text without the hole, for a plain prompt with a system message, for stop strings that are
-    not a tuple of texts, and for modes that cannot be told apart.
+    Raises EvalError for a text without the hole, and for a plain prompt with a system message. Stop strings that are
+    not a tuple of texts and modes that do not differ raise it too.
     """
 
     name: str
     version: int | str
+    """For a named template, raise it whenever a field other than the name changes. For a user's file, the digest of
+    its content. It is part of a run's semantic hash (`template_version`), so that scores under two texts never
+    mix.
+    """
     text: str
     system: str | None = None
+    """The system message of a chat prompt, or None for none at all."""
     chat: bool = False
+    """True if the prompt is a list of messages (for the tokenizer's chat template), False for plain text."""
     stop: tuple[str, ...] = ()
+    """Strings that end a completion because nothing after them belongs to the answer. Sampling under this template
+    stops at the first of them, at the end token, or at a stop string of the caller's own.
+    """
     thinking: Thinking = AS_QWEN3
+    """The modes, and how thinking ends."""
 
     def __post_init__(self) -> None:
         if HOLE not in self.text:
@@ -130,12 +131,12 @@ class Template:
 
     @property
     def summary(self) -> str:
-        """Its form and how it begins, in a line."""
+        """Its form and its beginning, in one line."""
         return f"{'a chat' if self.chat else 'plain text'}: {shorten(f'{self.system or str()} {self.text}', 90)}"
 
     @property
     def shows_solution(self) -> bool:
-        """Whether the prompt shows the problem's solution, as only a teacher's may."""
+        """True if the prompt shows the problem's solution, which only a teacher's may."""
         return SOLUTION in self.text
 
     @property
@@ -143,16 +144,19 @@ class Template:
         return MODE in self.text
 
     def ask(self, problem: Asked, **others: str) -> str | list[Message]:
-        """The prompt of one problem, in its mode. others: as in `render`."""
+        """Return the prompt of one problem, in its mode. others: as in `render`."""
         return self.render(problem.problem, problem.mode, **others)
 
     def render(self, problem: str, mode: Mode = "think", **others: str) -> str | list[Message]:
-        """The prompt of one problem. others: texts for further holes, by name. Braces and backslashes in these texts
-        are left alone."""
+        """Return the prompt of one problem.
+
+        others: texts for further holes, by name. Braces and backslashes in these texts stay as they are.
+        """
         filled = {"problem": problem, **others}
         if self.has_modes:
             filled["mode"] = self.thinking.think if mode == "think" else self.thinking.direct
         holes = "|".join(map(re.escape, filled))
+        # One pass, so that a problem which contains `{solution}` is not filled again.
         prompt = re.sub(rf"{{({holes})}}", lambda hole: filled[hole[1]], self.text)
         if not self.chat:
             return prompt
@@ -182,9 +186,10 @@ def _read_shipped(path: Path) -> Template:
 
 @plugins.cached
 def _read_own(path: Path) -> Template:
-    """Read once in a process: an edit does not change the prompts of what is under way."""
+    """Read a user's file once per process: an edit does not change the prompts of running cells."""
     file = read_yaml(path, _TemplateFile, "template")
     content: list[object] = [file.text, file.system, file.chat, list(file.stop)]
+    # Files without `thinking` keep the digest that they had before it existed.
     if file.thinking != AS_QWEN3:
         content.append(file.thinking.model_dump())
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=20).hexdigest()
@@ -201,16 +206,18 @@ TEMPLATES: Kind[Template] = Kind(
 
 
 def get_template(name: str) -> Template:
-    """A shipped template or a plug-in's by its name; a user's own by the path of its YAML file (see
-    `plugins.user_file`).
+    """Return a shipped template or a plug-in's by its name; a user's own by the path of its YAML file.
 
-    Raises UnknownNameError, and EvalError for a file that is faulty or not there.
+    See `plugins.user_file`. Raises UnknownNameError, and EvalError for a file that is faulty or missing.
     """
     return _read_own(plugins.user_file(name).resolve()) if name.endswith(ENDINGS) else TEMPLATES.find(name)
 
 
 def template_version(name: str) -> int | str:
-    """What stands for a template in a hash: the version of a shipped one, the digest of a plug-in's source or of the
-    content of a user's file. Raises as `get_template`."""
+    """Return what represents a template in a hash.
+
+    It is the version of a shipped one, the digest of a plug-in's source or of the content of a user's file. Raises as
+    `get_template`.
+    """
     source = None if name.endswith(ENDINGS) else TEMPLATES.source(name)
     return get_template(name).version if source is None else source.digest

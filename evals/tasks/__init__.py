@@ -1,5 +1,7 @@
-"""The tasks that can be trained on and evaluated: this folder's Python modules and YAML files, those of plug-ins, YAML
-files of the user's own by their path, and the tasks of other packages; and each of them in one mode of thinking."""
+"""The tasks for training and evaluation: shipped modules and YAML files, plug-ins, the user's files, other packages.
+
+Each of them is also available in one mode of thinking.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from harness.plugins import Kind
 from harness.settings import Settings
 
 MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
-"""Before the name of a task that is to be evaluated in a mode."""
+"""The prefix of the name of a task in one mode of evaluation."""
 
 
 class _Hub(Settings):
@@ -59,9 +61,12 @@ class _TaskFile(Settings):
 
 
 def _read_task(path: Path, data_folder: Path | None = None) -> Task:
-    """The task that a YAML file declares. data_folder: where its local files are; None for $BENCH_DATA. With
-    `grader: null` its rows need no answers."""
+    """Read the task that a YAML file declares.
+
+    data_folder: the folder of its local files; None for $BENCH_DATA. With `grader: null` its rows need no answers.
+    """
     file = read_yaml(path, _TaskFile, "task")
+    # A template file next to the task file takes precedence over a path from the current folder.
     beside = path.parent / file.template
     return Task(
         name=file.name,
@@ -99,17 +104,19 @@ FAMILIES: Kind[TaskFamily] = Kind(
 
 
 def task_names() -> list[str]:
-    """The shipped tasks and those of plug-ins, sorted."""
+    """Return the names of the shipped tasks and those of plug-ins, sorted."""
     return sorted(TASKS.names())
 
 
 def get_task(name: str) -> Task:
-    """A shipped task or a plug-in's by name; a task of one's own by the path of its YAML file (see
-    `plugins.user_file`), whose local files are looked for beside it; or one of another package's (`TaskFamily`). A mode
-    may precede the name (see `evals.tasks.modes`).
+    """Return the task of this name.
 
-    Raises UnknownNameError for an unknown name, and EvalError for a faulty file, for faulty options, for a package that
-    is not installed, and for an environment that cannot be played.
+    It is a shipped task or a plug-in's by name, or a task of another package (`TaskFamily`). A user's task is named by
+    the path of its YAML file (see `plugins.user_file`), and its local files are looked up next to it. A mode may
+    precede the name (see `evals.tasks.modes`).
+
+    Raises UnknownNameError for an unknown name. Raises EvalError for a faulty file, for faulty options, for a package
+    that is not installed, and for an environment that cannot be played.
     """
     if mode := MODE_PREFIX.match(name):
         from evals.tasks.modes import in_mode
@@ -137,12 +144,12 @@ def _named(name: str) -> Task:
 
 
 def without_mode(name: str) -> str:
-    """The task's own name."""
+    """Return the task's own name."""
     return MODE_PREFIX.sub("", name, count=1)
 
 
 def task_source(name: str) -> str | None:
-    """The digest of the plug-in that a task comes from; None for other tasks, which their rows identify."""
+    """Return the digest of the plug-in that a task comes from; None for other tasks, which their rows identify."""
     name = without_mode(name)
     source = TASKS.source(name) if name in TASKS.names() else None
     return None if source is None else source.digest

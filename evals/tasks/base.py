@@ -1,4 +1,4 @@
-"""What a task is: problems in splits, and how their answers are asked for, extracted and graded."""
+"""Tasks: problems in splits, and the way to prompt for their answers, extract and grade them."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ LM_EVAL_PREFIX = "lm_eval:"
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem.
-
-    answer: the reference without its working; empty where a task without a grader has none.
-    solution: the reference with its working. difficulty: larger is harder, in a unit of the task's own.
-    own_comparison: judges an extracted answer where more than one is right; the grader `own` asks it.
-    choices: what there is to choose from, in a task whose problems are not answered in words.
-    mode: in which it is asked, under a template with modes.
-    """
+    """One problem."""
 
     id: str
     problem: str
     answer: str
+    """The reference without its working; empty if a task without a grader has none."""
     solution: str | None = None
+    """The reference with its working."""
     difficulty: float | None = None
+    """Larger is harder, in a unit of the task's own."""
     own_comparison: OwnComparison | None = field(default=None, compare=False, repr=False)
+    """Judges an extracted answer if more than one is right; the grader `own` calls it."""
     choices: Choices | None = field(default=None, compare=False, repr=False)
+    """The choices, in a task whose problems are not answered in words."""
     mode: Mode = "think"
+    """The mode of its prompt, under a template with modes."""
 
     def require_solution(self) -> str:
-        """The solution. Raises EvalError if the problem has none."""
+        """Return the solution. Raises EvalError if the problem has none."""
         if self.solution is None:
             raise EvalError(
                 f"the problem {self.id} comes without a solution, which this run needs (rollout.sampler=given, a cold "
@@ -55,29 +54,35 @@ class Problem:
 
 @dataclass(frozen=True)
 class Environment:
-    """What answers the turns of a task's completions. The model ends its turn, the environment answers with text, and
-    the model goes on with both before its eyes. A reply follows from the problem and from what the model has said, so
-    no state has to be kept, and a resumed cell gets the same replies.
+    """The part of a task that answers the turns of its completions.
 
-    reply: (problem, what the model has said in each of its turns so far) -> the answer to the last of them. It must
-        depend on nothing else: samples are drawn again and are expected to be the same.
-    max_turns: after so many the conversation ends. Evaluation gives as many; training too, unless `rollout.max_turns`
-        says otherwise.
-    version: raise it whenever replies or rewards change; it is part of a run's semantic hash.
+    The model ends its turn, the environment answers with text, and the model continues after both. A reply depends only
+    on the problem and on what the model has said. There is no state to keep, and a resumed cell gets the same replies.
 
     Raises EvalError for less than one turn.
     """
 
     reply: Callable[[Problem, Sequence[str]], Reply]
+    """(problem, what the model has said in each of its turns so far) -> the answer to the last of them.
+
+    It must depend on nothing else: samples are drawn again and are expected to be the same.
+    """
     max_turns: int
+    """The conversation ends after this many turns. Evaluation allows as many; training too, unless
+    `rollout.max_turns` says otherwise.
+    """
     version: int = 1
+    """Raise it whenever replies or rewards change; it is part of a run's semantic hash."""
 
     def __post_init__(self) -> None:
         if self.max_turns < 1:
             raise EvalError(f"an environment has max_turns={self.max_turns}: give at least 1")
 
     def answer(self, problem: Problem, said: Sequence[str]) -> Reply:
-        """The reply to the last of these turns. Raises EvalError if the task's function gives something else."""
+        """Return the reply to the last of these turns.
+
+        Raises EvalError if the task's function returns something else.
+        """
         answered = self.reply(problem, said)
         if not isinstance(answered, Reply):
             raise EvalError(
@@ -88,28 +93,31 @@ class Environment:
 
     @property
     def identity(self) -> dict[str, int]:
-        """What its replies depend on besides the problem and the model's words."""
+        """Everything that its replies depend on besides the problem and the model's words."""
         return {"version": self.version, "max_turns": self.max_turns}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One written step of a completion. end: the number of characters up to its last one, which is included."""
+    """One written step of a completion."""
 
     end: int
+    """The number of characters up to its last one, which is included."""
     right: bool
 
 
 class SplitSource(Protocol):
-    """Where the problems of a split come from."""
+    """The source of a split's problems."""
 
     @property
     def fingerprint(self) -> str:
-        """What identifies the content, e.g. a pinned digest, so that plans need no data. It is part of a run's semantic
-        hash."""
+        """An identifier of the content, e.g. a pinned digest, so that plans need no data.
+
+        It is part of a run's semantic hash.
+        """
 
     def load(self) -> Sequence[Problem]:
-        """The problems, always in the same order. Raises DataMissingError if they cannot be had."""
+        """Return the problems, always in the same order. Raises DataMissingError if they are not available."""
 
 
 @dataclass(frozen=True)
@@ -137,49 +145,52 @@ class Generated:
 
 @dataclass(frozen=True)
 class Task:
-    """A set of problems and the way they are evaluated by default.
-
-    template: a prompt template, as `evals.prompts.get_template` finds it.
-    grader, extract: names of a grader (`evals.grading`) and of an extraction (`evals.grading.extract`). Without a
-        grader (None) the task has prompts, but by itself nothing can be scored on it.
-    margin_pp: differences of pass@1 below this many percentage points do not matter in practice.
-    splits: by name. Training takes `train`, evaluation `test`; a task may lack one of them.
-    written_steps: (problem, completion) -> the steps written in it, in order.
-    check_steps: (problem, completion) -> whether the written work is faulty; None where no step is written.
-    asks_itself: problems are whole prompts, and only their own comparison can judge; `eval.template` and `eval.grader`
-        are for the other tasks of an evaluation.
-    stop: strings that end a completion, besides the template's.
-    judge_template: the template with which a pairwise judge is asked; it also has the holes {first} and {second}.
-    gives_choices: every problem has `choices`, of which the model finds one most likely. No text is drawn, so a problem
-        has one sample, which no seed changes.
-    mode: that of its problems. thinking_budget_tokens: after so many tokens without an answer the model is told to give
-        it; None: never. See `evals.tasks.modes`.
-    environment: answers each turn of a completion; None: a completion is one turn.
-    grades_all_turns: the verdict is on all turns of a completion, not on the last one.
-    modules: of the user, whose code makes the problems or answers the model, apart from the task's own plug-in.
-    """
+    """A set of problems and the way they are evaluated by default."""
 
     name: str
     template: str
+    """A prompt template, as `evals.prompts.get_template` finds it."""
     grader: str | None
+    """The name of a grader (`evals.grading`). Without one (None) the task has prompts, but by itself no scores."""
     extract: str
+    """The name of an extraction (`evals.grading.extract`)."""
     margin_pp: float
+    """Differences of pass@1 below this many percentage points do not matter in practice."""
     splits: Mapping[str, SplitSource]
+    """By name. Training takes `train`, evaluation `test`; a task may lack one of them."""
     written_steps: Callable[[Problem, str], Sequence[Step]] | None = None
+    """(problem, completion) -> the steps written in it, in order."""
     check_steps: Callable[[Problem, str], bool | None] | None = None
+    """(problem, completion) -> whether the written work is faulty; None if no step is written."""
     asks_itself: bool = False
+    """Problems are whole prompts, and only their own comparison can judge; `eval.template` and `eval.grader` apply
+    to the other tasks of an evaluation.
+    """
     stop: tuple[str, ...] = ()
+    """Strings that end a completion, besides the template's."""
     judge_template: str = "judge"
+    """The template for the question to a pairwise judge; it also has the holes {first} and {second}."""
     gives_choices: bool = False
+    """Every problem has `choices`, of which the model finds one most likely. No text is sampled, so a problem has
+    one sample, which no seed changes.
+    """
     mode: Mode = "think"
+    """The mode of its problems."""
     thinking_budget_tokens: int | None = None
+    """After this many tokens without an answer the model is told to give it; None: never. See `evals.tasks.modes`."""
     environment: Environment | None = None
+    """Answers each turn of a completion; None: a completion is one turn."""
     grades_all_turns: bool = False
+    """The verdict is on all turns of a completion, not on the last one."""
     modules: tuple[UserModule, ...] = ()
+    """Modules of the user whose code makes the problems or answers the model, apart from the task's own plug-in."""
 
     def graded_text(self, text: str, turns: Sequence[Turn]) -> str:
-        """The part of a completion that is graded: its last turn or, if the task grades all turns, a JSON list of them.
-        A completion without turns counts as one turn."""
+        """Return the part of a completion that is graded.
+
+        It is the last turn or, if the task grades all turns, a JSON list of them. A completion without turns counts as
+        one turn.
+        """
         if not self.grades_all_turns:
             return last_turn(text, turns)
         ends = [0, *([turn.end_chars for turn in turns] or [len(text)])]
@@ -188,7 +199,7 @@ class Task:
     def require_known_names(self) -> None:
         """Raise UnknownNameError or EvalError for an unknown template, grader or extraction.
 
-        This is not asked when the task is made: a plug-in may give a task together with its grader.
+        The constructor does not check this: a plug-in may provide a task together with its grader.
         """
         get_template(self.template)
         if self.grader is not None:
@@ -196,7 +207,7 @@ class Task:
         get_extraction(self.extract)
 
     def fault_of_mode(self, template: Template) -> str | None:
-        """Why the problems cannot be asked in their mode under this template, and the remedy; None if they can."""
+        """Return why this template cannot express the problems' mode, with the remedy; None if it can."""
         if self.mode == "think" or template.has_modes:
             return None
         return (
@@ -205,7 +216,7 @@ class Task:
         )
 
     def split(self, name: str) -> SplitSource:
-        """The source of a split. Raises EvalError if there is none of that name."""
+        """Return the source of a split. Raises EvalError if there is none of that name."""
         if name not in self.splits:
             raise EvalError(
                 f"task {self.name} has no split {name!r}{nearest(name, self.splits)} It has {few(self.splits)}."
@@ -213,15 +224,15 @@ class Task:
         return self.splits[name]
 
     def n_evaluated(self, wanted: int | None) -> int | None:
-        """How many problems an evaluation takes: so many, or all (None), but no more than there are.
+        """Return how many problems an evaluation takes: so many, or all (None), but no more than there are.
 
-        As far as that is known without data: with `wanted` None and rows that no `count` declares it is None.
+        It is the number as far as it is known without data: None if `wanted` is None and no `count` declares the rows.
         """
         count: int | None = getattr(self.splits.get("test"), "count", None)
         return min((n for n in (wanted, count) if n is not None), default=None)
 
     def require_grader(self) -> str:
-        """The name of the grader. Raises EvalError for a task without one."""
+        """Return the name of the grader. Raises EvalError for a task without one."""
         if self.grader is None:
             raise EvalError(
                 f"task {self.name}: has no grader (`grader: null`), so no completion of it can be scored. Name a "
@@ -237,7 +248,7 @@ class TaskFamily:
     prefix: str
     """With the colon, e.g. `verifiers:`."""
     form: str
-    """How one is named, e.g. `verifiers:<taskset>[?option=value&...]`."""
+    """The form of a task's name, e.g. `verifiers:<taskset>[?option=value&...]`."""
     summary: str
     load: Callable[[str], Task]
     """(the whole name) -> the task. Raises EvalError."""

@@ -1,7 +1,7 @@
-"""The sums of `arithmetic`, with a calculator at hand.
+"""The sums of `arithmetic`, with a calculator.
 
-A turn that ends with `=` is a call, e.g. `3+5+9=`: the environment answers with the value of what stands before it. A
-turn with `#` gives the answer and ends the conversation.
+A turn that ends with `=` is a call, e.g. `3+5+9=`: the environment answers with the value of the expression. A turn
+with `#` gives the answer and ends the conversation.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from evals.tasks.base import Environment, Generated, Problem, Task
 from evals.tasks.environment import Reply
 
 MAX_CALL_CHARS = 100
-"""A longer call is not computed: what a model writes must not cost a process its time."""
+"""A longer call is not computed: a model's text must not cost a process its time."""
 NO_VALUE = "wait"
-"""The answer to what is neither a call nor an answer."""
+"""The reply to a turn that is neither a call nor an answer."""
 _CALL = re.compile(r"(\d+(?:[+*-]\d+)*)=$")
 
 
 def value_of(text: str) -> int | None:
-    """The value of the expression that a text ends with, before its `=`: whole numbers with + - *, where * binds first.
-    None if there is none."""
+    """Return the value of the expression before the `=` at the end of a text; None if there is none.
+
+    It has whole numbers with + - *, where * binds first.
+    """
+    # One character more than the limit, so that a longer call is found and refused instead of being cut to a valid one.
     found = _CALL.search(text.rstrip()[-MAX_CALL_CHARS - 1 :])
     if found is None or len(found[0]) > MAX_CALL_CHARS:
         return None
@@ -37,7 +40,7 @@ def value_of(text: str) -> int | None:
 
 
 def reply(problem: Problem, said: Sequence[str]) -> Reply:
-    """The calculator's; it rewards nothing."""
+    """Return the calculator's reply; it has no reward."""
     if "#" in said[-1]:
         return Reply("", done=True)
     value = value_of(said[-1])
@@ -45,7 +48,7 @@ def reply(problem: Problem, said: Sequence[str]) -> Reply:
 
 
 def _with_calls(source: Generated) -> list[Problem]:
-    """The problems with solutions that call the calculator once."""
+    """Return the problems with solutions that call the calculator once."""
     return [replace(one, solution=f"{one.problem}\n#{one.answer}") for one in source.load()]
 
 

@@ -1,5 +1,4 @@
-"""The turns of a completion that an environment answers (see `evals.tasks.base.Environment`): what it replies, and how
-records keep them."""
+"""The turns of a completion that an environment answers (see `evals.tasks.base.Environment`): replies and records."""
 
 from __future__ import annotations
 
@@ -14,17 +13,17 @@ from evals.errors import EvalError
 
 @dataclass(frozen=True)
 class Reply:
-    """What the environment answers to a turn.
-
-    text: what the model reads before its next turn. done: the conversation ends, and nobody reads the text.
-    reward: of this turn; the reward part `turns` uses it.
+    """The environment's answer to a turn.
 
     Raises EvalError for a reward that is not finite.
     """
 
     text: str
+    """The model reads it before its next turn."""
     done: bool = False
+    """The conversation ends, and nobody reads the text."""
     reward: float = 0.0
+    """The reward of this turn, which the reward part `turns` uses."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.reward):
@@ -33,29 +32,29 @@ class Reply:
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn of a completion, as records keep it.
-
-    end_chars, end_tokens: how much of the completion the model had written by its end; the environment's words are not
-        counted. reply: empty where the turn was cut, which the environment does not see. reward: of the turn.
-    """
+    """A turn of a completion, as records keep it."""
 
     end_chars: int
+    """The length of what the model had written by its end, without the environment's words."""
     end_tokens: int
+    """The same length in tokens."""
     reply: str = ""
+    """Empty if the turn was truncated, because the environment does not see such a turn."""
     reward: float = 0.0
+    """The reward of the turn."""
 
 
 class Interjection(NamedTuple):
-    """What an environment said between two turns, as a model reads it."""
+    """The environment's words between two turns, as a model reads them."""
 
     after_tokens: int
-    """How many of the completion's own tokens stand before it; at least one stands behind it."""
+    """The number of the completion's own tokens that precede it; at least one follows it."""
     tokens: Sequence[int]
     """Token ids, with those that frame a turn of a chat."""
 
 
 def last_turn(text: str, turns: Sequence[Turn]) -> str:
-    """What of a completion is graded: its last turn, or all of it where there are no turns."""
+    """Return the part of a completion that is graded: its last turn, or all of it if there are no turns."""
     return text if len(turns) < 2 else text[turns[-2].end_chars :]
 
 
@@ -64,5 +63,5 @@ def turns_as_json(turns: Sequence[Turn]) -> str:
 
 
 def turns_from_json(recorded: str) -> list[Turn]:
-    """Raises ValueError or TypeError for anything but what `turns_as_json` writes."""
+    """Read turns from a record. Raises ValueError or TypeError for anything but the output of `turns_as_json`."""
     return [Turn(**turn) for turn in json.loads(recorded)]

@@ -1,14 +1,15 @@
-"""Tasks of lm-eval as held-out tasks of a training sweep: what training costs elsewhere gets seeds and intervals.
+"""Tasks of lm-eval as held-out tasks of a training sweep: the cost of training elsewhere gets seeds and intervals.
 
     lm_eval:gsm8k_local     a task of lm-eval's, or of evals/lm_eval_tasks
     lm_eval:mine.yaml       a task file of your own
 
-Prompts, few-shot examples, stop strings, filters and the metric are lm-eval's. How completions are drawn is for `eval`
-to say, as for all tasks: temperature, length, samples per problem. A sample is right if lm-eval's first metric of its
-first filter is 1 for it, so that each problem and sample has a 0 or a 1, and arms are compared pair by pair.
+Prompts, few-shot examples, stop strings, filters and the metric are lm-eval's. `eval` sets the sampling, as for all
+tasks: temperature, length, samples per problem. A sample is right if lm-eval's first metric of its first filter is 1
+for it. Each problem and sample therefore has a 0 or a 1, and arms are compared pair by pair.
 
-A task of the output type `multiple_choice` or `loglikelihood` draws nothing: the model's sample is the choice that it
-finds most likely, by the first of the task's metrics that says right or wrong of one (see `evals.choices`).
+A task of the output type `multiple_choice` or `loglikelihood` samples nothing. The model's sample is the choice that it
+finds most likely. The first of the task's metrics that decides whether a choice is right defines the comparison (see
+`evals.choices`).
 
 lm-eval is imported when such a task is first named.
 """
@@ -35,12 +36,12 @@ from harness import plugins
 if TYPE_CHECKING:
     from evals.lm_eval_documents import LmEvalDocuments
 
-# lm-eval's targets may be lists, numbers or empty; a reader of the records wants some text.
+# The reference of a document whose target is empty: a record needs some text.
 _NO_REFERENCE = "(no reference: lm-eval's metric decides)"
 
 
 def load_lm_eval_task(name: str) -> Task:
-    """The task of `lm_eval:<name>` or `lm_eval:<file>.yaml`.
+    """Load the task of `lm_eval:<name>` or `lm_eval:<file>.yaml`.
 
     Raises EvalError if lm-eval is not installed, and for a task that is unknown, cannot be loaded, or has no metric of
     a single answer.
@@ -73,7 +74,7 @@ def _load(name: str, folder: Path | None) -> Task:
 
 
 def _declared_name(path: Path) -> str:
-    """The `task:` of a task file, whose `!function` tags only lm-eval can read."""
+    """Return the `task:` of a task file, whose `!function` tags only lm-eval can read."""
     try:
         document = compose_yaml(read_text(path))
     except FileNotFoundError as error:
@@ -95,7 +96,7 @@ class _Documents:
 
     @cached_property
     def fingerprint(self) -> str:
-        """lm-eval's version, and a digest of what the task file says and of all prompts, choices and references."""
+        """lm-eval's version, and a digest of the task file and of all prompts, choices and references."""
         problems = [[one.problem, one.answer] for one in self.load()]
         said = json.dumps([self.source.declared, problems], sort_keys=True, default=str)
         return f"lm_eval=={self.source.version}:{hashlib.blake2b(said.encode(), digest_size=20).hexdigest()}"

@@ -1,7 +1,7 @@
-"""Small Python functions, graded by unit tests: 12 problems to train on, 8 to be evaluated on, easy ones first.
+"""Small Python functions, graded by unit tests: 12 problems to train on, 8 for evaluation, easy ones first.
 
-They were written for this project, and each comes with a solution. There are far too few of them to compare arms by:
-they show the format and try out the grader. `difficulty` is 1 for an expression, 2 for a loop, 3 for an algorithm.
+They were written for this project, and each comes with a solution. There are far too few of them to compare arms: they
+show the format and exercise the grader. `difficulty` is 1 for an expression, 2 for a loop, 3 for an algorithm.
 """
 
 from __future__ import annotations

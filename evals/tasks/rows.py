@@ -1,4 +1,4 @@
-"""Problems as rows of a local JSONL file or of a data set on the Hugging Face hub, checked against what was pinned."""
+"""Problems as rows of a local JSONL file or of a data set on the Hugging Face hub, checked against a pinned digest."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """(place, row) of each line that is not blank. The place is the file and the line, for messages.
+    """Yield (location, row) for each line that is not blank. The location is the file and the line, for messages.
 
-    The file is not read through `datasets`, which gives no line numbers and wants one type in each column. Raises
-    EvalError at a line that is not a JSON object.
+    `datasets` is not used: it gives no line numbers and requires one type in each column. Raises EvalError at a line
+    that is not a JSON object.
     """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -45,8 +45,10 @@ def file_rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 
 class Fields(Settings):
-    """Which columns hold what. Rows without the `id` column are numbered; `solution` and `difficulty` may be absent.
-    With the grader `unit_tests` the columns `entry_point` and `tests` are the answer.
+    """Which columns hold what.
+
+    Rows without the `id` column are numbered; `solution` and `difficulty` may be absent. With the grader `unit_tests`
+    the columns `entry_point` and `tests` are the answer.
 
     answer_after: a mark in the answer column, e.g. GSM8K's `####`, behind which the answer stands. The answer is then
         taken without thousands separators.
@@ -72,7 +74,7 @@ class LocalFile:
     fields: Fields = field(default_factory=Fields)
 
     def path(self) -> Path | None:
-        """Where the file would be; None if no folder is known."""
+        """Return the expected path of the file; None if no folder is known."""
         folder = self.folder or os.environ.get(DATA_FOLDER_VARIABLE)
         return Path(folder) / self.file if folder else None
 
@@ -93,26 +95,28 @@ class HubDataset:
 
 @dataclass(frozen=True)
 class LoadedRows(Sequence[Problem]):
-    """The problems of a split, and where they came from.
-
-    origin: the file's path or the hub's address. digest: of the rows as loaded (see `rows_digest`).
-    matches_pin: whether that is the pinned digest; None where none is pinned. It can be False only for rows of the
-        source that the digest was not made from; say so wherever results are shown.
-    """
+    """The problems of a split, and their origin."""
 
     problems: tuple[Problem, ...]
     origin: str
+    """The file's path or the hub's address."""
     digest: str
+    """The digest of the rows as loaded (see `rows_digest`)."""
     matches_pin: bool | None
+    """True if that is the pinned digest; None if none is pinned.
+
+    It can be False only for rows of the source that the digest was not made from; say so wherever results are
+    shown.
+    """
 
     @property
     def account(self) -> dict[str, Any]:
-        """What a record says of them besides their number."""
+        """The description of the rows in a record, besides their number."""
         return {"origin": self.origin, "digest": self.digest, "matches_pin": self.matches_pin}
 
     @property
     def warning(self) -> str | None:
-        """What must be said wherever scores are shown; None if nothing must."""
+        """The warning to show next to scores; None if there is none."""
         if self.matches_pin is not False:
             return None
         return (
@@ -133,24 +137,25 @@ class LoadedRows(Sequence[Problem]):
 
 @dataclass(frozen=True)
 class Rows:
-    """A split that is a file, a data set on the hub, or both; of both, the file is read where it exists.
-
-    name: prefix of the ids of numbered rows, `<name>-00000`.
-    count: the number of rows, always checked, or None.
-    digest: `rows_digest` of the content, or None. digest_of: which of the two sources it was made from. Rows from there
-        must have it; rows from the other are compared with it, and `LoadedRows.matches_pin` keeps the outcome.
-    grader: the task's; an answer that it cannot compare with is an error. None: rows need no answers.
+    """A split that is a file, a data set on the hub, or both; of both, the file is read if it exists.
 
     Raises EvalError if neither source is given, or a hub data set is pinned by neither digest nor revision.
     """
 
     name: str
+    """Prefix of the ids of numbered rows, `<name>-00000`."""
     local: LocalFile | None = None
     hub: HubDataset | None = None
     count: int | None = None
+    """The number of rows, always checked, or None."""
     digest: str | None = None
+    """`rows_digest` of the content, or None."""
     digest_of: Literal["file", "hub"] = "file"
+    """The source that the digest was made from. Rows from there must have it; rows from the other are compared with
+    it, and `LoadedRows.matches_pin` keeps the outcome.
+    """
     grader: str | None = "exact"
+    """The task's; an answer that it cannot compare with is an error. None: rows need no answers."""
 
     def __post_init__(self) -> None:
         if self.local is None and self.hub is None:
@@ -162,7 +167,7 @@ class Rows:
 
     @property
     def fingerprint(self) -> str:
-        """Known without data where a digest or a revision is pinned; else the digest of the local file as it is now."""
+        """Known without data if a digest or a revision is pinned; else the digest of the local file as it is now."""
         if self.digest is not None:
             return f"rows:{self.digest}"
         if self.hub is not None:
@@ -170,10 +175,10 @@ class Rows:
         return f"rows:{self.load().digest}"
 
     def load(self) -> LoadedRows:
-        """The problems in the source's order.
+        """Return the problems in the source's order.
 
-        Raises DataMissingError if there is neither file nor hub; EvalError if a row is malformed, if the grader cannot
-        compare with its answer, if an id repeats, or if count or digest differ from the pinned ones.
+        Raises DataMissingError if there is neither file nor hub. Raises EvalError if a row is malformed, if the grader
+        cannot compare with its answer, if an id repeats, or if count or digest differ from the pinned ones.
         """
         path = self.local.path() if self.local else None
         if self.local and path and path.is_file():
@@ -196,6 +201,7 @@ class Rows:
         self._check_rows(problems, origin)
         digest = rows_digest(problems)
         matches = None if self.digest is None else digest == self.digest
+        # Only rows of the source that the digest was made from must match it; see `Rows.digest_of`.
         if matches is False and source == self.digest_of:
             raise EvalError(
                 f"{origin} is not the data that {self.name} was pinned to: its rows have the digest {digest}, pinned "
@@ -210,7 +216,7 @@ class Rows:
             raise DataMissingError(f"{self._missing()} The hub said: {error}") from error
 
     def _missing(self) -> str:
-        """What was looked for, where, and what to do about it."""
+        """Return the message on what was looked up, where, and the remedy."""
         looked, remedies = [], []
         if self.local:
             path = self.local.path()
@@ -227,6 +233,7 @@ class Rows:
         return f"no problems for {self.name}: looked for {' and '.join(looked)}; {', or '.join(remedies)}."
 
     def _check_rows(self, problems: Sequence[Problem], origin: str) -> None:
+        """Raise EvalError for no rows, another number than declared, or a repeated id."""
         if not problems:
             raise EvalError(f"{origin} has no rows; a split has at least one: fetch it again, or name another source")
         if self.count is not None and len(problems) != self.count:
@@ -242,7 +249,10 @@ class Rows:
 
 
 def rows_digest(problems: Sequence[Problem]) -> str:
-    """`sha256:<hex>` of the (problem, answer) pairs in order; ids, solutions and the file's layout do not count."""
+    """Return `sha256:<hex>` of the (problem, answer) pairs in order.
+
+    Ids, solutions and the file's layout do not count.
+    """
     digest = hashlib.sha256()
     for problem in problems:
         digest.update(json.dumps([problem.problem, problem.answer]).encode() + b"\n")
@@ -250,6 +260,7 @@ def rows_digest(problems: Sequence[Problem]) -> str:
 
 
 def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_required: bool) -> Problem:
+    """Build the problem of a row. Raises EvalError for a missing or malformed field."""
     has_answer = answer_required or fields.answer in row
     answer = _text(row, fields.answer, where) if has_answer else ""
     if fields.answer_after is not None and has_answer:
@@ -258,6 +269,7 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
             raise EvalError(
                 f"{where}: the field {fields.answer!r} has no {fields.answer_after!r}, which the answer follows"
             )
+        # Thousands separators: GSM8K writes `1,000`.
         answer = re.sub(r"(?<=\d),(?=\d)", "", answer)
     difficulty = row.get(fields.difficulty)
     return Problem(
@@ -270,7 +282,7 @@ def _problem(row: Row, where: str, fields: Fields, numbered_id: str, answer_requ
 
 
 def _tests_of(row: Row, where: str) -> str:
-    """The columns `entry_point` and `tests` as an answer."""
+    """Return the columns `entry_point` and `tests` as an answer."""
     try:
         return reference_of(row.get("entry_point"), row.get("tests"))
     except EvalError as error:
@@ -278,6 +290,7 @@ def _tests_of(row: Row, where: str) -> str:
 
 
 def _text(row: Row, name: str, where: str) -> str:
+    """Return a field as text. Raises EvalError if it is missing, neither text nor a number, or not valid Unicode."""
     if name not in row:
         raise EvalError(f"{where}: no field {name!r}; the row has {', '.join(map(repr, row))}; map it with `fields:`")
     value = row[name]

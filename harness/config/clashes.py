@@ -1,4 +1,4 @@
-"""What the sections of a run spec cannot know by themselves: which of their settings have no meaning together.
+"""Contradictions between the sections of a run spec, each valid by itself.
 
 Every problem names the knobs with their values, the rule and the remedy.
 """
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 MOST_COMPLETIONS = 1_000_000
-"""The most of one step, which are in memory together."""
+"""The most completions of one step, which are in memory together."""
 
 
 def clashes(spec: RunSpec) -> Iterator[str]:
-    """All problems of a spec whose sections are valid each by itself."""
+    """Yield all problems of a spec whose sections are valid each by itself."""
     yield from grading_problems(spec)
     yield from _rollout_problems(spec)
     yield from _teacher_problems(spec)
@@ -47,6 +47,7 @@ def clashes(spec: RunSpec) -> Iterator[str]:
 
 
 def _rollout_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield problems with how completions are sampled in training, or with the pairs that replace them."""
     if spec.pairs.type == "dataset":
         pairs, updates = spec.pairs.pairs_per_step, spec.train.updates_per_rollout
         if pairs < updates:
@@ -54,6 +55,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
                 f"pairs.pairs_per_step={pairs} with train.updates_per_rollout={updates}: an optimiser step needs a "
                 f"pair. Raise pairs_per_step, or set updates_per_rollout to {pairs} or less"
             )
+        # Nothing is sampled in training, so none of the rules below applies.
         return
     prompts, updates = spec.rollout.prompts_per_step, spec.train.updates_per_rollout
     completions = prompts * spec.rollout.samples_per_prompt
@@ -107,7 +109,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _mode_problems(spec: RunSpec) -> Iterator[str]:
-    """What prompts that ask for the answer at once cannot be combined with."""
+    """Yield what prompts that request the answer at once cannot be combined with."""
     asked = f"task.direct_frac={spec.task.direct_frac:g}"
     if not spec.task.direct_frac:
         return
@@ -124,7 +126,7 @@ def _mode_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _turn_problems(spec: RunSpec) -> Iterator[str]:
-    """What completions of several turns cannot be combined with."""
+    """Yield what completions of several turns cannot be combined with."""
     rollout, task, first = spec.rollout, spec.task.train, spec.eval.tasks[0]
     if spec.reward.needs_reward_model and get_task(first).environment is not None:
         yield (
@@ -158,9 +160,10 @@ def _turn_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _gold_problems(spec: RunSpec) -> Iterator[str]:
-    """What reward parts that score the gold text's likelihood require of task and objective."""
+    """Yield what reward parts that score the gold text's likelihood require of task and objective."""
     reward, rollout, task = spec.reward, spec.rollout, get_task(spec.task.train)
     for part, scorer in reward.gold_parts.items():
+        # The policy always scores the answer; a frozen generator may score the worked solution, which needs no mark.
         of_answers = scorer == "policy" or reward.of(VrCli).gold == "answer"
         if of_answers and task.extract not in ANSWER_FORMS:
             yield (
@@ -202,6 +205,7 @@ def _gold_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _generator_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield problems with the frozen model that scores gold texts."""
     source = spec.reward.generator
     if source is None:
         return
@@ -210,12 +214,14 @@ def _generator_problems(spec: RunSpec) -> Iterator[str]:
     except RefusedError as error:
         yield str(error)
         return
+    # After a cold start model.source is no longer what training starts from, so naming it here has a meaning.
     is_start = str(parsed) == str(parse_source(spec.model.source)) and spec.model.cold_start.type == "none"
     if is_start:
         yield (f"reward.vr_cli.generator={source} is model.source, which is the generator by default. Leave it out")
 
 
 def _judge_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield problems with the pairwise judge."""
     if template := spec.judge_template:
         missing = [hole for hole in ("{first}", "{second}") if hole not in get_template(template).text]
         if missing:
@@ -238,6 +244,7 @@ def _judge_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _teacher_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield problems with the teacher, and with solutions that only a teacher may see."""
     for knob, template in (("task.template", spec.task.template), ("eval.template", spec.eval.template)):
         if get_template(template).shows_solution:
             yield (
@@ -268,12 +275,14 @@ def _teacher_problems(spec: RunSpec) -> Iterator[str]:
             yield f"{reader} without a teacher: name one, e.g. teacher: {{type: model, source: hf:<id>@<commit>}}"
         if spec.budget.teacher_tokens is not None:
             yield f"budget.teacher_tokens={spec.budget.teacher_tokens} without a teacher: name one, or leave it out"
+    # A verifier's reward, another prompt or other weights would each make the gradient differ from 0.
     elif spec.start_teaches and spec.teacher_template == spec.task.template and _teacher_alone(spec.objective):
         yield (
             "teacher.type=model without teacher.source, teacher.cold_start and teacher.template: the teacher is the "
             "starting student under the same prompt, and the objective uses no rewards, so every gradient is 0. Set "
             "one of these knobs, e.g. a template that shows the teacher the {solution}"
         )
+    # A checkpoint that is evaluated trains nothing, so its unused teacher misleads nobody.
     elif not readers and not spec.checkpoint:
         yield (
             "teacher.type=model, but nothing uses the teacher: set objective.distill.where to loss or reward "
@@ -282,13 +291,14 @@ def _teacher_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _teacher_alone(objective: Objective | PreferenceObjective) -> bool:
-    """Whether the student learns from the teacher's distribution alone."""
+    """Return whether the student learns from the teacher's distribution alone."""
     if not isinstance(objective, Objective) or objective.distill.where == "none":
         return False
     return objective.distill.verifier_coef == 0 and objective.rule.reads_advantage
 
 
 def _process_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield what several processes of one cell cannot do."""
     train, objective = spec.train, spec.objective
     together = f"train.processes={train.processes}"
     if ":" in train.device:
@@ -324,6 +334,7 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[str]:
+    """Yield problems with an objective that learns from rewards."""
     if spec.pairs.type != "none":
         yield (
             f"pairs.type={spec.pairs.type} with a policy-gradient algorithm, which learns from rewards: leave `pairs` "
@@ -345,6 +356,7 @@ def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[s
         )
     kl = objective.kl
     completions = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
+    # beta is multiplied by 1 + error x completions / horizon with |error| <= MAX_KL_ERROR; see `algorithms.kl`.
     if kl.where != "none" and kl.control == "adaptive" and MAX_KL_ERROR * completions >= kl.horizon_sequences:
         yield (
             f"objective.kl.horizon_sequences={kl.horizon_sequences} with {completions} completions per step "
@@ -354,6 +366,7 @@ def _policy_gradient_problems(spec: RunSpec, objective: Objective) -> Iterator[s
 
 
 def _single_sample_problems(objective: Objective) -> Iterator[str]:
+    """Yield what needs a group of several completions."""
     if objective.baseline in (*GROUP_BASELINES, "random_peer"):
         yield (
             f"rollout.samples_per_prompt=1 with objective.baseline={objective.baseline}: a completion is compared with "
@@ -368,6 +381,7 @@ def _single_sample_problems(objective: Objective) -> Iterator[str]:
 
 
 def _preference_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield problems with an objective that learns from pairs."""
     if spec.pairs.type == "none":
         yield (
             "pairs.type=none with a preference algorithm, which learns from pairs: set pairs.type to policy (pairs are "

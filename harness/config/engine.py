@@ -1,7 +1,7 @@
-"""Which engines can draw completions, and what the rest must know of one before it is made.
+"""The declaration of an engine: what the rest of bench must know of it before it is made.
 
-An engine is a module or a folder of `harness/engines/`, or a plug-in: what stands at its top level is an
-`EngineBackend`, whose `make` imports the rest. Nothing here and nothing at that top level imports torch.
+An engine is a module or a folder of `harness/engines/`, or a plug-in. At its top level it has an `EngineBackend`, whose
+`make` imports the rest. Neither this module nor that top level imports torch.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 Device = Literal["cpu", "cuda"]
 AUTO = "auto"
-"""`rollout.engine` where the device decides."""
+"""The value of `rollout.engine` that lets the device decide."""
 
 
 @dataclass(frozen=True)
 class DrawingLoad:
-    """What an engine holds and draws at once, for an estimate of its memory."""
+    """What an engine holds and samples at once, for an estimate of its memory."""
 
     device: Device
     rollout: RolloutSpec
@@ -32,18 +32,21 @@ class DrawingLoad:
     logits_bytes_per_sample: int
     """Logits of one token, as the model computes them and in float32."""
     batches: tuple[tuple[int, int], ...]
-    """Samples, and tokens of a prompt with its completion: of the largest batch of training and of evaluation."""
+    """(samples, tokens of a prompt with its completion): of the largest batch of training, and of evaluation."""
 
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """What an engine takes, by name. parts_bytes: from its making on; drawing_bytes: only while it draws. device_frac:
-    the share of the device's memory that it takes besides; frac_only_drawing: only while it draws."""
+    """The memory of an engine, each part by name."""
 
     parts_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Held from the moment the engine is made."""
     drawing_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Held only while it samples."""
     device_frac: float = 0.0
+    """The share of the device's memory that it takes besides."""
     frac_only_drawing: bool = False
+    """True if it takes that share only while it samples."""
 
 
 def _refuses_nothing(rollout: RolloutSpec, device: str) -> str | None:
@@ -56,37 +59,38 @@ def _takes_no_memory(load: DrawingLoad) -> EngineMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineBackend:
-    """A kind of engine, by the name that `rollout.engine` gives it."""
+    """A kind of engine."""
 
     name: str
+    """The value of `rollout.engine` that chooses it."""
     title: str
     """Its name in sentences."""
     description: str
     make: Callable[..., Any]
     """make(language_model, model, rollout) -> `harness.engines.base.Engine`.
 
-    language_model: says which tokens pad and end a completion, and decodes; model: whose weights completions are drawn
-    from (the language model's own, or another with its tokens); rollout: the section of the spec. Raises
-    RefusedError if the engine is not installed or cannot run this model.
+    language_model: pads, ends and decodes completions. model: the weights that sample, the language model's own or
+    another model's with its tokens. rollout: the section of the spec. Raises RefusedError if the engine is not
+    installed or cannot run this model.
     """
     devices: tuple[Device, ...] = ("cpu", "cuda")
     default_on: tuple[Device, ...] = ()
     """The devices on which `auto` means this engine."""
     holds_copy: bool = False
-    """Whether it computes with a copy of the weights and code of its own. Then the copy must be synced before
-    completions are drawn, log-probs must be compared with the model's after each sync (`harness.engines.parity`), and
-    rounding differs from the trainer's."""
+    """True if it computes with a copy of the weights and code of its own. The copy must then be synced before each
+    sampling, and log-probs compared with the model's after each sync (`harness.engines.parity`). Its rounding differs
+    from the trainer's."""
     head_dtypes: tuple[str, ...] = ("model",)
-    """The values of `model.head_dtype` that it can draw with."""
+    """The values of `model.head_dtype` that it can sample with."""
     knobs: tuple[str, ...] = ()
-    """Fields of `rollout` that this engine alone reads."""
+    """Fields of `rollout` that only this engine reads."""
     refusal: Callable[[RolloutSpec, str], str | None] = _refuses_nothing
-    """refusal(rollout, device) -> why it cannot draw so, with the remedy; None if it can."""
+    """refusal(rollout, device) -> why it cannot sample so, with the remedy; None if it can."""
     memory: Callable[[DrawingLoad], EngineMemory] = _takes_no_memory
 
     @property
     def summary(self) -> str:
-        """What it is and where it draws, in a line."""
+        """One line: what it is and on which devices it samples."""
         default = f" (the default on {' and '.join(self.default_on)})" if self.default_on else ""
         return f"{self.description}; on {', '.join(self.devices)}{default}"
 
@@ -97,15 +101,19 @@ ENGINES: Kind[EngineBackend] = Kind(
 
 
 def engine_on(device: str, engine: str) -> str:
-    """`rollout.engine` with auto resolved: the default of the device. Raises UnknownNameError."""
+    """Resolve `auto` in `rollout.engine` to the default of the device. Raises UnknownNameError."""
     if engine != AUTO:
         return ENGINES.find(engine).name
+    # `cuda:1` is a device of the kind `cuda`.
     kind = device.partition(":")[0]
     return next(name for name, backend in ENGINES.all().items() if kind in backend.default_on)
 
 
 def fields_of_other_engines(engine: str) -> list[str]:
-    """Fields of `rollout` that this engine does not read, since they are another's; with `auto` any may be read."""
+    """Return the fields of `rollout` that this engine does not read, since they are another's.
+
+    With `auto` any of them may be read.
+    """
     if engine == AUTO:
         return []
     own = ENGINES.find(engine).knobs

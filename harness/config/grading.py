@@ -1,4 +1,4 @@
-"""Which graders fit which tasks: what a spec may not ask of them together.
+"""Which graders fit which tasks: what a spec may not combine.
 
 Every problem names the knobs with their values, the rule and the remedy.
 """
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 def grading_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield all problems with the graders of a spec."""
     yield from _own_problems(spec)
     yield from _judge_problems(spec)
     yield from _code_problems(spec)
 
 
 def _graded(spec: RunSpec) -> dict[str, tuple[str | None, tuple[str, ...]]]:
-    """By knob a grader and the tasks that it grades."""
+    """Map each grader knob to its grader and the tasks that it grades."""
     return {
         "reward.grader": (spec.reward.grader, (spec.task.train,)),
         "eval.grader": (spec.eval.grader, spec.eval.tasks),
@@ -71,9 +72,11 @@ def _judge_problems(spec: RunSpec) -> Iterator[str]:
 
 
 def _code_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield problems with tasks whose answers are programs, and with running these."""
     for knob, (grader, tasks) in _graded(spec).items():
         if grader is None or judge_of(grader) is not None:
             continue
+        # A task that asks itself is graded by its own grader, whatever the knob says.
         asked = [task for task in tasks if not get_task(task).asks_itself]
         with_tests = [task for task in asked if runs_code(get_task(task).grader)]
         if runs_code(grader):

@@ -1,5 +1,8 @@
-"""Hashes of a spec: two with the same training hash give the same weights, so one cell serves both; two with the same
-evaluation hash as well measure them alike, so one evaluation serves both."""
+"""Hashes of a spec, by which cells and evaluations are reused.
+
+Two specs with the same training hash give the same weights, so one cell serves both. If they also have the same
+evaluation hash, they measure these weights alike, so one evaluation serves both.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +36,19 @@ from harness.rewards.total import is_reference, source_digest
 from harness.settings.marks import Hashed
 
 NUMERICS_VERSION = 5
-"""Raised whenever the same spec gives other numbers than before; a golden five-step run guards it. 5: layers of the
-Llama kind are computed a block of tokens at a time on a CPU, which rounds differently."""
+"""Raised whenever the same spec gives other numbers than before; a golden five-step run guards it.
+
+5: on a CPU, layers of the Llama kind are computed a block of tokens at a time, which rounds differently.
+"""
 
 
 def training_hash(spec: RunSpec) -> str:
-    """Names the weights that a cell ends with: blake2b over the active knobs that can change them, and over what these
-    refer to: the model, data, template and grader versions, source of reward functions and of plug-ins. Nothing of
-    `eval` is in it. Needs no data where their digest is pinned.
+    """Return the hash that names the weights a cell ends with.
 
-    Of a checkpoint that is evaluated only: blake2b over its weights and what else of the model draws samples.
+    It is blake2b over the active knobs that can change them, and over what these knobs refer to. That is the model,
+    data, template and grader versions, and the source of reward functions and of plug-ins. Nothing of `eval` is in it.
+    It needs no data whose digest is pinned. If a checkpoint is only evaluated, it covers the checkpoint's weights and
+    what else of the model can change a sample.
 
     Raises RefusedError if a local model, demonstrations or a reward function are missing, EvalError if problems are.
     """
@@ -50,7 +56,7 @@ def training_hash(spec: RunSpec) -> str:
 
 
 def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
-    """By seed the `training_hash` of cells with the same settings; what these refer to is looked up once."""
+    """Map each seed to the `training_hash` of the cell with that seed; resolve references once."""
     if spec.checkpoint:
         seeded = conditions_of_model(spec)
         document: dict[str, object] = {"checkpoint": seeded, "refers_to": references.outside_engine(spec)}
@@ -66,6 +72,8 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
             "template": template_version(spec.task.template),
             "grader": None if grader is None else grader_version(grader),
             "reward_functions": _reward_functions(spec),
+            # An optional entry is left out if it does not apply, so that the hashes of cells without it stay as they
+            # are.
             **({"judge_template": template_version(judge)} if (judge := spec.judge_template) else {}),
             **references.teacher_of(spec),
             **references.program_of(spec),
@@ -73,14 +81,18 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
         document = {"training": seeded, "refers_to": refers_to, "numerics": NUMERICS_VERSION}
     hashes = {}
     for seed in seeds:
+        # `seeded` is a part of `document`, so only the seed changes from hash to hash.
         seeded["seed"] = seed
         hashes[seed] = digest(document)
     return hashes
 
 
 def conditions_of_model(spec: RunSpec) -> dict[str, object]:
-    """What of a model that is evaluated as it is, of the machine that runs it and of the noise can change a sample,
-    whatever the prompt. Raises RefusedError for files that are not there."""
+    """Return what can change a sample, whatever the prompt, of a model that is evaluated as it is.
+
+    These are its weights and precision, the machine that runs it, and the seed of the noise. Raises RefusedError for
+    missing files.
+    """
     return {
         "model": {
             "weights": weights_fingerprint(spec),
@@ -96,8 +108,10 @@ def conditions_of_model(spec: RunSpec) -> dict[str, object]:
 
 
 def weights_fingerprint(spec: RunSpec) -> str:
-    """Identifies the weights of a model that is evaluated as it is: equal for equal files, wherever they lie. Raises
-    RefusedError for files that are not there."""
+    """Return a fingerprint of the weights of a model that is evaluated as it is.
+
+    It is equal for equal files, wherever they lie. Raises RefusedError for missing files.
+    """
     folder = spec.checkpoint_folder
     if folder is None:
         return parse_source(spec.model.source).fingerprint()
@@ -105,22 +119,29 @@ def weights_fingerprint(spec: RunSpec) -> str:
     if not path.is_file():
         raise RefusedError(f"checkpoint {folder}: there is no such checkpoint any more. Restore it, or name another.")
     meta = read_json(path)
+    # A checkpoint of step 0 holds no weights of its own.
     if meta["is_start"]:
         return digest(["the start", starting_point_hash(spec)])
     weights = str(meta["xxh3_128"]["weights.safetensors"])
-    # Adapters mean nothing without what they were put on.
+    # Adapters mean nothing without the weights that they were trained on.
     return digest([weights, starting_point_hash(spec)]) if isinstance(spec.model.lora, Lora) else weights
 
 
 def evaluation_hash(spec: RunSpec) -> str:
-    """Names how a trained policy is measured, whatever it is: tasks with their problems, prompts, decoding, how many
-    samples, grader, metrics. Raises EvalError if problems are missing."""
+    """Return the hash that names how a trained policy is measured, whatever the policy is.
+
+    It covers tasks with their problems, prompts, decoding, number of samples, grader and metrics. Raises EvalError if
+    problems are missing.
+    """
     knobs = {knob: value for knob, value in _chosen(spec, "eval.").items() if acts_of(knob).evaluates}
     return digest({"evaluation": knobs, "refers_to": references.evaluated(spec), "numerics": NUMERICS_VERSION})
 
 
 def semantic_hash(spec: RunSpec) -> str:
-    """Name all numbers of a cell, its evaluation included. Raises as `training_hash` and `evaluation_hash`."""
+    """Return the hash that names all numbers of a cell, its evaluation included.
+
+    Raises as `training_hash` and `evaluation_hash`.
+    """
     refers_to = {
         **references.all_of(spec),
         "reward_functions": _reward_functions(spec),
@@ -132,15 +153,15 @@ def semantic_hash(spec: RunSpec) -> str:
 
 
 def _reward_functions(spec: RunSpec) -> dict[str, str]:
-    """Identifies the code of reward functions, and the frozen generator where it is not the start."""
+    """Identify the code of reward functions, and the frozen generator if it is not the start."""
     found = {part: source for part in spec.reward.parts if (source := source_digest(part))}
     return found | ({"vr_cli": references.model_fingerprint(spec.reward.generator)} if spec.reward.generator else {})
 
 
 def user_code(spec: RunSpec) -> list[UserModule]:
-    """The modules of the user's that the numbers of a spec depend on; each stands in one of its hashes.
+    """Return the user's own modules that the numbers of a spec depend on; each is in one of its hashes.
 
-    Raises RefusedError for one that cannot be found.
+    Raises RefusedError for a module that cannot be found.
     """
     functions = [part for part in spec.reward.parts if is_reference(part)]
     graders = [grader for grader in (spec.reward.grader, spec.eval.grader) if grader is not None]
@@ -161,13 +182,17 @@ def user_code(spec: RunSpec) -> list[UserModule]:
         *(module for name in (spec.task.train, *spec.eval.tasks) for module in get_task(name).modules),
         *(source for kind, names in named for name in names if name in kind.names() and (source := kind.source(name))),
     ]
+    # Several names may come from one module.
     return list({module.name: module for module in found}.values())
 
 
 def run_by(spec: RunSpec) -> dict[str, str]:
-    """Map what else a cell runs or asks, besides `user_code`, to what messages call it: a program with its settings, a
-    model's own code, and judges, which are sent a key. The keys are for `harness.plugins.user_code`."""
-    # Not by its version: that leaves out the address, to which a key is sent.
+    """Map what else a cell runs or asks, besides `user_code`, to its name in messages.
+
+    These are a program with its settings, a model's own code, and judges, which are sent a key. The keys of the mapping
+    are for `harness.plugins.user_code`.
+    """
+    # A judge's version leaves out its address, to which a key is sent; the digest of the whole file does not.
     files = [(judge.name, judge.file) for judge in spec.judges if judge.file is not None]
     found = {f"judge {digest(file.model_dump(mode='json'))}": f"the judge {name}" for name, file in files}
     if spec.model.trust_remote_code:
@@ -180,13 +205,15 @@ def run_by(spec: RunSpec) -> dict[str, str]:
 
 
 def own_templates(spec: RunSpec) -> dict[str, Path]:
-    """The files of prompt templates of the user's own, by the names that the spec gives them."""
+    """Map the names that the spec gives to the user's own prompt templates to their files."""
     return {name: plugins.user_file(name) for name in spec.templates if name.endswith(ENDINGS)}
 
 
 def code_digests(spec: RunSpec) -> dict[str, str]:
-    """The digest of every file of `user_code`, by its dotted name, and of `own_templates` and judges, as this
-    process has read them."""
+    """Return the digest of every file of `user_code`, of `own_templates` and of judges, as this process read them.
+
+    Files of modules go by their dotted names.
+    """
     modules = {
         name: hashlib.blake2b(content, digest_size=20).hexdigest()
         for module in user_code(spec)
@@ -197,7 +224,7 @@ def code_digests(spec: RunSpec) -> dict[str, str]:
 
 
 def data_digests(spec: RunSpec) -> dict[str, str]:
-    """What a cell reads besides code, as it is now: what to call it in a message -> its fingerprint."""
+    """Map what a cell reads besides code, named as in messages, to its fingerprint as it is now."""
     rows = {f"the problems of {task} (test)": references.problems_of_split(task, "test") for task in spec.eval.tasks}
     if spec.checkpoint:
         model = {f"the model {spec.checkpoint}": weights_fingerprint(spec)}
@@ -215,42 +242,56 @@ def data_digests(spec: RunSpec) -> dict[str, str]:
 
 
 def base_evaluation_hash(spec: RunSpec) -> str:
-    """Names the evaluation of the model before training, with the noise of this spec's seed; whatever is trained on."""
+    """Return the hash that names the evaluation of the model before training, with the noise of this spec's seed.
+
+    It does not depend on what is trained on.
+    """
     knobs = _chosen(spec, "model.", "eval.", "rollout.engine", "rollout.dtype", "train.device", "seed")
     refers_to = {"start": references.start_of(spec), **references.evaluated(spec)}
     return digest({"base": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def starting_point_hash(spec: RunSpec) -> str:
-    """Names the weights that reinforcement learning starts from: the model after its cold start."""
+    """Return the hash that names the weights that training starts from: the model after its cold start."""
+    # With a checkpoint the knobs of the cold start would not be active.
     as_trained = spec.model_copy(update={"checkpoint": None})
     knobs = _chosen(as_trained, "model.cold_start", "model.chat_template", "model.trust_remote_code")
     return digest({"cold_start": knobs, "refers_to": references.start_of(spec), "numerics": NUMERICS_VERSION})
 
 
 def teacher_hash(spec: RunSpec) -> str:
-    """Names the weights of the teacher: its source, or what the student starts from, after its cold start."""
+    """Return the hash that names the teacher's weights after its cold start.
+
+    They come from its own source, or from what the student starts from.
+    """
     of_start = ["model.cold_start"] if spec.model_teacher.source is None else []
     knobs = _chosen(spec, *of_start, "teacher.cold_start", "model.chat_template", "model.trust_remote_code")
     return digest({"teacher": knobs, "refers_to": references.teacher_weights_of(spec), "numerics": NUMERICS_VERSION})
 
 
 def pass_rates_hash(spec: RunSpec) -> str:
-    """Names the pass rates that `task.filter` goes by; the same for all seeds, and for filters that differ in their
-    bounds only."""
+    """Return the hash that names the pass rates that `task.filter` uses.
+
+    It is the same for all seeds, and for filters that differ only in their bounds.
+    """
     return graded_hash("pass_rates", spec, "task.filter.samples", "task.filter.problems")
 
 
 def graded_hash(what: str, spec: RunSpec, *names: str, **others: int | str) -> str:
-    """Names what is made of graded completions of the starting weights, by the knobs that start with one of the names.
-    others: what else it refers to."""
+    """Return the hash that names a product of graded completions of the starting weights.
+
+    names: prefixes of the knobs that it depends on. others: what else it refers to.
+    """
     of_start = [knob for knob in _knobs(spec) if "start" in acts_of(knob).on]
     knobs, refers_to = _chosen(spec, *of_start, *names), references.graded_rollouts(spec) | others
     return digest({what: knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
 def pairs_hash(spec: RunSpec) -> str:
-    """Names a set of pairs as tokens, with their log-probs under the starting weights where they are wanted."""
+    """Return the hash that names a set of pairs as tokens.
+
+    If needed, their log-probs under the starting weights belong to it.
+    """
     of_pairs = ("pairs.max_tokens", "pairs.too_long", "objective.reference")
     knobs = _chosen(spec, "model.", *of_pairs, "rollout.temperature", "train.device")
     refers_to = {"start": references.start_of(spec), "pairs": references.train_data(spec)}
@@ -258,24 +299,26 @@ def pairs_hash(spec: RunSpec) -> str:
 
 
 def reward_model_hash(spec: RunSpec) -> str:
-    """Names a reward model: the same for all seeds, and whatever is learned from it."""
+    """Return the hash that names a reward model: the same for all seeds, and whatever is learned from it."""
     return graded_hash("reward_model", spec, "reward.reward_model.")
 
 
 def best_of_n_hash(spec: RunSpec) -> str:
-    """Names the choice among the starting weights' samples by a reward model."""
+    """Return the hash that names the choice among the starting weights' samples by a reward model."""
     return digest({"best_of_n": [base_evaluation_hash(spec), reward_model_hash(spec)]})
 
 
 def digest(document: object) -> str:
-    """40 hexadecimal digits over canonical JSON."""
+    """Return 40 hexadecimal digits over canonical JSON."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(canonical.encode(), digest_size=20).hexdigest()
 
 
 def _chosen(spec: RunSpec, *names: str) -> dict[str, object]:
-    """Those of the knobs that start with one of the names, for what is made of the start: adapters change nothing until
-    they are trained."""
+    """Return the active knobs that start with one of the names, for what is made of the starting weights.
+
+    Adapters are left out: they change nothing until they are trained.
+    """
     return {
         knob: value
         for knob, value in _knobs(spec).items()
@@ -284,24 +327,26 @@ def _chosen(spec: RunSpec, *names: str) -> dict[str, object]:
 
 
 def _knobs(spec: RunSpec) -> dict[str, Any]:
+    """Return the active knobs as they enter a hash."""
     knobs = {}
     for knob, value in active(spec).items():
         hashed, default = _how_hashed(knob)
         if hashed.by not in ("content", "nothing") and (hashed.at_default or value != default):
             knobs[knob] = value if value is None or hashed.by == "value" else _identity(hashed, value)
-    # The kind of device rounds in its own way; which one of a kind does not matter.
+    # Each kind of device rounds in its own way; which device of a kind it is does not matter.
     return knobs | {"train.device": spec.train.device.partition(":")[0]}
 
 
 @cached
 def _how_hashed(name: str) -> tuple[Hashed, Any]:
-    """How a knob enters hashes, and its default."""
+    """Return how a knob enters hashes, and its default."""
     knob = knob_at(name)
+    # An unknown knob is hashed by its value.
     return (Hashed(), None) if knob is None else (knob.mark(Hashed) or Hashed(), knob.default)
 
 
 def _identity(hashed: Hashed, name: str) -> object:
-    """What stands in a hash for the name of something."""
+    """Return what represents a name in a hash."""
     if hashed.by == "template":
         return references.template_identity(name)
     return (

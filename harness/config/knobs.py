@@ -1,4 +1,4 @@
-"""The knobs of a run spec by dotted name: all there are, those active in a spec, and what decides whether it exists."""
+"""The knobs of a run spec by dotted name: all of them, those active in a spec, and the selector of each."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from harness.settings.marks import Acts
 from harness.settings.words import KnobFacts, facts_of
 
 PARTS = "reward.parts."
-"""Below it the names of reward parts are knobs, their weights."""
+"""Prefix of the names of reward parts, which are knobs: their weights."""
 
 
 @cached
 def spec_knobs() -> Mapping[str, Knob]:
-    """Return every knob of the spec. `reward.parts` stands for all its parts, and `trainer.args` for all its names."""
+    """Return every knob of the spec.
+
+    `reward.parts` represents all its parts, and `trainer.args` all its names.
+    """
     return knobs_of(RunSpec)
 
 
 @cached
 def knob_facts() -> dict[str, KnobFacts]:
-    """Return what one must know to set each of them."""
+    """Return what a user must know to set each knob."""
     return {name: facts_of(knob) for name, knob in spec_knobs().items()}
 
 
 def knob_at(name: str) -> Knob | None:
-    """Return the knob of a name, for one that the user chose (`trainer.args.rank`) that which stands for it; None for
-    an unknown one."""
+    """Return the knob of a name; None for an unknown one.
+
+    A name that the user chose (`trainer.args.rank`) gets the knob that represents all such names.
+    """
     known = spec_knobs()
     if name in known:
         return known[name]
@@ -41,6 +46,7 @@ def knob_at(name: str) -> Knob | None:
 def acts_of(name: str) -> Acts:
     """Return what a knob acts on. Raises KeyError for an unknown one."""
     knob = knob_at(name)
+    # A knob without a mark of its own inherits that of its section.
     acts = None if knob is None else knob.inherited(Acts)
     if acts is None:
         raise KeyError(f"the knob {name} is unknown, or neither it nor its section is marked with what it acts on")
@@ -48,9 +54,12 @@ def acts_of(name: str) -> Acts:
 
 
 def active(spec: RunSpec) -> dict[str, Any]:
-    """Every active knob with its value; a tuple is a list. Knobs that do not exist at this point are absent: also those
-    of drawing and rewarding completions, where training is on given pairs, of all training, where a checkpoint is
-    evaluated, and those that a program of the user's own does not read, where one trains."""
+    """Return every active knob with its value; a tuple is a list.
+
+    Knobs that do not exist at this point are absent. With a set of pairs, these include the knobs of sampling and
+    rewarding completions. With an evaluated checkpoint, they include all knobs of training. With an outside program,
+    they include all knobs that the program does not read.
+    """
     existing = _existing(spec)
     if not isinstance(spec.trainer, OutsideTrainer):
         return existing
@@ -58,12 +67,12 @@ def active(spec: RunSpec) -> dict[str, Any]:
 
 
 def unread(spec: RunSpec) -> dict[str, object]:
-    """Knobs with their values that exist in a spec, but do not act on a cell that its program trains."""
+    """Return the knobs, with their values, that exist in a spec but do not act on a cell that its program trains."""
     return {knob: value for knob, value in _existing(spec).items() if not reads(spec, knob)}
 
 
 def reads(spec: RunSpec, knob: str) -> bool:
-    """Return whether a knob acts on a cell, whoever trains it; those that do not are neither compared nor hashed."""
+    """Return whether a knob acts on a cell, whoever trains it; others are neither compared nor hashed."""
     return not isinstance(spec.trainer, OutsideTrainer) or acts_of(knob).any_trainer or spec.trainer.reads(knob)
 
 
@@ -77,7 +86,10 @@ def _existing(spec: RunSpec) -> dict[str, object]:
 
 
 def governor(knob: str) -> str | None:
-    """The selector that decides whether this knob exists: `objective.rule.type` for `objective.rule.clip_low`."""
+    """Return the selector that decides whether this knob exists.
+
+    It is `objective.rule.type` for `objective.rule.clip_low`; None for a knob that always exists.
+    """
     if is_open(knob):
         return "trainer.type"
     known = spec_knobs().get(knob)

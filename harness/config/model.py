@@ -1,6 +1,7 @@
-"""`model`: where the policy comes from, and how it is prepared for reinforcement learning.
+"""The sections `model` and `teacher` of a run spec.
 
-`teacher`: the model that it is distilled from.
+`model`: the origin of the policy, and its preparation for reinforcement learning. `teacher`: the model that the policy
+is distilled from.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MIXED_DEMONSTRATIONS = "demonstrations:arithmetic"
 """Data of a cold start: careful work, hasty answers and slips in turn."""
 
 SOLUTIONS_OF = "solutions:"
-"""Where the data of a cold start begin so, a task's name follows."""
+"""Prefix of a cold start's data; a task's name follows."""
 
 
 class NoColdStart(Settings):
@@ -88,7 +89,7 @@ class SupervisedColdStart(Settings):
 
     @property
     def leaves_steps_out(self) -> bool:
-        """Whether some demonstrations lack their steps or a part of them, so that all must have some."""
+        """True if some demonstrations lack their steps or a part of them, so that all must have some."""
         return self.direct_frac > 0 or self.stop_frac > 0
 
 
@@ -118,7 +119,7 @@ LoraChoice = Annotated[NoLora | Lora, Field(discriminator="type")]
 
 
 OF_ALL = Acts("train", "evaluate", "start", any_trainer=True)
-"""What acts on the model, whatever is done with it."""
+"""Acts on the model, whatever is done with it."""
 
 
 class ModelSpec(Settings):
@@ -145,6 +146,7 @@ class ModelSpec(Settings):
 
     @field_validator("dtype", mode="before")
     @classmethod
+    # In `before` mode: the Literal would refuse float16 too, but without the reason.
     def _trains_without_loss_scaling(cls, dtype: object) -> object:
         if dtype == "float16":
             raise ValueError(

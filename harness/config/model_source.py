@@ -1,4 +1,4 @@
-"""`model.source`: where a model's weights come from, and a fingerprint of them for the semantic hash. No torch here."""
+"""The source of a model's weights (`model.source`), and a fingerprint of them for the semantic hash. No torch here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ModelSource:
 
     @property
     def moves(self) -> bool:
-        """Whether the same words can mean other weights tomorrow: on the hub anything but a commit does."""
+        """True if the same words can mean other weights tomorrow: on the hub everything but a commit can."""
         return self.kind == "hf" and not re.fullmatch(r"[0-9a-f]{40}", self.revision or "")
 
     @property
@@ -36,9 +36,9 @@ class ModelSource:
         return TINY if self.kind == "builtin" else Path(self.name).expanduser()
 
     def fingerprint(self) -> str:
-        """What identifies the model: a digest of all local files that loading reads, never their path; the id and
-        revision on the hub.
+        """Return what identifies the model.
 
+        It is a digest of all local files that loading reads, never of their path; on the hub, the id and revision.
         Raises RefusedError if local files are missing.
         """
         if self.kind == "hf":
@@ -49,6 +49,7 @@ class ModelSource:
         digest = hashlib.blake2b(digest_size=16)
         for file in sorted(self._read_files()):
             with file.open("rb") as handle:
+                # Names within the folder count, since they say what a file is. A single file counts whatever its name.
                 digest.update(b"" if file == self.path else str(file.relative_to(self.path)).encode())
                 digest.update(hashlib.file_digest(handle, "blake2b").digest())
         return digest.hexdigest()
@@ -61,7 +62,7 @@ class ModelSource:
         return [path for path in found if path.suffix in _READ and not _is_document(path) and not path.is_dir()]
 
     def require(self) -> None:
-        """RefusedError if a local source is not there."""
+        """Raise RefusedError if a local source is missing."""
         if self.kind in ("path", "builtin") and not (self.path / "config.json").is_file():
             raise RefusedError(
                 f"model.source {self.kind}:{self.name}: no config.json in {self.path}. Give a folder that "
@@ -86,20 +87,28 @@ def _is_document(path: Path) -> bool:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a repository of the hub can have this name; the rules are `huggingface_hub.utils.validate_repo_id`'s."""
+    """Return whether a repository of the hub can have this name.
+
+    The rules are those of `huggingface_hub.utils.validate_repo_id`.
+    """
     word = r"[A-Za-z0-9_]([\w.-]*\w)?"
     is_formed = re.fullmatch(f"({word}/)?{word}", name, re.ASCII) is not None
     return is_formed and len(name) <= 96 and ".." not in name and "--" not in name and not name.endswith(".git")
 
 
 def is_hub_revision(revision: str) -> bool:
-    """Whether a commit, tag or branch can have this name: the rules of git that keep it from being a path elsewhere."""
+    """Return whether a commit, tag or branch can have this name.
+
+    These are git's rules that keep a name from being a path elsewhere.
+    """
     return re.fullmatch(r"[\w.+/-]{1,255}", revision, re.ASCII) is not None and ".." not in revision
 
 
 def parse_source(source: str, knob: str = "model.source") -> ModelSource:
-    """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>`, `scratch:tiny`; else RefusedError.
-    knob: the setting, for messages."""
+    """Parse `builtin:tiny`, `hf:<id>[@<revision>]`, `path:<dir>`, `gguf:<file>` or `scratch:tiny`.
+
+    knob: the setting, for messages. Raises RefusedError for anything else.
+    """
     kind, colon, name = source.partition(":")
     kinds = get_args(Kind)
     if not colon or not name or kind not in kinds:

@@ -1,4 +1,4 @@
-"""The types of knobs that name a task, a template or a grader, which must be known."""
+"""The types of knobs whose value is the name of a task, a template or a grader, which must exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from harness.settings.marks import REFERS, Hashed
 
 
 def _name_of(noun: str, find: Callable[[str], object], hashed: Hashed) -> tuple[object, ...]:
+    """Return the metadata of a knob that names something: the check, its type in words, and how it is hashed."""
+
     def check(name: str) -> str:
+        # `find` raises for an unknown name. The name itself stays the value: a path must be hashed by what it holds.
         find(name)
         return name
 
@@ -30,6 +33,6 @@ GraderName = Annotated[str, *_name_of("grader", get_grader, Hashed("grader"))]
 
 @dataclass(frozen=True)
 class FromTask(InWords):
-    """Marks a knob whose default the task decides."""
+    """Marks a knob whose default comes from the task."""
 
     default: str | None = "the task's"

@@ -1,4 +1,4 @@
-"""What `rollout.staleness_steps` and `rollout.partial` cannot go with: samples of weights that are not the policy's."""
+"""Conflicts of `rollout.staleness_steps` and `rollout.partial`, whose samples are of weights older than the policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def off_policy_problems(spec: RunSpec) -> Iterator[str]:
-    """Each names the knobs with their values, the rule and the remedy."""
+    """Yield all problems; each names the knobs with their values, the rule and the remedy."""
     if staleness_steps := spec.rollout.staleness_steps:
         yield from _staleness_problems(spec, staleness_steps)
     if isinstance(spec.rollout.partial, Slices):
@@ -23,6 +23,7 @@ def off_policy_problems(spec: RunSpec) -> Iterator[str]:
 
 def _staleness_problems(spec: RunSpec, staleness_steps: int) -> Iterator[str]:
     train, given = spec.train, f"rollout.staleness_steps={staleness_steps}"
+    # The first staleness_steps + 1 batches come from the starting weights; one more step makes the delay visible.
     if train.steps < staleness_steps + 2:
         yield (
             f"{given} with train.steps={train.steps}: all completions would be of the starting weights, as those of "

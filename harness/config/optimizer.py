@@ -1,4 +1,4 @@
-"""`train.optimizer`: the rule by which a gradient moves the weights."""
+"""The section `train.optimizer` of a run spec: the rule by which a gradient moves the weights."""
 
 from __future__ import annotations
 

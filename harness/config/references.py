@@ -1,5 +1,7 @@
-"""What a spec refers to by name (models, data, templates, graders, plug-ins), each identified by its content for a
-hash. A path itself is never hashed; what lies there is."""
+"""The identity of everything that a spec refers to by name: models, data, templates, graders, plug-ins.
+
+For a hash each is identified by its content. A path itself is never hashed; what lies there is.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,13 @@ from harness.errors import RefusedError
 
 
 def outside_engine(spec: RunSpec) -> dict[str, str]:
-    """The source of an engine that is a plug-in; nothing for shipped ones, which NUMERICS_VERSION covers."""
+    """Identify the source of an engine that is a plug-in; {} for shipped engines, which NUMERICS_VERSION covers."""
     source = None if spec.rollout.engine == AUTO else ENGINES.source(spec.rollout.engine)
     return {} if source is None else {"engine": source.digest}
 
 
 def graded_rollouts(spec: RunSpec) -> dict[str, object]:
-    """Everything that determines the starting weights' completions of the training problems, and their verdicts."""
+    """Identify everything that determines the starting weights' graded completions of training problems."""
     return {
         **outside_engine(spec),
         "start": start_of(spec),
@@ -45,28 +47,29 @@ def graded_rollouts(spec: RunSpec) -> dict[str, object]:
 
 
 def outside_rule(spec: RunSpec) -> dict[str, str]:
-    """Identifies the code of a plug-in's rule; NUMERICS_VERSION covers shipped rules."""
+    """Identify the code of a plug-in's rule; {} for shipped rules, which NUMERICS_VERSION covers."""
     source = RULES.source(spec.objective.rule.type) if isinstance(spec.objective, Objective) else None
     return {} if source is None else {"rule": source.digest}
 
 
 def start_of(spec: RunSpec) -> dict[str, object]:
-    """Identifies the weights that reinforcement learning starts from."""
+    """Identify the weights that reinforcement learning starts from."""
     return {"model": model_fingerprint(spec.model.source), **_demonstrated(spec.model.cold_start)}
 
 
 def teacher_of(spec: RunSpec) -> dict[str, object]:
-    """Identifies the teacher's weights and prompt; {} without a teacher."""
+    """Identify the teacher's weights and prompt; {} without a teacher."""
     if spec.teacher.type == "none":
         return {}
     return {"teacher": teacher_weights_of(spec) | {"prompt": template_version(spec.teacher_template)}}
 
 
 def program_of(spec: RunSpec) -> dict[str, object]:
-    """Identifies the program that trains a cell; {} where bench does. Where its interpreter lies does not matter."""
+    """Identify the program that trains a cell; {} if bench trains. The path of its interpreter does not matter."""
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return {}
+    # Placeholders instead of real paths and a real seed, which differ from cell to cell.
     command, *words = trainer.argv("{config}", "{output}", 0)
     files = {source.name: source.digest for source in trainer.sources()}
     plugin = TRAINERS.source(trainer.type)
@@ -75,22 +78,24 @@ def program_of(spec: RunSpec) -> dict[str, object]:
 
 
 def teacher_weights_of(spec: RunSpec) -> dict[str, object]:
-    """Identifies what a teacher's weights are made from, apart from the knobs of its cold start."""
+    """Identify what a teacher's weights are made from, apart from the knobs of its cold start."""
     teacher = spec.model_teacher
     own = start_of(spec) if teacher.source is None else {"model": model_fingerprint(teacher.source)}
     return {"source": own, "cold_start": _demonstrated(teacher.cold_start)}
 
 
 def _demonstrated(recipe: ColdStart) -> dict[str, object]:
-    """Identifies the data of a cold start; {} without one."""
+    """Identify the data of a cold start; {} without one."""
     if recipe.type == "none":
         return {}
     return {"demonstrations": _demonstrations(recipe.data), "template": template_version(recipe.template)}
 
 
 def _demonstrations(data: str) -> str | dict[str, str]:
-    """Identifies demonstrations: the digest of a file, the name of generated ones, or the problems that the solutions
-    belong to."""
+    """Identify demonstrations.
+
+    The result is the digest of a file, the name of generated ones, or the problems that the solutions belong to.
+    """
     if data.startswith("demonstrations:"):
         return data
     if data.startswith(SOLUTIONS_OF):
@@ -105,23 +110,26 @@ def _demonstrations(data: str) -> str | dict[str, str]:
 
 
 def template_identity(given: str) -> str:
-    """A template's name; for the path of a file, the digest of its content, wherever the file lies."""
+    """Return a template's name; for the path of a file, the digest of its content, wherever the file lies."""
     return str(template_version(given)) if given.endswith(ENDINGS) else given
 
 
 def grader_identity(given: str | None) -> object:
-    """A grader's name; `judge_identity` for a judge."""
+    """Return a grader's name; `judge_identity` for a judge."""
     judge = judge_of(given)
     return given if judge is None else judge_identity(judge)
 
 
 def judge_identity(judge: Judge | PairJudge) -> object:
-    """The digest of those fields of a judge's file that can change a verdict, wherever the file lies, and with `source`
-    that of its model's files."""
+    """Return the digest of those fields of a judge's file that can change a verdict, wherever the file lies.
+
+    With `source`, the fingerprint of its model's files is added.
+    """
     return judge.version if judge.file.source is None else [judge.version, model_fingerprint(judge.file.source)]
 
 
 def problems_of_split(task_name: str, split: str) -> dict[str, str]:
+    """Identify the problems of one split of a task, and how answers are extracted from their completions."""
     task, source = get_task(task_name), task_source(task_name)
     problems = {"task": task.name, "extract": task.extract, "rows": task.split(split).fingerprint}
     if task.environment is not None:
@@ -130,14 +138,14 @@ def problems_of_split(task_name: str, split: str) -> dict[str, str]:
 
 
 def train_data(spec: RunSpec) -> dict[str, str]:
-    """Identifies the training data: a set of pairs, or the problems that completions are drawn for."""
+    """Identify the training data: a set of pairs, or the problems that completions are sampled for."""
     if spec.pairs.type == "dataset":
         return {"pairs": parse_pair_source(spec.pairs.data, spec.pairs.split).fingerprint}
     return problems_of_split(spec.task.train, "train")
 
 
 def evaluated(spec: RunSpec) -> dict[str, Any]:
-    """What an evaluation refers to."""
+    """Identify everything that an evaluation refers to."""
     return {
         **outside_engine(spec),
         "eval": [problems_of_split(name, "test") for name in spec.eval.tasks],
@@ -164,6 +172,7 @@ def all_of(spec: RunSpec) -> dict[str, object]:
     }
 
 
+# Cached, because it reads all files of the model.
 @lru_cache
 def model_fingerprint(source: str) -> str:
     return parse_source(source).fingerprint()

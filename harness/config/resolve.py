@@ -1,8 +1,8 @@
 """Layers of settings become one resolved RunSpec: profile < sweep base < arm < --set.
 
-A layer is a mapping whose keys may be nested or dotted. `algorithm: <preset>` is shorthand for all objective knobs, and
-setting a `type` resets its siblings to that type's defaults. An algorithm that learns from rewards has no pairs: naming
-one drops the `pairs` of the layers below, as it drops their objective knobs.
+A layer is a mapping whose keys may be nested or dotted. `algorithm: <preset>` is shorthand for all objective knobs.
+Setting a `type` resets its siblings to that type's defaults. An algorithm that learns from rewards has no pairs, so
+naming one drops the `pairs` of the layers below, just as it drops their objective knobs.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _OBJECTIVE = "objective."
 
 @dataclass(frozen=True)
 class Layer:
-    """Settings and where they come from, for error messages (`sweeps/std_norm.yaml: arms.no_std`)."""
+    """Settings and their origin for error messages, such as `sweeps/std_norm.yaml: arms.no_std`."""
 
     origin: str
     settings: Mapping[str, Any]
 
 
 def resolve(layers: Sequence[Layer], seed: int, checkpoint: str | None = None) -> RunSpec:
-    """The resolved spec of one cell. checkpoint: the model that it evaluates as it is, as a user names it.
+    """Resolve the spec of one cell. checkpoint: the model that it evaluates as it is, as a user names it.
 
-    Raises FaultyError with every fault of all layers, what is missing last.
+    Raises FaultyError with every fault of all layers, missing settings last.
     """
     spec, faults = _resolved(layers, seed, checkpoint)
     if spec is None:
@@ -52,12 +52,12 @@ def resolve(layers: Sequence[Layer], seed: int, checkpoint: str | None = None) -
 
 
 def faults_of_incomplete(layers: Sequence[Layer]) -> list[Fault]:
-    """What is wrong with layers when another layer could not be read: missing settings may be in that one."""
+    """Return what is wrong with layers if another layer could not be read: missing settings may be in that one."""
     return [fault for fault in _resolved(layers, 0, None)[1] if fault.code != "missing"]
 
 
 def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tuple[RunSpec | None, list[Fault]]:
-    """The spec, and what is wrong with the layers; None if something is."""
+    """Return the spec, and the faults of the layers; the spec is None if there are any."""
     faults: list[Fault] = []
     knobs: Knobs = {}
     origins: dict[str, str] = {}
@@ -67,12 +67,14 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tup
         flat = dotted(layer.settings)
         unknown = {fault.path: fault for fault in _unknown_knobs(flat)}
         faults += _of(layer, *unknown.values(), *_unusable_numbers(flat))
+        # Each fault is reported once: what is unknown here must not be refused again by validation.
         flat = {knob: value for knob, value in flat.items() if knob not in unknown}
         overrides = {key.removeprefix(_OBJECTIVE): flat.pop(key) for key in list(flat) if key.startswith(_OBJECTIVE)}
         if "algorithm" in flat:
             algorithm_is_named = True
             try:
                 objective = preset(str(flat.pop("algorithm")))
+                # A preset replaces all objective knobs of the layers below, so their origins no longer explain a fault.
                 origins = {knob: origin for knob, origin in origins.items() if not knob.startswith(_OBJECTIVE)}
                 origins[_OBJECTIVE] = layer.origin
                 if isinstance(objective, Objective):
@@ -90,11 +92,12 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tup
             faults += _of(layer, Fault("missing", "algorithm", words))
         for knob in _types_first(flat):
             _set(knobs, knob, flat[knob])
+            # Removed first, so that the knob moves to the end: `_origin` relies on the order of setting.
             origins.pop(knob, None)
             origins[knob] = layer.origin
     lacks_algorithm = not algorithm_is_named and not faults
     document = _nested(knobs | {"seed": seed, "checkpoint": checkpoint})
-    # Without an objective there is a problem already; any will do to find the others.
+    # Without an objective there is a fault already; any preset will do to find the others.
     document["objective"] = objective or preset("grpo")
     _fill_in_types(document)
     _fill_from_task(document)
@@ -105,6 +108,7 @@ def _resolved(layers: Sequence[Layer], seed: int, checkpoint: str | None) -> tup
     except ValidationError as error:
         undecided = _undecided_by_task(document)
         for fault in faults_of(error, RunSpec, listed_by=LISTED_BY):
+            # A clash with the objective that was put in above would be nobody's mistake.
             is_clash = not fault.path
             if fault.path not in undecided and not (is_clash and objective is None and by_bench):
                 faults.append(replace(fault, origin=_origin(fault, origins, layers)))
@@ -119,13 +123,13 @@ def _of(layer: Layer, *faults: Fault) -> list[Fault]:
 
 
 def _origin(fault: Fault, origins: Mapping[str, str], layers: Sequence[Layer]) -> str:
-    """The layer that, last of all, set what the fault is about; the first layer for a key that nobody set.
+    """Return the layer that last set what the fault is about; the first layer for a key that none set.
 
     origins: knob -> the layer that set it, in the order of setting.
     """
 
     def concerns(knob: str) -> bool:
-        if not fault.path:  # sections clash
+        if not fault.path:  # a clash between sections
             return knob in fault.words
         path = fault.path
         return path.startswith(f"{knob}.") or f"{knob}.".startswith(f"{path}.") or knob == governor(path)
@@ -134,7 +138,10 @@ def _origin(fault: Fault, origins: Mapping[str, str], layers: Sequence[Layer]) -
 
 
 def _unknown_knobs(flat: Mapping[str, object]) -> Iterator[Fault]:
-    """Keys that are not knobs. Whether an objective knob exists at this point is not asked."""
+    """Yield a fault for each key that is not a knob.
+
+    Whether an objective knob exists at this point is checked elsewhere.
+    """
     parts = [f"{PARTS}{part}" for part in nameable_parts()]
     nameable = ("algorithm", *spec_knobs(), *parts)
     for knob in flat:
@@ -154,6 +161,7 @@ def _unknown_knobs(flat: Mapping[str, object]) -> Iterator[Fault]:
 
 
 def _unusable_numbers(flat: Knobs) -> Iterator[Fault]:
+    """Yield a fault for each number too large or too small for 32-bit arithmetic."""
     for knob, given in flat.items():
         for value in given if isinstance(given, list | tuple) else [given]:
             if _is_number(value) and not 1 / LARGEST_NUMBER <= abs(value) <= LARGEST_NUMBER:
@@ -165,18 +173,22 @@ def _unusable_numbers(flat: Knobs) -> Iterator[Fault]:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it has a size: infinities and NaN are refused elsewhere."""
+    """Return whether a value has a size: infinities and NaN are refused elsewhere."""
+    # 0 has no size either, and is always usable.
     return isinstance(value, int | float) and math.isfinite(value) and value != 0
 
 
 def _is_part(knob: str) -> bool:
-    """Whether a knob is the weight of a reward part; that of a user's function may hold dots: `package.module:name`."""
+    """Return whether a knob is the weight of a reward part.
+
+    The name of a user's function may hold dots: `package.module:name`.
+    """
     part = knob.removeprefix(PARTS)
     return part != knob and ("." not in part or ":" in part)
 
 
 def laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    """Settings on top of others, nested: what `resolve` makes of two layers before it fills in defaults."""
+    """Lay settings over others and nest them, as `resolve` does with two layers before it fills in defaults."""
     knobs, flat = dotted(below), dotted(above)
     for knob in _types_first(flat):
         _set(knobs, knob, flat[knob])
@@ -184,7 +196,7 @@ def laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> dict[
 
 
 def _types_first(flat: Mapping[str, object]) -> list[str]:
-    """They reset their siblings, which the same layer may set, in whatever order it names them."""
+    """Return the knobs with types first: they reset their siblings, which the same layer may set in any order."""
     return sorted(flat, key=lambda knob: not knob.endswith(".type"))
 
 
@@ -194,7 +206,7 @@ def _set(knobs: dict[str, object], knob: str, value: Any) -> None:
         for sibling in [name for name in knobs if name.startswith(prefix)]:
             del knobs[sibling]
     if knob.startswith(PARTS):
-        # Other parts come on top of correctness, whose weight is 1 unless it is set.
+        # Other parts are added to correctness, whose weight is 1 unless it is set.
         knobs.setdefault("reward.parts.correct", 1.0)
     knobs[knob] = value
 
@@ -204,13 +216,13 @@ def _nested(knobs: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _undecided_by_task(document: Mapping[str, Any]) -> set[str]:
-    """Defaults that are missing only because a task is unknown: no further problem."""
+    """Return defaults that are missing only because a task is unknown: they are no further fault."""
     by_task = (name.split(".") for name, knob in spec_knobs().items() if knob.mark(FromTask))
     return {f"{section}.{field}" for section, field in by_task if field not in document.get(section, {})}
 
 
 def _fill_in_types(document: dict[str, Any]) -> None:
-    """Types that follow from what else is given."""
+    """Fill in types that follow from other settings."""
     pairs = document.get("pairs", {} if isinstance(document["objective"], PreferenceObjective) else None)
     if pairs is not None:
         document["pairs"] = {"type": "dataset" if "data" in pairs else "policy"} | pairs
@@ -219,10 +231,11 @@ def _fill_in_types(document: dict[str, Any]) -> None:
 
 
 def _fill_from_task(document: dict[str, Any]) -> None:
-    """Defaults that the task decides, written out; left open where the task is unknown, which validation tells."""
+    """Write out the defaults that the task decides; leave them open if it is unknown, which validation reports."""
     reward, evaluation = document.setdefault("reward", {}), document.setdefault("eval", {})
     samples = evaluation.setdefault("samples", 16)
     most_samples = samples if isinstance(samples, int) else 1
+    # bit_length gives the powers of 2 up to the number of samples: 1, 2, 4, 8, 16 for 16.
     evaluation.setdefault("k", [2**power for power in range(max(1, most_samples.bit_length()))])
     trained = _known_task(document.get("task", {}).get("train"))
     if trained is None:
@@ -230,6 +243,7 @@ def _fill_from_task(document: dict[str, Any]) -> None:
     document["task"].setdefault("template", trained.template)
     reward.setdefault("grader", trained.grader)
     tasks = evaluation.setdefault("tasks", [document["task"]["train"]])
+    # The first task is the one that arms are compared on; validation checks the type of the list.
     first = _known_task(tasks[0]) if isinstance(tasks, list) and tasks else None
     if first is not None:
         evaluation.setdefault("template", first.template)

@@ -1,4 +1,4 @@
-"""`reward`: parts and their weights, and the options of those parts that have some."""
+"""The section `reward` of a run spec: parts and their weights, and the options of those parts that have some."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class RewardSpec(Settings):
     )
 
     def of(self, part: type[Part]) -> Part:
-        """The part with its options."""
+        """Return the part with its options."""
         options: Part = getattr(self, part.section) if part.model_fields else part()
         return options
 
     @property
     def needs_reward_model(self) -> bool:
-        """Whether a part reads the scores of a reward model."""
+        """True if a part reads the scores of a reward model."""
         return any(name in self.parts for name, part in PARTS.all().items() if part.needs_reward_model)
 
     @property
@@ -67,33 +67,34 @@ class RewardSpec(Settings):
 
     @property
     def asks_start(self) -> bool:
-        """Whether the frozen generator is the weights that training starts from."""
+        """True if the frozen generator is the weights that training starts from."""
         return "generator" in self.gold_scorers and self.generator is None
 
     @property
     def has_answer_term(self) -> bool:
-        """Whether the loss has a supervised term on gold answers."""
+        """True if the loss has a supervised term on gold answers."""
         return bool(self.parts.get(Jepo.name)) and self.of(Jepo).supervised > 0
 
     @property
     def needs_judge(self) -> bool:
-        """Whether a part reads the comparisons of a judge."""
+        """True if a part reads the comparisons of a judge."""
         return any(name in self.parts for name, part in PARTS.all().items() if part.needs_judge)
 
     @property
     def asked_judge(self) -> PairJudge | None:
-        """The pairwise judge of a file; None where none compares, or where it is trained."""
+        """The pairwise judge of a file; None if none compares, or if it is trained."""
         return self.of(PairwiseJudge).asked if self.needs_judge else None
 
     @property
     def trains_judge(self) -> bool:
-        """Whether the pairwise judge is trained before the cells."""
+        """True if the pairwise judge is trained before the cells."""
         return self.needs_judge and self.asked_judge is None
 
     def contradictions(self) -> Iterator[str]:
         for name in self.parts:
             if name in nameable_parts() or is_reference(name):
                 continue
+            # The part exists, but only another knob can bring it in.
             if part := PARTS.all().get(name):
                 yield f"parts.{name} cannot be set: {part.implied_by} brings it in. Leave it out"
             else:
@@ -111,8 +112,10 @@ class RewardSpec(Settings):
 
 
 def parts_with_options() -> dict[str, type[RewardPart]]:
-    """The known parts that have options, by the name of the field that holds them. Raises RefusedError if two share
-    it."""
+    """Map the field that holds a part's options to the part, for the known parts that have some.
+
+    Raises RefusedError if two share a field.
+    """
     found: dict[str, type[RewardPart]] = {}
     for part in PARTS.all().values():
         if part.model_fields:
@@ -127,7 +130,8 @@ def parts_with_options() -> dict[str, type[RewardPart]]:
 
 @plugins.cached
 def reward_section() -> type[RewardSpec]:
-    """The section with the options of all known parts."""
+    """Return the section with the options of all known parts."""
+    # A class made at run time, because plug-ins add parts; `plugins.cached` makes it anew when these change.
     options: dict[str, Any] = {
         section: (Annotated[part, OnlyWith(f"parts.{part.name}", refused=False)], part())
         for section, part in parts_with_options().items()
@@ -136,11 +140,11 @@ def reward_section() -> type[RewardSpec]:
 
 
 Reward = Annotated[RewardSpec, MadeOf(reward_section)]
-"""The field of a spec: it holds what the parts that are in use at the time make of the section."""
+"""The type of the field in a spec. It holds the section as the parts that are in use at the time make it."""
 
 
 def reward_problems(reward: RewardSpec, credit: Credit, task_name: str) -> Iterator[str]:
-    """What the section cannot know by itself: whether the task has steps, and whether the objective needs them."""
+    """Yield what the section cannot check by itself: whether the task has steps, and whether credit needs them."""
     names = [name for name, part in PARTS.all().items() if part.rewards_steps]
     task = get_task(task_name)
     for name in (name for name in names if name in reward.parts):

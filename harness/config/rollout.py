@@ -1,5 +1,8 @@
-"""`rollout`: how completions are drawn in training; and `pairs`: where the chosen and rejected completions of a
-preference objective come from."""
+"""The sections `rollout` and `pairs` of a run spec.
+
+`rollout`: how completions are sampled in training. `pairs`: where the chosen and rejected completions of a preference
+objective come from.
+"""
 
 from __future__ import annotations
 
@@ -153,6 +156,8 @@ class RolloutSpec(Settings):
                 "has the shorter limit. Lower first_tokens, or raise max_completion_tokens, the limit of the last stage"
             )
 
+    # With one slice size for all, a completion of several steps ends exactly at the limit, never in the middle of a
+    # slice.
     def _slices_do_not_fit(self, slice_tokens: int, most: int) -> Iterator[str]:
         if slice_tokens >= most or most % slice_tokens:
             yield (

@@ -1,15 +1,11 @@
-"""The resolved run spec: every knob of one cell, with every default written out. Dotted field names are the knobs.
+"""The resolved run spec: every knob of one cell, with every default written out.
 
-`train`: optimiser steps, and what they may cost.
-
-What a spec may leave to the machine (`auto`), and what it then means. No torch here.
-
-The spec under which a recorded cell was run.
+Dotted field names are the knobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,117 +20,36 @@ from evals.grading.pair_judge import PairJudge
 from evals.tasks import get_task, without_mode
 from evals.tasks.base import LM_EVAL_PREFIX, Environment
 from harness.config.clashes import clashes
-from harness.config.engine import ENGINES, engine_on
-from harness.config.model import OF_ALL, ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
-from harness.config.optimizer import AdamW, Optimizer
+from harness.config.model import ModelSpec, ModelTeacher, NoTeacher, SupervisedColdStart, TeacherChoice
 from harness.config.reward import Reward
 from harness.config.rollout import NoPairs, Pairs, RolloutSpec
 from harness.config.task import EvalSpec, TaskSpec
+from harness.config.train import BY_ALL, BudgetSpec, TrainSpec
 from harness.config.trainer import BY_BENCH, TrainerChoice
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.rewards.parts.learned import PairwiseJudge
-from harness.settings import IfChosen, InWords, OnlyWith, Settings
-from harness.settings.marks import NOT_HASHED, YOUNGER, Acts
+from harness.settings import IfChosen, InWords, Settings
+from harness.settings.marks import YOUNGER, Acts
 
 
 def _family(objective: object) -> str:
-    """Preference objectives alone have a link."""
+    """Return the family of an objective: only preference objectives have a link."""
+    # pydantic calls this with a mapping from a document, and with an objective that was made before.
     has_link = "link" in objective if isinstance(objective, dict) else isinstance(objective, PreferenceObjective)
     return "preference" if has_link else "policy_gradient"
 
 
-Sharding = Literal["rows", "fully"]
 OF_TRAINING = Acts("train")
 OF_DRAWING = Acts("draw")
-BY_ALL = Acts("train", any_trainer=True)
 OF_CELL = Acts("train", "evaluate", any_trainer=True)
-
-
-class TrainSpec(Settings):
-    device: Annotated[str, InWords(type=lambda: "auto | cpu | cuda | cuda:N"), OF_ALL] = Field(
-        "auto", pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$", description="auto = cuda where there is one"
-    )
-    steps: Annotated[int, BY_ALL] = Field(
-        ge=1, le=10_000_000, description="rollout batches; budget.tokens may end the cell earlier"
-    )
-    updates_per_rollout: int = Field(
-        1, ge=1, le=10_000, description="mini-batches per pass, of whole groups, one optimiser step each"
-    )
-    epochs: int = Field(1, ge=1, le=10_000, description="passes over each rollout batch")
-    learning_rate: float = Field(gt=0, description="learning rate after the warm-up")
-    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="after the warm-up; linear and cosine fall to 0 at train.steps"
-    )
-    warmup_steps: int = Field(0, ge=0, le=10_000_000, description="rollout batches of linear warm-up")
-    weight_decay: float = Field(
-        0.0, ge=0, description="weight decay: beside the gradient's step with adamw and muon, within it with sgd"
-    )
-    optimizer: Annotated[Optimizer, YOUNGER] = AdamW()
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients of a larger norm are scaled down to it")
-    micro_batch_tokens: int = Field(16384, ge=1, description="tokens per forward pass, padding included; bounds memory")
-    logits_chunk_tokens: int = Field(
-        512, ge=1, description="tokens whose logits are held at once; bounds memory where the vocabulary is large"
-    )
-    activation_checkpointing: bool = Field(
-        False, description="compute activations again in the backward pass instead of keeping them: less memory, slower"
-    )
-    reference_rows: int = Field(
-        16, ge=0, description="completions per step on which the KL to the starting policy is measured; 0 = none"
-    )
-    optimizer_reset: Literal["never", "per_rollout"] = Field(
-        "never", description="when the optimiser's moments start again from 0: never, or with each rollout batch"
-    )
-    token_records_max_tokens: Annotated[int, NOT_HASHED] = Field(
-        20_000,
-        ge=0,
-        description="keep with the rollouts what the update did to each token, in steps that learn from at most this "
-        "many completion tokens; never for objectives on pairs; 0 = never",
-    )
-    checkpoint_every: Annotated[int, BY_ALL] = Field(10, ge=1, description="steps between checkpoints")
-    # How many processes train a cell changes no more than rounding, as threads do; each start records it.
-    processes: Annotated[int, NOT_HASHED] = Field(
-        1, ge=1, le=1024, description="processes that train a cell together, each on its own GPU or CPU core"
-    )
-    sharding: Annotated[Sharding, OnlyWith("processes", unless=(1,), refused=False), NOT_HASHED] = Field(
-        "rows",
-        description="what the processes split. rows: the completions of a batch; fully: also the weights, gradients "
-        "and optimiser state (FSDP2), for models that one device cannot train",
-    )
-
-    def contradictions(self) -> Iterator[str]:
-        if self.optimizer.type == "muon" and self.sharding == "fully" and self.processes > 1:
-            yield (
-                f"optimizer.type=muon with processes={self.processes} and sharding=fully: Muon orthogonalises whole "
-                "matrices, and each process would hold a part of them. Set sharding to rows, or optimizer.type to adamw"
-            )
-
-
-class BudgetSpec(Settings):
-    tokens: Annotated[int | None, Acts("draw", any_trainer=True)] = Field(
-        default=None, ge=1, description="generated tokens that arms are matched on; none = train.steps"
-    )
-    teacher_tokens: Annotated[int | None, YOUNGER] = Field(
-        default=None, ge=1, description="limit on completion tokens scored by the teacher; none = no limit"
-    )
-    trained_tokens: Annotated[int | None, Acts("draw", "train", any_trainer=True), YOUNGER] = Field(
-        default=None,
-        ge=1,
-        description="completion tokens that gradients are taken of, in each epoch, at which a cell ends; none = no end",
-    )
-    flops: Annotated[float | None, Acts("draw", "train"), YOUNGER] = Field(
-        default=None,
-        gt=0,
-        description="floating-point operations of sampling and training, estimated from tokens and parameters, at "
-        "which a cell ends; none = no end",
-    )
 
 
 class RunSpec(Settings):
     """Everything that one cell does."""
 
     model: Annotated[ModelSpec, Acts("train", "start", any_trainer=True)]
-    # One that only writes completions is explained by no objective.
+    # A teacher that only writes completions is not explained by any knob of the objective.
     teacher: Annotated[TeacherChoice, IfChosen("objective.distill.where"), OF_TRAINING] = NoTeacher()
     task: Annotated[TaskSpec, Acts("draw", any_trainer=True)]
     reward: Annotated[Reward, OF_DRAWING]
@@ -168,13 +83,15 @@ class RunSpec(Settings):
 
     @property
     def checkpoint_folder(self) -> Path | None:
-        """The folder of a cell's checkpoint that is evaluated; None for a cell that trains, and for a model that is
-        evaluated from its source."""
+        """The folder of a cell's checkpoint that is evaluated.
+
+        None for a cell that trains, and for a model that is evaluated from its source.
+        """
         folder = Path(self.checkpoint or "")
         return folder if folder.is_absolute() else None
 
     def own_files(self) -> Iterator[str]:
-        """Tasks and templates of the user's own, named by a path that does not depend on the machine."""
+        """Yield tasks and templates of the user's own, named by a path that does not depend on the machine."""
         for name in (self.task.train, *self.eval.tasks, *self.templates):
             file = without_mode(name).removeprefix(LM_EVAL_PREFIX)
             path = Path(file)
@@ -183,7 +100,7 @@ class RunSpec(Settings):
 
     @property
     def judge_template(self) -> str | None:
-        """The template with which a pairwise judge that is trained is asked; None without such a judge."""
+        """The template with which a trained pairwise judge is asked; None without such a judge."""
         if not self.reward.trains_judge:
             return None
         return self.reward.of(PairwiseJudge).template or get_task(self.task.train).judge_template
@@ -199,13 +116,13 @@ class RunSpec(Settings):
 
     @property
     def cold_starts(self) -> list[SupervisedColdStart]:
-        """Those of the policy and of its teacher."""
+        """The cold starts of the policy and of its teacher."""
         of_teacher = [] if self.teacher.type == "none" else [self.teacher.cold_start]
         return [recipe for recipe in (self.model.cold_start, *of_teacher) if recipe.type == "sft"]
 
     @property
     def training_steps(self) -> int:
-        """The most steps that a cell trains for; 0 where a checkpoint is evaluated."""
+        """The most steps that a cell trains for; 0 if a checkpoint is evaluated."""
         return 0 if self.checkpoint else self.train.steps
 
     @property
@@ -215,115 +132,81 @@ class RunSpec(Settings):
 
     @property
     def model_teacher(self) -> ModelTeacher:
-        """The teacher of a cell that has one. TypeError where there is none."""
+        """The teacher of a cell. Raises TypeError if it has none."""
         if not isinstance(self.teacher, ModelTeacher):
             raise TypeError("no teacher: nothing is distilled")
         return self.teacher
 
     @property
     def start_teaches(self) -> bool:
-        """Whether the teacher is the starting policy, which needs no weights of its own."""
+        """True if the teacher is the starting policy, which needs no weights of its own."""
         teacher = self.teacher
         return teacher.type == "model" and teacher.source is None and teacher.cold_start.type == "none"
 
     @property
     def teacher_template(self) -> str:
-        """The prompt template of the teacher. TypeError where there is none."""
+        """The prompt template of the teacher. Raises TypeError without a teacher."""
         return self.model_teacher.template or self.task.template
 
     @property
     def policy_gradient(self) -> Objective:
-        """The objective of a cell that learns from rewards. TypeError for one that learns from pairs."""
+        """The objective of a cell that learns from rewards. Raises TypeError for one that learns from pairs."""
         if not isinstance(self.objective, Objective):
             raise TypeError("a preference objective where a policy-gradient objective is needed")
         return self.objective
 
     @property
     def preference(self) -> PreferenceObjective:
-        """The objective of a cell that learns from pairs. TypeError for one that learns from rewards."""
+        """The objective of a cell that learns from pairs. Raises TypeError for one that learns from rewards."""
         if isinstance(self.objective, Objective):
             raise TypeError("a policy-gradient objective where a preference objective is needed")
         return self.objective
 
     @property
     def environment(self) -> Environment | None:
-        """What answers the turns of completions in training; None where they have one turn."""
+        """The environment that answers the turns of completions in training; None if completions have one turn."""
         environment, max_turns = get_task(self.task.train).environment, self.rollout.max_turns
         return environment if environment is None or max_turns is None else replace(environment, max_turns=max_turns)
 
     @property
     def rollout_grader(self) -> str:
-        """The grader of completions drawn in training. TypeError where there are none and none is needed."""
+        """The grader of completions sampled in training. Raises TypeError if there is none, which then none needs."""
         if self.reward.grader is None:
             raise TypeError("no grader: nothing is drawn in training that it could grade")
         return self.reward.grader
 
     @property
     def judges(self) -> list[Judge | PairJudge]:
-        """The judges of files that a cell asks: graders that ask a model, and one that compares."""
+        """The judges that a cell asks and that have files: graders that ask a model, and a pairwise one."""
         pairwise = None if self.checkpoint else self.reward.asked_judge
         return [judge for judge in (*map(judge_of, self._graders), pairwise) if judge is not None]
 
     @property
     def runs_code(self) -> bool:
-        """Whether a cell runs programs that the policy writes."""
+        """True if a cell runs programs that the policy writes."""
         return any(map(runs_code, self._graders))
 
     @property
     def _graders(self) -> dict[str | None, None]:
-        """Those that a cell uses, each once."""
+        """The graders that a cell uses, each once."""
         return dict.fromkeys([self.eval.grader] if self.checkpoint else [self.reward.grader, self.eval.grader])
 
     @property
     def optimizer_steps_per_rollout(self) -> int:
+        """Optimiser steps on each rollout batch."""
         return self.train.updates_per_rollout * self.train.epochs
 
 
-def device_kind(device: str, on_gpu: Callable[[], bool]) -> str:
-    """`train.device` with auto resolved: cuda where there is one, which is asked only then."""
-    if device == "auto":
-        return "cuda" if on_gpu() else "cpu"
-    return device
-
-
-def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
-    """`model.dtype` with auto resolved: bfloat16 on CUDA, float32 on a CPU."""
-    if dtype == "auto":
-        return "bfloat16" if device.startswith("cuda") else "float32"
-    return "float32" if dtype == "float32" else "bfloat16"
-
-
-def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
-    """The spec with nothing left to the machine, so that one hash never means the numbers of two kinds of device, and
-    with precision that is the model's anyway left out, so that two hashes never mean the same numbers.
-
-    Raises RefusedError for a precision that the engine of the machine does not have.
-    """
-    device = device_kind(spec.train.device, on_gpu)
-    engine, dtype = engine_on(device, spec.rollout.engine), dtype_on(device, spec.model.dtype)
-    head: Literal["model", "float32"] = "model" if dtype == "float32" else spec.model.head_dtype
-    if head not in ENGINES.find(engine).head_dtypes:
-        raise RefusedError(
-            f"model.head_dtype={head} with rollout.engine={engine}: this engine computes the output head in the dtype "
-            "of the model alone. Set rollout.engine to torch, or head_dtype to model."
-        )
-    return spec.model_copy(
-        update={
-            "train": spec.train.model_copy(update={"device": device}),
-            "model": spec.model.model_copy(update={"dtype": dtype, "head_dtype": head}),
-            "rollout": spec.rollout.model_copy(
-                update={"engine": engine, "dtype": "trainer" if spec.rollout.dtype == dtype else spec.rollout.dtype}
-            ),
-        }
-    )
-
-
 _SHOWN = 3
+"""The most fields that the message names."""
 
 
 def recorded_spec(cell: CellRecord) -> RunSpec:
-    """Raises DamagedRecordError without a spec.json, RefusedError for one whose fields this version does not know, and
-    for an imported cell, which has settings of another tool."""
+    """Return the spec under which a recorded cell was run.
+
+    Raises DamagedRecordError without a spec.json. Raises RefusedError for one whose fields this version does not know,
+    and for an imported cell, which has another tool's settings.
+    """
     from pydantic import ValidationError
 
     if "imported" in cell.spec:

@@ -1,4 +1,4 @@
-"""The `search:` and `tune:` sections of a sweep file: which knobs are searched where, for what, at what cost."""
+"""The sections `search:` and `tune:` of a sweep file: searched knobs with their ranges, objectives, budget."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ class KnobRange(Settings):
         if self.kind == "categorical":
             choices = self.choices
             for one, other in combinations(choices, 2):
+                # 1 and 1.0 are equal to a knob. That a file writes them in two ways deserves a message of its own.
                 if same(one, other) and type(one) is not type(other):
                     raise ValueError(f"categorical has {one} and {other}, which are the same value: leave one out")
             if len(choices) < 2 or any(same(one, other) for one, other in combinations(choices, 2)):
@@ -80,6 +81,8 @@ class KnobRange(Settings):
                 raise ValueError(f"step is {self.step:g}, but the range is only {high - low:g} wide: lower it")
             if self.kind == "int" and self.step != int(self.step):
                 raise ValueError(f"step is {self.step:g}, but an int moves by whole numbers: round it")
+            # Optuna would replace the high end by the last step, so the range would not be the one that the file
+            # states.
             if not self.holds(high):
                 last = low + self.step * math.floor((high - low) / self.step)
                 raise ValueError(
@@ -93,6 +96,7 @@ class KnobRange(Settings):
 
     @property
     def kind(self) -> Kind:
+        """The one of the four ranges that is set."""
         kinds: tuple[Kind, ...] = ("float", "int", "log", "categorical")
         return next(kind for kind in kinds if self._of(kind) is not None)
 
@@ -109,22 +113,26 @@ class KnobRange(Settings):
 
     @property
     def corners(self) -> tuple[Scalar, ...]:
-        """Values that stand for the range where it is tried out: its ends, or all choices."""
+        """Values that represent the range where it is tried out: its ends, or all choices."""
         return self.choices or self.bounds
 
     def holds(self, value: object) -> bool:
-        """Whether a value could be drawn."""
+        """Return whether the range could yield a value."""
         if self.kind == "categorical":
             return any(same(choice, value) for choice in self.choices)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         low, high = self.bounds
         step = self.step or (1 if self.kind == "int" else None)
+        # A decimal step such as 0.1 has no exact binary form, so a whole number of steps is compared with a tolerance.
         steps = (value - low) / step if step else 0.0
         return low <= value <= high and math.isclose(steps, round(steps), abs_tol=1e-9)
 
     def as_drawn(self, value: Any) -> Any:
-        """A value that it holds, as it would be drawn: of a knob whose choices are [0.7, 1], 1 for 1.0."""
+        """Return a value of the range in the form in which a search would sample it.
+
+        For a knob whose choices are [0.7, 1], that is 1 for 1.0.
+        """
         if self.kind == "categorical":
             return next(choice for choice in self.choices if same(choice, value))
         return int(value) if self.kind == "int" else float(value)
@@ -196,7 +204,7 @@ def _conditions_name_searched_knobs(knobs: dict[str, KnobRange]) -> dict[str, Kn
 
 
 def _in_order(knobs: dict[str, KnobRange]) -> list[str]:
-    """The knobs, each after those that its condition names. Raises ValueError for conditions in a circle."""
+    """Return the knobs, each after those that its condition names. Raises ValueError for circular conditions."""
     order: list[str] = []
     while len(order) < len(knobs):
         free = [k for k, r in knobs.items() if k not in order and set(r.when) <= set(order)]
@@ -248,20 +256,26 @@ class Search(Settings):
             )
 
     def ordered(self) -> list[str]:
-        """The knobs, each after those that its condition names."""
+        """Return the knobs, each after those that its condition names."""
         return _in_order(self.knobs)
 
     def is_drawn(self, knob: str, values: Mapping[str, object]) -> bool:
-        """Whether a knob's condition holds; values: of the knobs before it, those that are drawn."""
+        """Return whether a knob's condition holds.
+
+        values: of the knobs before it, those that were sampled.
+        """
         return all(
+            # A parent that was not sampled itself does not exist at this point, so its value in the base cannot satisfy
+            # a condition.
             parent in values and any(same(values[parent], value) for value in allowed)
             for parent, allowed in self.knobs[knob].when.items()
         )
 
 
 TUNING_SEED = 1_000_000
-"""The first seed of trials that tune an arm; verdicts have seeds below it, so that the two never meet."""
+"""The first seed of trials that tune an arm. Verdicts use seeds below it, so that the two never meet."""
 _AMOUNTS = ("budget.", "train.steps")
+"""Prefixes of knobs that set how much is trained."""
 
 
 class Tune(Settings):
@@ -291,11 +305,15 @@ class Tune(Settings):
 
     @property
     def seed_list(self) -> list[int]:
+        """The seeds of every trial."""
         return [TUNING_SEED + i for i in range(self.seeds)]
 
     def search(self, metric: str) -> Search:
-        """What is searched in one arm, for the metric that arms are compared by. The first draws are the same in every
-        arm; a Gaussian process that learns from them makes the rest, which finds the peak of a knob in few trials."""
+        """Return the search within one arm, for the metric that arms are compared by.
+
+        The first samples are the same in every arm. The rest comes from a Gaussian process that learns from them, which
+        finds the peak of a knob in few trials.
+        """
         return Search(
             knobs=self.per_arm,
             objectives=(metric,),
@@ -305,12 +323,12 @@ class Tune(Settings):
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are one to a knob: 1 and 1.0 are, but not 1 and true."""
+    """Return whether two values are equal to a knob: 1 and 1.0 are, but 1 and true are not."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def direction(objective: str) -> Literal["maximize", "minimize"]:
-    """The direction of an objective, by its name. Raises UnknownNameError for a metric that there is not."""
+    """Return the direction of an objective, by its name. Raises UnknownNameError for an unknown metric."""
     if objective == GENERATED_TOKENS or find_metric(objective.rpartition(".")[2]).better == "less":
         return "minimize"
     return "maximize"

@@ -1,6 +1,6 @@
-"""`task`: the prompts of training, and in which order they come.
+"""The sections `task` and `eval` of a run spec.
 
-`eval`: the one frozen evaluation of all arms.
+`task`: the prompts of training and their order. `eval`: the one frozen evaluation of all arms.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PassRateFilter(Settings):
             )
 
     def keeps(self, correct: int) -> bool:
-        """Whether a prompt stays of whose samples this many are correct."""
+        """Return whether a prompt with this many correct samples stays."""
         return self.lowest <= correct / self.samples <= self.highest
 
 
@@ -101,6 +101,7 @@ class TaskSpec(Settings):
 
 
 def _not_none(grader: object) -> object:
+    """Refuse a missing grader with the remedy, before the type would refuse it without one."""
     if grader is None:
         raise ValueError(
             "the first of eval.tasks has no grader, so nothing could be compared: name a held-out task with answers "
@@ -110,7 +111,7 @@ def _not_none(grader: object) -> object:
 
 
 WATCHES = Acts("train", any_trainer=True)
-"""Says how often training is watched. Noise is keyed, so watching it changes no weight and no final score."""
+"""Acts on how often training is watched. Noise is keyed, so watching changes no weight and no final score."""
 
 
 class EvalSpec(Settings):
@@ -148,13 +149,18 @@ class EvalSpec(Settings):
 
     @property
     def is_greedy(self) -> bool:
-        """Then all samples of a problem are equal, and one is drawn, whatever `samples` and `curve_samples` are."""
+        """True if decoding is greedy.
+
+        Then all samples of a problem are equal, and one is drawn, whatever `samples` and `curve_samples` are.
+        """
         return self.temperature == 0
 
     @property
     def longest_completion_tokens(self) -> int:
-        """The most that are drawn for a sample of any task: behind thinking that is cut the answer has its own
-        limit."""
+        """The most tokens of a sample of any task.
+
+        After thinking that was truncated at its budget, the answer has a limit of its own.
+        """
         return self.max_completion_tokens + max(get_task(name).thinking_budget_tokens or 0 for name in self.tasks)
 
     def contradictions(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""`trainer`: who trains a cell, bench itself or a program of the user's own, and which knobs such a program reads.
+"""The section `trainer`: who trains a cell, bench or a program of the user's own, and which knobs such a program reads.
 
-A trainer is a module of `harness/trainers/`, or a plug-in: what stands at its top level is a `Trainer` whose `type` has
-a default, the name that `trainer.type` gives it. Its other fields are knobs.
+A trainer is a module of `harness/trainers/`, or a plug-in. At its top level it has a `Trainer` whose `type` has a
+default, the name that `trainer.type` gives it. Its other fields are knobs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 BENCH = "bench"
 OPEN = ("trainer.args.", "trainer.env.", "trainer.metrics.")
-"""Below these the user chooses the names, and each is a knob."""
+"""Prefixes below which the user chooses the names; each is a knob."""
 MOST_PROMPTS = 10_000_000
-"""A cell has no more, since they are written into a file before its program starts."""
+"""The most prompts of a cell, since they are written into a file before its program starts."""
 
 
 class Trainer(Settings):
@@ -32,7 +32,7 @@ class Trainer(Settings):
     type: str
 
     def reads(self, knob: str) -> bool:
-        """Return whether it reads a knob of the spec that not every trainer does (`Acts.any_trainer`)."""
+        """Return whether it reads a knob of the spec that not every trainer reads (`Acts.any_trainer`)."""
         return True
 
 
@@ -67,41 +67,42 @@ class OutsideTrainer(Trainer):
         return args
 
     def knobs_read(self) -> Sequence[str]:
-        """The knobs, or sections, besides those handed to every program, that this one reads."""
+        """Return the knobs or sections that this program reads, besides those handed to every program."""
         raise NotImplementedError
 
     def argv(self, config: str, output: str, seed: int) -> list[str]:
-        """The command line, word by word. config, output: paths."""
+        """Return the command line, word by word. config, output: paths."""
         raise NotImplementedError
 
     def sources(self) -> list[UserModule]:
-        """The program's files, as they are now. RefusedError for one that is missing."""
+        """Return the program's files, as they are now. Raises RefusedError for a missing one."""
         return []
 
     def folder(self) -> str | None:
-        """Where the program is started; None: where bench was."""
+        """Return the folder in which the program is started; None: the one in which bench was started."""
         return None
 
     def environment(self) -> dict[str, str]:
-        """Environment variables, on top of bench's own."""
+        """Return environment variables to set on top of bench's own."""
         return self.env
 
     def arguments(self, spec: RunSpec) -> dict[str, Any]:
-        """The `args` of its config file."""
+        """Return the `args` of its config file."""
         return dict(self.args)
 
     def columns(self, spec: RunSpec) -> dict[str, str]:
-        """Columns of steps.jsonl, each with the program's name for it."""
+        """Map columns of steps.jsonl to the program's names for them."""
         return self.metrics
 
     def require_installed(self) -> None:
         """Raise RefusedError if something besides the command is missing on this machine."""
 
     def problems(self, spec: RunSpec) -> Iterator[str]:
-        """What else of a spec it cannot do, for messages before anything trains."""
+        """Yield what else of a spec it cannot do, for messages before anything trains."""
         yield from ()
 
     def reads(self, knob: str) -> bool:
+        # The dots keep `train.step` from matching `train.steps`.
         return any(f"{knob}.".startswith(f"{read}.") for read in self.knobs_read())
 
 
@@ -130,22 +131,22 @@ TRAINERS: Kind[type[Trainer]] = Kind(
 
 
 TrainerChoice = Annotated[Trainer, OneOf(TRAINERS), InWords(default=BENCH)]
-"""The field of a spec."""
+"""The type of the field in a spec."""
 BY_BENCH = Field({"type": BENCH}, validate_default=True)
 
 
 def hands_over_pairs(spec: RunSpec) -> bool:
-    """Whether bench gives pairs to the program that trains the cell."""
+    """Return whether bench gives pairs to the program that trains the cell."""
     return spec.pairs.type != "none" and spec.trainer.reads("pairs.type")
 
 
 def is_open(knob: str) -> bool:
-    """Whether the user chose the name of this knob: `trainer.args.rank`."""
+    """Return whether the user chose the name of this knob, as in `trainer.args.rank`."""
     return knob.startswith(OPEN) and knob not in OPEN
 
 
 def trainer_problems(spec: RunSpec) -> Iterator[str]:
-    """What bench does in training only if it trains itself."""
+    """Yield what bench does in training only if it trains itself."""
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return
@@ -158,6 +159,7 @@ def trainer_problems(spec: RunSpec) -> Iterator[str]:
         )
     feedback = {"task.order=prioritised": spec.task.order == "prioritised"}
     feedback["task.retire_at"] = spec.task.retire_at is not None
+    # Such a budget makes progress depend on the tokens generated so far, and the curriculum's window follows progress.
     feedback["task.order=curriculum with a budget of tokens"] = spec.task.order == "curriculum" and bool(
         budget.tokens or budget.trained_tokens
     )

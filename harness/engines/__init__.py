@@ -1,6 +1,6 @@
-"""Engines draw completions from a model's weights.
+"""Engines sample completions from a model's weights.
 
-`base` says what every engine promises and makes the one that a spec names. An engine is a folder or a module here
-with an `EngineBackend` (`harness.config.engine`) at its top level, which is imported to list the engines and so imports
-neither torch nor the library that it runs on.
+`base` defines what every engine promises, and creates the engine that a spec names. An engine is a folder or a module
+here with an `EngineBackend` (`harness.config.engine`) at its top level. That level is imported to list the engines, so
+it imports neither torch nor the library that the engine runs on.
 """

@@ -1,5 +1,7 @@
-"""What every engine promises, what engines may ask of a model and of their input, and when a stop string ends a
-completion: one rule for all. `make_engine` makes the engine that a spec names; the processes of a cell share it.
+"""What every engine promises, what engines may require of models and input, and when a stop string ends a completion.
+
+The stop rule is the same for all engines. `make_engine` creates the engine that a spec names; the processes of a cell
+share it.
 
 Shapes: P prompts, n samples a prompt, N = P * n rows, T longest completion.
 """
@@ -41,16 +43,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GenerationCost:
-    """What a call of `generate` cost: wall-clock by phase, and how well the batch was used.
-
-    slots: rows times decoding passes that were computed; occupied: those of them that gave a token which counts.
-    """
+    """The cost of a call of `generate`: wall-clock by phase, and how well the batch was used."""
 
     sync_s: float = 0.0
+    """Bringing the engine's weights up to date."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
     slots: int = 0
+    """Rows times decoding passes that were computed."""
     occupied: int = 0
+    """Slots that gave a token which counts."""
 
     def __add__(self, other: GenerationCost) -> GenerationCost:
         return GenerationCost(
@@ -64,16 +66,16 @@ class GenerationCost:
 
 @dataclass(frozen=True)
 class Completions:
-    """N rows, the n samples of a prompt next to each other; right-padded.
-
-    tokens [N, T] int64, end-of-sequence included; logps [N, T] float32 under the sampling distribution, 0 in padding;
-    lengths [N] int64; truncated [N] bool: ended by max_completion_tokens.
-    """
+    """N rows, the n samples of a prompt adjacent; right-padded."""
 
     tokens: Tensor
+    """[N, T] int64, end-of-sequence included."""
     logps: Tensor
+    """[N, T] float32 under the sampling distribution, 0 in padding."""
     lengths: Tensor
+    """[N] int64."""
     truncated: Tensor
+    """[N] bool: ended by max_completion_tokens."""
     cost: GenerationCost = GenerationCost()
 
     @classmethod
@@ -85,7 +87,7 @@ class Completions:
         pad_token_id: int,
         cost: GenerationCost = GenerationCost(),
     ) -> Completions:
-        """Rows of their own lengths, none of them empty."""
+        """Build completions from rows of different lengths, none of them empty."""
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
@@ -99,7 +101,7 @@ class Completions:
 
     @classmethod
     def joined(cls, parts: Sequence[Completions]) -> Completions:
-        """What several processes have drawn at the same time, in this order."""
+        """Join the completions that several processes sampled at the same time, in this order."""
         import torch
         from torch.nn.functional import pad
 
@@ -115,6 +117,7 @@ class Completions:
             torch.cat([part.lengths for part in parts]),
             torch.cat([part.truncated for part in parts]),
             GenerationCost(
+                # The processes ran at the same time, so times are maxima while slots add up.
                 max(cost.sync_s for cost in costs),
                 max(cost.prefill_s for cost in costs),
                 max(cost.decode_s for cost in costs),
@@ -124,22 +127,22 @@ class Completions:
         )
 
     def rows(self, chosen: Tensor) -> Completions:
-        """The chosen rows (int64 indices), in that order."""
+        """Return the chosen rows (int64 indices), in that order."""
         return Completions(
             self.tokens[chosen], self.logps[chosen], self.lengths[chosen], self.truncated[chosen], self.cost
         )
 
 
 OnFinished = Callable[[int, list[int], bool], None]
-"""on_finished(row, tokens, truncated), for a sample that has ended."""
+"""Called as on_finished(row, tokens, truncated) for each sample that has ended."""
 
 
 class EngineMismatchError(BenchError):
-    """Engine and trainer disagree on the same weights. What was drawn cannot be trusted, so the cell is invalid."""
+    """Engine and trainer disagree on the same weights. The samples cannot be trusted, so the cell is invalid."""
 
 
 class Engine(Protocol):
-    """Draws completions from the weights that a model has when `generate` is called."""
+    """Samples completions from the weights that a model has when `generate` is called."""
 
     def generate(
         self,
@@ -150,19 +153,24 @@ class Engine(Protocol):
     ) -> Completions:
         """Sample keys.shape[1] completions for each prompt (token ids).
 
-        keys [P, n] int64: the noise of a sample depends on its key alone, whatever else is in the batch; tokens can
-        differ with the batch only where floating-point rounding decides.
-        on_finished: called once for each sample: as soon as it ends (vLLM), or when it leaves the batch (torch).
-        Raises PromptTooLongError if a prompt is empty, or if it and max_completion_tokens exceed the model's context;
-        ValueError for no prompts and for max_completion_tokens below 1: a completion has at least one token;
-        EngineMismatchError if the engine's own copy of the weights gives other log-probs than the model.
+        keys [P, n] int64: the noise of a sample depends on its key alone, whatever else is in the batch. Tokens can
+        differ with the batch only where floating-point rounding decides. on_finished: called once for each sample, as
+        soon as it ends (vLLM), or when it leaves the batch (torch).
+
+        Raises PromptTooLongError if a prompt is empty, or if it and max_completion_tokens exceed the model's context.
+        Raises ValueError for no prompts and for max_completion_tokens below 1: a completion has at least one token.
+        Raises EngineMismatchError if the engine's own copy of the weights gives other log-probs than the model.
         """
 
 
 def require_steady_positions(model: PreTrainedModel) -> None:
-    """Raise RefusedError for rotary embeddings of the type `dynamic`. Their frequencies follow the longest sequence
-    that the model has seen, so a sample would depend on what else was in its batch and in those before."""
+    """Raise RefusedError for rotary embeddings of the type `dynamic`.
+
+    Their frequencies follow the longest sequence that the model has seen. So a sample would depend on the rest of its
+    batch and on earlier batches.
+    """
     rope = getattr(model.config.get_text_config(), "rope_parameters", None) or {}
+    # Models with several kinds of layers have a dict of parameters for each kind.
     of_kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
     if any(one.get("rope_type") == "dynamic" for one in of_kinds):
         raise RefusedError(
@@ -172,19 +180,22 @@ def require_steady_positions(model: PreTrainedModel) -> None:
 
 
 def ends_with_stop(tokens: list[int], stop: Sequence[str], decode: Callable[[list[int]], str]) -> bool:
-    """Whether the last token completes one of the strings. It is asked after every token, so none before it did."""
+    """Return whether the last token completes one of the stop strings.
+
+    It is called after every token, so no earlier token completed one.
+    """
     if not stop:
         return False
-    # A token of a stop string holds at least one byte of it, or no text at all: there is room for eight of those.
+    # A token of a stop string holds at least one byte of it, or no text at all; there is room for eight of the latter.
     tail_tokens = max(len(text.encode()) for text in stop) + 8
     tail = decode(tokens[-tail_tokens:])
     return any(text in tail for text in stop)
 
 
 def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: PreTrainedModel | None = None) -> Engine:
-    """The engine of a spec over a model with the language model's tokens; without `sampler`, over its own.
+    """Create the engine of a spec over a model with the language model's tokens; without `sampler`, over its own.
 
-    Raises RefusedError if the engine is not installed, cannot run here, or cannot draw as the spec says.
+    Raises RefusedError if the engine is not installed, cannot run here, or cannot sample as the spec says.
     """
     from harness.models.lora import has_adapters, merged_copy
 
@@ -198,7 +209,7 @@ def make_engine(rollout: RolloutSpec, language_model: LanguageModel, sampler: Pr
 
 
 def _in_its_dtype(rollout: RolloutSpec, language_model: LanguageModel, model: PreTrainedModel) -> Engine:
-    """The engine over the model, or over a copy of it in `rollout.dtype`."""
+    """Create the engine over the model, or over a copy of it in `rollout.dtype`."""
     from harness.models.precision import DTYPES, RoundedWeights
 
     if rollout.dtype == "trainer" or DTYPES[rollout.dtype] == model.dtype:
@@ -221,11 +232,14 @@ def _engine_of(rollout: RolloutSpec, language_model: LanguageModel, model: PreTr
 
 
 class SharedEngine:
-    """Engine (see `harness.engines.base`) of a cell's processes, each of which draws for some of the prompts with an
-    engine of its own. The noise is the sample's, so who draws it changes rounding alone."""
+    """Engine (see `harness.engines.base`) of a cell's processes, each of which samples for some of the prompts.
+
+    Each process has an engine of its own. The noise belongs to the sample, so the process that samples it changes
+    rounding alone.
+    """
 
     def __init__(self, engine: Engine) -> None:
-        """engine: that of this process, over the same weights as those of the others."""
+        """Wrap the engine of this process, which is over the same weights as those of the others."""
         self._engine = engine
         Processes.here().share(self)
 
@@ -236,7 +250,7 @@ class SharedEngine:
         params: SamplingParams,
         on_finished: OnFinished | None = None,
     ) -> Completions:
-        """on_finished is called once all are drawn."""
+        """Sample as `Engine.generate`; on_finished is called once all samples are complete."""
         drawn = self._draw(prompts, keys, params)
         if on_finished is not None:
             ends = zip(drawn.tokens.tolist(), drawn.lengths.tolist(), drawn.truncated.tolist(), strict=True)
@@ -250,7 +264,7 @@ class SharedEngine:
         first, end = (len(prompts) * rank // processes.size for rank in (processes.rank, processes.rank + 1))
 
         def own() -> Completions | None:
-            # Without prompts there is nothing to draw, and without any at all the engine says what is wrong.
+            # A process without prompts samples nothing. If there are none at all, the engine raises the error.
             if first == end and prompts:
                 return None
             return self._engine.generate(prompts[first:end], keys[first:end], params)
@@ -259,11 +273,13 @@ class SharedEngine:
 
 
 class RefreshedEngine:
-    """Engine (see `harness.engines.base`) over a copy of a model, with adapters merged or in another dtype, which it
-    refreshes before it draws."""
+    """Engine (see `harness.engines.base`) over a copy of a model, which it refreshes before it samples.
+
+    The copy has its adapters merged, or is in another dtype.
+    """
 
     def __init__(self, weights: MergedWeights | RoundedWeights, engine: Engine) -> None:
-        """engine: over weights.model."""
+        """Wrap an engine over weights.model."""
         self._weights, self._engine = weights, engine
 
     def generate(
@@ -277,6 +293,7 @@ class RefreshedEngine:
 
         started_s = time.perf_counter()
         self._weights.refresh()
+        # The refresh is asynchronous there; without the wait its time would count as the engine's.
         if self._weights.model.device.type == "cuda":
             torch.cuda.synchronize(self._weights.model.device)
         refreshed = GenerationCost(sync_s=time.perf_counter() - started_s)

@@ -1,7 +1,7 @@
-"""Whether an engine with a copy of the weights gives the model's log-probs: asked after every sync.
+"""The parity probe: after every sync, an engine with a copy of the weights must give the model's log-probs.
 
-It finds weights that were left out, put in the wrong place or not taken over. A difference smaller than rounding, such
-as that of one small step in bfloat16, it cannot find: `weight_version` says when to sync.
+It finds weights that were left out, put in the wrong position or not taken over. It cannot find a difference smaller
+than rounding, such as one small step in bfloat16; `weight_version` says when to sync.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ BOUNDS = {"float32": 1e-3, "float16": 0.03, "bfloat16": 0.25}
 """The mean difference of log-probs that counts as rounding, by dtype.
 
 float32: correct engines differ by about 1e-5. bfloat16 has 8 significant bits, so logits between 16 and 32 lie 0.125
-apart: activations rounded in another order move most logits by a fraction of that and some by two or three of these
-steps (SmolLM2-135M: 0.07 on average, 0.37 at most). float16 has 11, so that its steps are an eighth of these.
+apart. Activations rounded in another order move most logits by a fraction of that, and some by two or three of these
+steps (SmolLM2-135M: 0.07 on average, 0.37 at most). float16 has 11 bits, so its steps are an eighth of these.
 """
 LENGTHS_TOKENS = (2, 17, 48)
+"""Lengths of the probe sequences."""
 
 
 def probe_sequences(model: PreTrainedModel) -> list[list[int]]:
-    """Token ids that are the same for every model with this vocabulary, and leave room for one token more."""
+    """Return token ids that are the same for every model with this vocabulary, and leave room for one more token."""
     import torch
 
     longest = (getattr(model.config, "max_position_embeddings", None) or max(LENGTHS_TOKENS) + 1) - 1
@@ -38,10 +39,10 @@ def probe_sequences(model: PreTrainedModel) -> list[list[int]]:
 def require_parity(
     model: PreTrainedModel, sequences: Sequence[Sequence[int]], engine_logps: Sequence[Sequence[float]], engine: str
 ) -> float:
-    """The mean difference of the log-probs of all tokens but each first one. engine_logps: those of the engine; engine:
-    its name, for messages.
+    """Return the mean difference of the log-probs of all tokens but each first one.
 
-    Raises EngineMismatchError if it exceeds the bound of the model's dtype, or is not a number.
+    engine_logps: those of the engine. engine: its name, for messages. Raises EngineMismatchError if the difference
+    exceeds the bound of the model's dtype, or is not a number.
     """
     import torch
 
@@ -51,7 +52,7 @@ def require_parity(
     ]
     difference = torch.cat(differences).mean().item()
     bound = BOUNDS[str(model.dtype).removeprefix("torch.")]
-    # So that nan, which no comparison holds for, is a mismatch too.
+    # Written so that NaN, for which no comparison holds, is a mismatch too.
     if not difference <= bound:
         raise EngineMismatchError(
             f"After a sync of weights, log-probs of {engine} and of the model differ by {difference:.2g} on average, "
@@ -62,7 +63,7 @@ def require_parity(
 
 
 def _model_logps(model: PreTrainedModel, sequence: Sequence[int]) -> Tensor:
-    """Float32 on the CPU [len(sequence) - 1], at temperature 1."""
+    """Return the model's log-probs [len(sequence) - 1] at temperature 1, in float32 on the CPU."""
     import torch
 
     ids = torch.tensor([list(sequence)], device=model.device)

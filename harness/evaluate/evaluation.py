@@ -25,7 +25,7 @@ from harness.plan.subject import Subject
 from harness.records.cell import STARTS_FILE
 from harness.records.files import write_json
 from harness.run.data_checks import record_source
-from harness.run.evaluation import drawn_in_home
+from harness.run.evaluator import drawn_in_home
 from harness.run.provenance import append_start
 from harness.sampling.code_tester import code_account
 from harness.sampling.conditions import Conditions

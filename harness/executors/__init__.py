@@ -1,1 +1,1 @@
-"""Where jobs run. An executor is one file here, or in a plug-in: see `harness.executors.base`."""
+"""Executors: where jobs run. An executor is one file here, or in a plug-in; see `harness.executors.base`."""

@@ -1,6 +1,6 @@
 """The interface of executors. An executor runs jobs somewhere, several at once, and reports how they end.
 
-A job is a cell, or a stage whose result cells share. It travels as JSON, its paths are relative to the home, and its
+A job is a cell, or a stage whose result cells share. It travels as JSON, and its paths are relative to the home. Its
 results are in the records, so an executor need not know what a job does.
 """
 
@@ -23,26 +23,26 @@ JobState = Literal["done", "refused", "failed", "interrupted", "away", "taken", 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One piece of work.
-
-    kind: `cell`, or the name of a stage. path: relative to the home: the cell's folder, or the file of the stage's
-    result. spec: that of the cell, or of one of the cells that share the stage.
-    plugins, folders: the user's modules to load, and the folders to search for them (`harness.plugins.use`).
-    code: digests of the user's modules and templates that the numbers depend on; a job with other code is refused.
-    inputs: what the job reads in the home outside its own folder, as paths relative to the home.
-    """
+    """One piece of work."""
 
     kind: str
+    """`cell`, or the name of a stage."""
     path: str
+    """Relative to the home: the cell's folder, or the file of the stage's result."""
     spec: RunSpec
+    """The spec of the cell, or of one of the cells that share the stage."""
     plugins: Sequence[str] = ()
+    """The user's modules to load."""
     folders: Sequence[str] = ()
+    """The folders to search for them (`harness.plugins.use`)."""
     code: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the user's modules and templates that the numbers depend on; a job with other code is refused."""
     inputs: Sequence[str] = ()
+    """What the job reads in the home outside its own folder, as paths relative to the home."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Names the job in the lease of its cell, so that whoever started it knows whether another process came after."""
+    """Names the job in the lease of its cell, so that its starter knows whether another process came after."""
     epoch: int = 0
-    """That of the cell's lease when the job was made."""
+    """The epoch of the cell's lease when the job was made."""
 
     @property
     def model(self) -> str:
@@ -50,12 +50,13 @@ class Job:
         return self.spec.model.model_dump_json(exclude={"lora"})
 
     def in_slot(self) -> Job:
-        """The job as seen inside a slot, where the only GPU is named `cuda`."""
+        """Return the job as seen inside a slot, where the only GPU is named `cuda`."""
         train = self.spec.train
         seen = train.model_copy(update={"device": train.device.partition(":")[0]})
         return replace(self, spec=self.spec.model_copy(update={"train": seen}))
 
     def to_json(self) -> dict[str, Any]:
+        """Return the job as a JSON document, for a worker."""
         return {
             "kind": self.kind,
             "path": self.path,
@@ -70,7 +71,7 @@ class Job:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Job:
-        """The inverse of `to_json`. The plug-ins that the spec names must be loaded."""
+        """Read a job that `to_json` wrote. The plug-ins that the spec names must be loaded."""
         return cls(**{**document, "spec": RunSpec.model_validate(document["spec"])})
 
 
@@ -104,19 +105,21 @@ class Progress:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a job ended, and why. output: the output of a worker that crashed. where: the slot's name. again: whether to
-    retry, because the slot failed and not the job."""
+    """How a job ended, and why."""
 
     job: Job
     state: JobState
     reason: str | None
     output: str = ""
+    """The output of a worker that crashed."""
     where: str = ""
+    """The slot's name."""
     again: bool = False
+    """Whether to retry, because the slot failed and not the job."""
 
     @property
     def reason_and_place(self) -> str | None:
-        """For messages and records: the slot's name shows whether one GPU or machine makes several cells fail."""
+        """The reason with the slot's name, which shows whether one GPU or machine makes several cells fail."""
         return f"{self.reason} (on {self.where})" if self.reason and self.where else self.reason
 
 
@@ -130,23 +133,26 @@ AnyPlace = TypeVar("AnyPlace", bound=Place)
 
 
 def best_place(job: Job, free: Iterable[AnyPlace]) -> AnyPlace:
-    """The first free place that has loaded the job's model, else one that has loaded none, else the first."""
+    """Return the first free place that has loaded the job's model, else one that has loaded none, else the first."""
     return min(free, key=lambda place: (place.model != job.model, place.model is not None))
 
 
 class Executor(Protocol):
-    """Runs jobs. Only one thread uses it. A job that ends frees its slot. Events hold the same `Job` object that was
-    passed to `start`."""
+    """Runs jobs.
+
+    Only one thread uses it. A job that ends frees its slot. Events hold the same `Job` object that was passed to
+    `start`.
+    """
 
     @property
     def slots(self) -> int:
-        """How many jobs it can run at once. This may change as machines come and go."""
+        """The number of jobs that it can run at once. It may change as machines come and go."""
 
     def start(self, job: Job) -> None:
         """Start a job; called only while a slot is free."""
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
-        """The events since the last call. Waits for one, but no longer than `timeout_s`."""
+        """Return the events since the last call. Wait for one, but no longer than `timeout_s`."""
 
     def cancel(self, job: Job) -> None:
         """Stop a running job so that it can be continued. It ends `interrupted`, unless it was about to end anyway."""
@@ -161,18 +167,18 @@ class Executor(Protocol):
 NAMED_AFTER_S = 60.0
 """After this time without progress, or half of `stalled_after_s` if that is less, the user is told where a job is."""
 COUNTED_AT_ONCE_S = 10.0
-"""The most that the time between two looks at a job may count."""
+"""The most time that counts between two looks at a job."""
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$', re.MULTILINE)
 _OF_OTHERS = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<")
 
 
 @dataclass(eq=False)
 class StallGuard:
-    """Wraps an executor so that no job hangs for ever. A job without progress for `stalled_after_s` is killed and
-    restarted once; the second time, it fails. Heartbeats are consumed here.
+    """Wraps an executor so that no job hangs for ever.
 
-    Time in which this process itself was suspended does not count, as after Ctrl-Z, or when a scheduler suspends all
-    processes of a job: the workers were silent then, but did not hang.
+    A job without progress for `stalled_after_s` is killed and restarted once; the second time, it fails. Heartbeats are
+    consumed here. Time in which this process itself was suspended does not count, since silent workers did not hang
+    then. Ctrl-Z suspends it, and so does a scheduler that suspends all processes of a job.
     """
 
     executor: Executor
@@ -199,6 +205,7 @@ class StallGuard:
         happened = [told for event in self.executor.wait(timeout_s) for told in self._heard(event)]
         now_s = self._now_s()
         for job, moved_s in self._moved_s.items():
+            # Killed, a job ends `failed` like any other; `_ended` tells that end apart when it arrives.
             if now_s - moved_s >= self.stalled_after_s and job not in self._ended:
                 self._ended.add(job)
                 self.executor.kill(job)
@@ -214,12 +221,14 @@ class StallGuard:
         self.executor.close()
 
     def _now_s(self) -> float:
+        """Return the time that counts. A long gap between two calls means that this process was suspended."""
         now_s = time.monotonic()
         self._awake_s += min(now_s - self._looked_s, COUNTED_AT_ONCE_S)
         self._looked_s = now_s
         return self._awake_s
 
     def _heard(self, event: Progress | Ended) -> Iterator[Progress | Ended]:
+        """Turn an event of the executor into what the caller is told."""
         job = event.job
         if isinstance(event, Ended):
             yield self._end_of(event)
@@ -230,6 +239,8 @@ class StallGuard:
             yield from self._sign_of_life(job, event.event["still_s"], event.event["at"])
 
     def _sign_of_life(self, job: Job, still_s: float, at: str) -> Iterator[Progress]:
+        # `max`, because a report of progress may have arrived after the heartbeat was made.
+        """Note a heartbeat, and report a job that has not moved for a while, once."""
         self._moved_s[job] = max(self._moved_s[job], self._now_s() - still_s)
         if still_s < min(NAMED_AFTER_S, self.stalled_after_s / 2):
             self._at.pop(job, None)
@@ -243,6 +254,7 @@ class StallGuard:
             yield Progress(job, {"remark": remark})
 
     def _end_of(self, ended: Ended) -> Ended:
+        """Return the end of a job; for one that was killed here, with its position and whether to restart it."""
         job = ended.job
         was_ended = job in self._ended and ended.state == "failed"
         at = self._at.pop(job, None) or _last_place(ended.output)
@@ -259,9 +271,11 @@ class StallGuard:
 
 
 def _last_place(output: str) -> str | None:
-    """A process's position in words, from a stack that faulthandler printed; None without one. Native code, such as
-    that of regular expressions, may hold the GIL, so that no thread can send a heartbeat. The main thread is printed
-    last; its position is the innermost function outside of Python's library and installed packages."""
+    """Return a process's position in words, from a stack that faulthandler printed; None without one.
+
+    Native code, such as that of regular expressions, may hold the GIL, so that no thread can send a heartbeat. The main
+    thread is printed last. Its position is the innermost function outside of Python's library and installed packages.
+    """
     _, timeout, stacks = output.rpartition("Timeout (")
     frames = [*_FRAME.finditer(stacks.rpartition("(most recent call first)")[2])] if timeout else []
     ours = (frame for frame in frames if not _OF_OTHERS.search(frame["file"]))
@@ -271,18 +285,16 @@ def _last_place(output: str) -> str | None:
 
 @dataclass(frozen=True)
 class ExecutorKind:
-    """An executor, by the name that `--executor` takes.
-
-    make: (the slots to use, the home, the worker module) -> the executor. `python -m <module> <home>` starts a worker
-    process (see `harness.run.worker`); an executor without worker processes calls that module's `run_job`.
-    slots: lists all slots; its argument is what follows the name in `--executor name:given`. It is called before the
-    plan is made, because the slots decide what `train.device: auto` means. Raises RefusedError.
-    """
+    """An executor, by the name that `--executor` takes."""
 
     name: str
     summary: str
     make: Callable[[Sequence[Slot], Path, str], Executor]
+    """(the slots to use, the home, the worker module) -> the executor. `python -m <module> <home>` starts a worker
+    process (see `harness.run.worker`). An executor without worker processes calls that module's `run_job`."""
     slots: Callable[[str], Sequence[Slot]] = local_slots
+    """Lists all slots; its argument is what follows the name in `--executor name:given`. It is called before the plan
+    is made, because the slots decide what `train.device: auto` means. Raises RefusedError."""
 
 
 EXECUTORS: Kind[ExecutorKind] = Kind(

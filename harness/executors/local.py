@@ -26,6 +26,7 @@ STOP_WITHIN_S = 9.0
 CANCEL = "null"
 """Sent to a worker in place of a job: stop the running job."""
 _STDERR_TAIL_CHARACTERS = 20_000
+"""The most characters of a crashed worker's output that are kept: the last ones."""
 
 
 @dataclass(eq=False)
@@ -38,14 +39,15 @@ class _Worker:
     model: str | None = None
 
     def tell(self, line: str) -> None:
+        """Write a line to the worker's stdin."""
         assert self.process.stdin is not None
-        # A worker that has just died cannot read it. The end of its output then fails the job.
+        # A worker that has just died cannot read it. The job then fails when the worker's output ends.
         with suppress(BrokenPipeError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
     def end(self) -> None:
-        """Kill it; if it leads its own process group, with every process that it started."""
+        """Kill the worker and, if it leads a process group, its children."""
         if not self.leads_group:
             self.process.kill()
             return
@@ -61,23 +63,29 @@ class LocalPool:
     """
 
     def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str, end_with_us: bool = False) -> None:
-        """end_with_us: keep the workers in this process's group, so that a signal to the group reaches them too."""
+        """Start the workers.
+
+        end_with_us: keep the workers in this process's group, so that a signal to the group reaches them too.
+        """
         self.slots = len(slots)
         self._end_with_us = end_with_us
         self._empty = list(slots)
+        # `-P` keeps the current folder out of `sys.path`: a module of the user's there could shadow one of Python's.
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
         self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, object] | None]] = queue.SimpleQueue()
         self._start_workers()
 
     def start(self, job: Job) -> None:
-        self._start_workers()  # replaces those that have died
+        # Replace workers that have died.
+        self._start_workers()
         idle = best_place(job, [worker for worker in self._workers if worker.job is None])
         idle.job, idle.model = job, job.model
         idle.tell(json.dumps(job.to_json()))
 
     def wait(self, timeout_s: float) -> list[Progress | Ended]:
         try:
+            # Only the first event is waited for; what else has arrived is taken along.
             message = self._messages.get(timeout=timeout_s)
         except queue.Empty:
             return []
@@ -113,7 +121,8 @@ class LocalPool:
         """Turn a worker's message into an event; `message` is None when its output has ended."""
         job = worker.job
         if job is None:
-            if message is None:  # it died while it had nothing to do
+            # It died while it was idle.
+            if message is None:
                 self._remove(worker)
             return None
         if message is None:
@@ -125,15 +134,16 @@ class LocalPool:
         return Ended(job, message["state"], message["reason"], where=worker.slot.name)
 
     def _died(self, worker: _Worker, job: Job) -> Ended:
+        """Return the end of a job whose worker process died, with the last of its output."""
         code = worker.process.wait()
         worker.stderr.seek(0)
-        # Redacted before the cut, which may leave half of a secret.
+        # Redact before truncating, which may leave half of a secret.
         output = redact(worker.stderr.read())[-_STDERR_TAIL_CHARACTERS:]
         self._remove(worker)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         last = output.strip().rpartition("\n")[2]
         reason = f"its worker process {how}{': ' + last if last else ''}"
-        # SIGKILL comes from outside: from a user, or from the system when other processes had filled the memory.
+        # SIGKILL comes from outside: from a user, or from the system when other processes filled the memory.
         return Ended(job, "failed", reason, output, worker.slot.name, again=code == -signal.SIGKILL)
 
     def _remove(self, worker: _Worker) -> None:
@@ -148,7 +158,9 @@ class LocalPool:
             self._start_worker(self._empty.pop(0))
 
     def _start_worker(self, slot: Slot) -> None:
-        stderr = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed with the worker
+        stderr = tempfile.TemporaryFile(  # noqa: SIM115 - closed with the worker
+            "w+", encoding="utf-8", errors="replace"
+        )
         process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -164,9 +176,11 @@ class LocalPool:
         threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
 
     def _listen(self, worker: _Worker) -> None:
+        """Queue the messages of a worker, then None when its output ends; runs in a thread of its own."""
         assert worker.process.stdout is not None
         for line in worker.process.stdout:
-            if line.endswith("\n"):  # else the worker died while it wrote the line
+            # Half a line means that the worker died while writing it.
+            if line.endswith("\n"):
                 self._messages.put((worker, json.loads(line)))
         self._messages.put((worker, None))
 

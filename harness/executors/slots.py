@@ -1,9 +1,9 @@
-"""Slots: where jobs run in parallel. A slot is a part of a machine, with the environment variables that show a process
-only that part.
+"""Slots: where jobs run in parallel.
 
-A GPU slot is a whole card, a MIG instance, or a share of one of these. GPUs are listed with `nvidia-smi`, or from the
-driver's files if it is not installed, because the planning process never loads torch. Inside a slot a process sees one
-GPU, `cuda`, whatever its index outside.
+A slot is a part of a machine, with the environment variables that show a process only that part. A GPU slot is a whole
+card, a MIG instance, or a share of one of these. GPUs are listed with `nvidia-smi`, or from the driver's files if it is
+not installed, because the planning process never loads torch. Inside a slot a process sees one GPU, `cuda`, whatever
+its index outside.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from harness.config.engine import Device
 from harness.errors import RefusedError
 
 ONE_THREAD = {
-    # Only processes run in parallel, so results depend neither on their number nor on the number of cores.
+    # One thread per process: results then depend neither on the number of processes nor on the number of cores.
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
     # torch uses huge pages: a step allocates and frees large tensors, and each small page costs a page fault.
     "THP_MEM_ALLOC_ENABLE": "1",
 }
-"""In the environment of every slot."""
+"""Variables in the environment of every slot."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 SHARE = "BENCH_GPU_SHARE"
-"""The share of its GPU's memory that a process may take; all of it where the variable is not set."""
+"""The share of its GPU's memory that a process may take; all of it if the variable is not set."""
 _OF_A_GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", _AGENT_STORE)
 """Variables with which torchrun, or a Kubernetes job, describes a process group to its members."""
 DRIVER, DEVICES = Path("/proc/driver/nvidia/gpus"), Path("/dev")
 _SMI_S = 30.0
+"""How long nvidia-smi may take to answer."""
 _MIB = 2**20
 _LISTED = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[^)]+)\)")
 _LISTED_PART = re.compile(r"\s+MIG (\S+).*\(UUID: (MIG-[^)]+)\)")
@@ -48,30 +49,33 @@ _FIELDS = re.compile(r"^([^:,\n]+)[:,]\s*(.*?)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one job runs at a time.
-
-    name: for messages; empty for a core of this machine. memory_bytes: all the memory of its GPU; None if unknown, and
-    on a CPU. environment: variables to add so that a process sees only this slot. share: the fraction of the GPU.
-    machine: the id of its machine, if there are several. processes: how many train a cell in this slot, each on its
-    own GPU or core.
-    """
+    """Where one job runs at a time."""
 
     kind: Device
     name: str
+    """For messages; empty for a core of this machine."""
     memory_bytes: int | None = None
+    """All the memory of its GPU; None if unknown, and on a CPU."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ONE_THREAD))
+    """Variables to add so that a process sees only this slot."""
     share: float = 1.0
+    """The fraction of the GPU."""
     machine: str = ""
+    """The id of its machine, if there are several."""
     processes: int = 1
+    """How many processes train a cell in this slot, each on its own GPU or core."""
 
     def worker_environment(self) -> dict[str, str]:
-        """The environment of a worker process in this slot. It omits the process group that this process may belong
-        to: only a slot makes a worker one of a cell's processes."""
+        """Return the environment of a worker process in this slot.
+
+        It omits the process group that this process may belong to: only a slot makes a worker one of a cell's
+        processes.
+        """
         inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_GROUP}
         return {**inherited, **self.environment}
 
     def shared(self, among: int) -> Slot:
-        """One of `among` equal shares of the slot."""
+        """Return one of `among` equal shares of the slot."""
         if self.kind == "cpu" or among == 1:
             return self
         share = 1 / among
@@ -80,24 +84,26 @@ class Slot:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, or a MIG instance. id: its name in `CUDA_VISIBLE_DEVICES`; for a card, its index in PCI bus order, because
-    not every library accepts UUIDs there. parts: the MIG instances of a card."""
+    """A GPU, or a MIG instance."""
 
     id: str
+    """Its name in `CUDA_VISIBLE_DEVICES`; for a card, its index in PCI bus order, because not every library accepts
+    UUIDs there."""
     uuid: str
     name: str
     memory_bytes: int | None = None
     parts: tuple[Gpu, ...] = ()
+    """The MIG instances of a card."""
 
 
 def local_slots(given: str = "") -> list[Slot]:
-    """The slots of this machine: one for each GPU that this process may use, and one for each core.
+    """Return the slots of this machine: one for each GPU that this process may use, and one for each core.
 
     given: what follows the executor's name after a colon; must be empty. Raises RefusedError.
     """
     if given:
         raise RefusedError(f"--executor: {given!r} follows the name, but this executor takes no address. Remove it.")
-    # Indices that the user gave are in CUDA's order; ours are in the order of nvidia-smi.
+    # Indices that the user set are in CUDA's order; ours are in the order of nvidia-smi.
     order = {} if VISIBLE in os.environ else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     gpus = [
         Slot("cuda", gpu.name, gpu.memory_bytes, {**ONE_THREAD, **order, VISIBLE: gpu.id}) for gpu in visible_gpus()
@@ -106,8 +112,11 @@ def local_slots(given: str = "") -> list[Slot]:
 
 
 def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
-    """Slots for the processes of one cell, each with its own GPU if cells run on GPUs. torchrun's environment variables
-    let them meet at a port of this machine. Raises RefusedError if there are too few GPUs."""
+    """Return slots for the processes of one cell, each with its own GPU if cells run on GPUs.
+
+    torchrun's environment variables let them meet at a port of this machine. Raises RefusedError if there are too few
+    GPUs.
+    """
     # This process holds the store of the rendezvous. LOCAL_RANK is not set, because each process sees only one GPU.
     common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), _AGENT_STORE: "True"}
     kind: Device = "cpu" if device == "cpu" or (device == "auto" and not gpu_here()) else "cuda"
@@ -128,7 +137,7 @@ def slots_of_processes(device: str, count: int, port: int) -> list[Slot]:
 
 
 def joined(there: Sequence[Slot], processes: int) -> list[Slot]:
-    """Slots for cells of several processes: each joins `processes` GPUs, or cores, of one machine."""
+    """Return slots for cells of several processes: each joins `processes` GPUs, or cores, of one machine."""
     alike: dict[tuple[Device, str], list[Slot]] = {}
     for slot in there:
         alike.setdefault((slot.kind, slot.machine), []).append(slot)
@@ -145,8 +154,10 @@ def _joined(alike: Sequence[Slot], processes: int) -> Iterator[Slot]:
 
 
 def fitting_slots(there: Sequence[Slot], devices: Collection[str]) -> list[Slot]:
-    """The slots for jobs with these values of `train.device`. If any job needs a GPU, all slots have one. `cuda:N`
-    means the Nth GPU for all jobs."""
+    """Return the slots for jobs with these values of `train.device`.
+
+    If any job needs a GPU, all slots have one. `cuda:N` means the Nth GPU for all jobs.
+    """
     kind = "cuda" if any(device.startswith("cuda") for device in devices) else "cpu"
     of_kind = [slot for slot in there if slot.kind == kind]
     numbers = sorted({int(device.partition(":")[2]) for device in devices if ":" in device})
@@ -154,10 +165,9 @@ def fitting_slots(there: Sequence[Slot], devices: Collection[str]) -> list[Slot]
 
 
 def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int, processes: int = 1) -> list[Slot]:
-    """The slots for `count` jobs at once, of `processes` processes each. Every GPU gets one job before any gets two;
-    jobs on one GPU share it equally.
+    """Return the slots for `count` jobs at once, of `processes` processes each.
 
-    Raises RefusedError if no slot fits.
+    Every GPU gets one job before any gets two; jobs on one GPU share it equally. Raises RefusedError if no slot fits.
     """
     fitting = fitting_slots(joined(there, processes), devices)
     if not fitting and (alone := fitting_slots(there, devices)):
@@ -174,25 +184,26 @@ def choose_slots(there: Sequence[Slot], devices: Collection[str], count: int, pr
             f"{len(there) - gpus} CPU cores. Set train.device to one of these (GPUs are numbered from 0), or choose "
             "another executor (`bench ls executors`)."
         )
+    # A GPU's share depends on how many jobs it gets, and the first ones get one more if `count` is no multiple.
     on_each = [count // len(fitting) + (place < count % len(fitting)) for place in range(len(fitting))]
     return [fitting[n % len(fitting)].shared(on_each[n % len(fitting)]) for n in range(count)]
 
 
 def gpu_here() -> bool:
-    """Whether this process may use a GPU."""
+    """Return whether this process may use a GPU."""
     return bool(visible_gpus())
 
 
 def gpu_share() -> float:
-    """The share of its GPU's memory that this process may take."""
+    """Return the share of its GPU's memory that this process may take."""
     return float(os.environ.get(SHARE, 1))
 
 
 def show_only(device: str) -> str:
-    """Hide all GPUs but the one that `cuda:N` names from this process, so that every library uses it. Returns its new
-    name, `cuda`; returns any other device unchanged. Call it before torch looks for GPUs.
+    """Hide all GPUs from this process but the one that `cuda:N` names, so that every library uses it.
 
-    Raises RefusedError if there is no such GPU.
+    Return its new name, `cuda`; any other device is returned unchanged. Call it before torch looks for GPUs. Raises
+    RefusedError if there is no such GPU.
     """
     if ":" not in device:
         return device
@@ -202,18 +213,24 @@ def show_only(device: str) -> str:
 
 
 def visible_gpus() -> list[Gpu]:
-    """The GPUs that `CUDA_VISIBLE_DEVICES` selects, in its order. As in CUDA, an entry that names no GPU also hides all
-    later entries. A card that is split is replaced by its MIG instances."""
+    """Return the GPUs that `CUDA_VISIBLE_DEVICES` selects, in its order.
+
+    As in CUDA, an entry that names no GPU also hides all later entries. A card that is split is replaced by its MIG
+    instances.
+    """
     given = os.environ.get(VISIBLE)
-    there = [] if given == "" else _installed_gpus()  # the remedy for an nvidia-smi that hangs
+    # An empty variable is the remedy for an nvidia-smi that hangs, so it is not called then.
+    there = [] if given == "" else _installed_gpus()
     chosen = there if given is None else [*_named(given.split(","), there)]
     return [part for gpu in chosen for part in (gpu.parts or (gpu,))]
 
 
 def _named(entries: Iterable[str], there: Sequence[Gpu]) -> Iterator[Gpu]:
+    """Yield the GPUs that entries of `CUDA_VISIBLE_DEVICES` name, up to the first that names none."""
     known = [one for gpu in there for one in (gpu, *gpu.parts)]
     for entry in map(str.strip, entries):
         is_uuid = entry.startswith(("GPU-", "MIG-"))
+        # CUDA accepts the beginning of a UUID.
         found = [gpu for gpu in known if (gpu.uuid.startswith(entry) if is_uuid else gpu.id == entry)]
         if not found:
             return
@@ -221,9 +238,11 @@ def _named(entries: Iterable[str], there: Sequence[Gpu]) -> Iterator[Gpu]:
 
 
 def _installed_gpus() -> list[Gpu]:
+    """Return the GPUs that nvidia-smi lists, or those of the driver's files without it."""
     listed = _asked("-L")
     if listed is None:
         return _of_driver()
+    # `-L` lists MIG instances, but no memory; the query gives the memory of whole cards.
     asked = _asked("--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits") or ""
     sizes = dict(_FIELDS.findall(asked))
     cards: list[Gpu] = []
@@ -234,6 +253,7 @@ def _installed_gpus() -> list[Gpu]:
             cards.append(Gpu(index, uuid, f"GPU {index}", size))
         elif (part := _LISTED_PART.match(line)) and cards:
             profile, uuid = part.groups()
+            # A profile such as 3g.40gb states the memory of its instance.
             gb = _GB_OF_PART.search(profile)
             size = int(gb[1]) * 10**9 if gb else None
             whole = cards[-1]
@@ -244,7 +264,7 @@ def _installed_gpus() -> list[Gpu]:
 
 @cache
 def _asked(*arguments: str) -> str | None:
-    """The output of nvidia-smi; None if it is not installed or finds no driver."""
+    """Return the output of nvidia-smi; None if it is not installed or finds no driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -259,7 +279,7 @@ def _asked(*arguments: str) -> str | None:
 
 
 def _of_driver() -> list[Gpu]:
-    """The driver's cards for which this process has a device file; in a container, some may have none."""
+    """Return the driver's cards for which this process has a device file; in a container, some may have none."""
     found = [dict(_FIELDS.findall(path.read_text())) for path in sorted(DRIVER.glob("*/information"))]
     open_to_us = [card for card in found if (DEVICES / f"nvidia{card.get('Device Minor', '')}").exists()]
     return [

@@ -1,2 +1,1 @@
-"""Language models: loading and saving them, their chat templates, adapters, the starting weights of cells, and the
-built-in tiny one."""
+"""Language models: loading and saving, chat templates, adapters, the starting weights of cells, the tiny model."""

@@ -2,11 +2,11 @@
 
 transformers applies each operation to all tokens in turn, so every operation reads from memory what the previous one
 wrote there. Here all per-token operations, which is everything but attention, run on one block of tokens while the
-block is in the core's cache; attention runs on a few sequences at a time. Backward passes are written by hand and
+block is in the core's cache. Attention runs on a few sequences at a time. Backward passes are written by hand and
 recompute what is cheaper to compute than to keep. Results equal those of transformers' layers up to rounding.
 
-Shapes: M tokens, m of them in a block, D hidden size, F width of the feed-forward layer, H query heads and K key heads
-of size d.
+Shapes: M tokens, m of them in a block, D hidden size, F width of the feed-forward layer. There are H query heads and K
+key heads of size d.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from transformers import PreTrainedModel
 
 BLOCK_TOKENS = 512
 """Tokens for each thread: few enough that the widest tensors of a small model fit a core's cache (0.5 MB of 2), and
-enough for fast matrix products."""
+enough for fast matrix products.
+"""
 
 Attend = Callable[[object, Tensor, Tensor, Tensor], Tensor]
 """(attention module of transformers, queries [M, H, d], keys and values [M, K, d]) -> [M, H, d]."""
@@ -38,8 +39,10 @@ class BlockedLayer:
     layer: Any
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """The next layer's hidden states [M, D] from hidden states [M, D]; cos and sin [M, d] of the positions. A layer
-        marked for activation checkpointing is computed again in the backward pass."""
+        """Return the next layer's hidden states [M, D] from hidden states [M, D]; cos and sin [M, d] of the positions.
+
+        A layer marked for activation checkpointing is recomputed in the backward pass.
+        """
         if torch.is_grad_enabled() and getattr(self.layer, "gradient_checkpointing", False):
             again: Tensor = checkpoint(self._forward, hidden, cos, sin, attend, use_reentrant=False)
             return again
@@ -68,10 +71,10 @@ class BlockedLayer:
 
 
 def blocked_layers(decoder: PreTrainedModel) -> list[BlockedLayer] | None:
-    """The decoder's layers; None where they cannot run in blocks: on a GPU, in half precision, with unknown parts, or
-    with hooks, which must see transformers' own calls.
+    """Return the decoder's layers, or None if they cannot run in blocks.
 
-    A decoder may do more than its parts show, such as scaling a residual. So callers compare the results once.
+    They cannot on a GPU, in half precision, with unknown parts, or with hooks, which must see transformers' own calls.
+    A decoder may do more than its parts show, such as scaling a residual, so callers compare the results once.
     """
     layers: Any = getattr(decoder, "layers", None)
     if layers is None or decoder.device.type != "cpu" or decoder.dtype not in (torch.float32, torch.float64):
@@ -88,52 +91,57 @@ def blocked_layers(decoder: PreTrainedModel) -> list[BlockedLayer] | None:
 
 
 def angles(decoder: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin [M, d] of tokens with hidden states [M, D] at positions [M]."""
+    """Return cos and sin [M, d] of tokens with hidden states [M, D] at positions [M]."""
     cos, sin = decoder.rotary_emb(hidden[None], positions[None])
     return cos[0], sin[0]
 
 
 def window_of(attention: Any) -> int | None:
-    """Positions that a token sees in this attention module of transformers, itself included; None: all."""
+    """Return how many positions a token sees in this transformers attention module, itself included; None for all."""
+    # Some architectures store the window on the module, others only in the config.
     window: int | None = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
     return window
 
 
 @dataclass(frozen=True)
 class AttentionBlock:
-    """b sequences that pass through attention together, with w queries and S keys each. A sequence's queries are
-    adjacent in the packed batch; several sequences may share keys."""
+    """b sequences that pass through attention together, with w queries and S keys each.
+
+    A sequence's queries are adjacent in the packed batch. Several sequences may share keys.
+    """
 
     rows: slice
-    """Where the queries are in the packed batch of M tokens."""
+    """The positions of the queries in the packed batch of M tokens."""
     padded: Tensor
-    """Positions of the queries among the b * w of the padded block."""
+    """The indices of the queries among the b * w positions of the padded block."""
     width: int
     attended: Tensor
-    """[b, S] int64: where the keys are in the packed batch; arbitrary in padding."""
+    """[b, S] int64: the positions of the keys in the packed batch; arbitrary in padding."""
     mask: Tensor | None
-    """Additive [b or 1, 1, w, S]; None: a query sees the keys up to its own."""
+    """Additive [b or 1, 1, w, S]; None if a query sees the keys up to its own."""
 
     def spaced(self, line: Tensor) -> Tensor:
-        """[b, H, w, d] the queries' rows of a packed tensor [M, H, d], 0 in padding."""
+        """Return the queries' rows [b, H, w, d] of a packed tensor [M, H, d], 0 in padding."""
         rows, count = line[self.rows], len(self.attended) * self.width
+        # Without padding the rows are a view, and nothing is copied.
         if len(rows) < count:
             rows = rows.new_zeros((count, *rows.shape[1:])).index_copy_(0, self.padded, rows)
         return rows.view(-1, self.width, *rows.shape[1:]).transpose(1, 2)
 
     def write(self, spaced: Tensor, line: Tensor) -> None:
-        """The inverse of `spaced`: write [b, H, w, d] into the queries' rows of a packed tensor."""
+        """Write [b, H, w, d] into the queries' rows of a packed tensor: the inverse of `spaced`."""
         rows = spaced.transpose(1, 2).flatten(0, 1)
         line[self.rows] = rows if len(self.padded) == len(rows) else rows.index_select(0, self.padded)
 
     def seen(self, line: Tensor, heads: int) -> Tensor:
-        """[b, heads, S, d] the keys' rows of a packed tensor [M, K, d], repeated for query heads that share them."""
+        """Return the keys' rows [b, heads, S, d] of a packed tensor [M, K, d], one copy per query head."""
         rows = line.index_select(0, self.attended.flatten()).view(*self.attended.shape, *line.shape[1:]).transpose(1, 2)
         return rows if rows.shape[1] == heads else rows.repeat_interleave(heads // rows.shape[1], 1)
 
     def add_seen(self, grad: Tensor, line: Tensor) -> None:
         """Add the gradient [b, heads, S, d] of gathered rows to that of the packed tensor, in a fixed order."""
         shared = grad.view(len(grad), line.shape[1], -1, *grad.shape[2:])
+        # The gradient of a repeated key head is the sum over the query heads that share it.
         rows = shared[:, :, 0] if shared.shape[2] == 1 else shared.sum(2)
         line.index_add_(0, self.attended.flatten(), rows.transpose(1, 2).flatten(0, 1))
 
@@ -141,8 +149,10 @@ class AttentionBlock:
 def attend_in_blocks(
     queries: Tensor, keys: Tensor, values: Tensor, blocks: list[AttentionBlock], scale: float
 ) -> Tensor:
-    """Attention [M, H, d] of queries [M, H, d] to keys and values [M, K, d], by torch's kernel for CPUs. Every token is
-    a query of one block."""
+    """Return the attention [M, H, d] of queries [M, H, d] to keys and values [M, K, d], by torch's kernel for CPUs.
+
+    Every token is a query of one block.
+    """
     result: Tensor = _differentiable(_Attention, queries, keys, values, blocks, scale)
     return result
 
@@ -178,6 +188,7 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, result, *sums = ctx.saved_tensors
+        # Every token is a query of exactly one block, so its gradient is written; keys are shared, so theirs add up.
         grads = torch.empty_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
         heads = queries.shape[1]
         for block, logsumexp in zip(ctx.blocks, sums, strict=True):
@@ -251,21 +262,27 @@ class _Normed:
         return cls(unit, scale, weight, unit * weight)
 
     def backward(self, grad: Tensor, grad_weight: Tensor) -> Tensor:
-        """The gradient [m, D] to the hidden states from that to `values`, which is overwritten; that to the weight is
-        added to `grad_weight`."""
+        """Return the gradient [m, D] to the hidden states, given that to `values`, which is overwritten.
+
+        The gradient to the weight is added to `grad_weight`.
+        """
         along = grad * self.unit
         grad_weight += along.sum(0)
+        # With u = unit, w = weight and s = scale: dL/dx = s (g w - u mean(g w u)).
         shrunk = torch.mv(along, self.weight).div_(grad.shape[1])[:, None]
         return grad.mul_(self.weight).addcmul_(self.unit, shrunk, value=-1.0).mul_(self.scale)
 
 
 def _rotate(heads: Tensor, cos: Tensor, sin: Tensor, into: Tensor, inverse: bool = False) -> None:
-    """Rotary position embedding (Su et al. 2104.09864) of [m, H, d], written into a tensor of that shape; cos and sin
-    [m, d]. transformers pairs each element of a head's first half with one of its second half."""
+    """Apply rotary position embedding (Su et al. 2104.09864) to [m, H, d] and write it into a tensor of that shape.
+
+    cos and sin [m, d]. transformers pairs each element of a head's first half with one of its second half.
+    """
     half = heads.shape[2] // 2
     first, second = heads[..., :half], heads[..., half:]
     sin_first, sin_second = sin[:, None, :half], sin[:, None, half:]
     torch.mul(heads, cos[:, None], out=into)
+    # The inverse of a rotation is its transpose, so it also maps the gradient of the output to that of the input.
     if inverse:
         into[..., :half].addcmul_(second, sin_second)
         into[..., half:].addcmul_(first, sin_first, value=-1.0)
@@ -275,7 +292,7 @@ def _rotate(heads: Tensor, cos: Tensor, sin: Tensor, into: Tensor, inverse: bool
 
 
 class _Projection(torch.autograd.Function):
-    """RMSNorm, then queries [M, H d], keys and values [M, K d], of which queries and keys are rotated."""
+    """RMSNorm, then queries [M, H d], keys and values [M, K d], with queries and keys rotated."""
 
     @staticmethod
     def compute(
@@ -320,6 +337,7 @@ class _Projection(torch.autograd.Function):
         grad_norm, *grad_weights = (torch.zeros_like(weight) for weight in (norm, *weights))
         grad_biases = [None if bias is None else torch.zeros_like(bias) for bias in biases]
         for rows in _blocks(len(hidden)):
+            # Recomputed: it costs less than to keep [M, D] more for the backward pass.
             normed = _Normed.of(hidden[rows], norm, ctx.epsilon)
             grad_values = None
             for index, (grad, weight, bias) in enumerate(zip(grads, weights, grad_biases, strict=True)):
@@ -339,8 +357,10 @@ class _Projection(torch.autograd.Function):
 
 
 class _FeedForward(torch.autograd.Function):
-    """Everything after attention: the output projection with its residual, RMSNorm, and the SwiGLU layer (Shazeer
-    2002.05202) with its residual."""
+    """Everything after attention: output projection, RMSNorm and SwiGLU layer (Shazeer 2002.05202).
+
+    Projection and SwiGLU layer each have a residual connection.
+    """
 
     @staticmethod
     def compute(
@@ -354,8 +374,12 @@ class _FeedForward(torch.autograd.Function):
         epsilon: float,
         keep: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """keep: also return, for all tokens, what the backward pass needs."""
+        """Return the layer's output and its intermediate values.
+
+        keep: the latter cover all tokens, as the backward pass needs them.
+        """
         result = torch.empty_like(hidden)
+        # Without a backward pass, one block's intermediates are overwritten by the next block's.
         tokens = len(hidden) if keep else min(_block_tokens(), len(hidden))
         middle, gates, ups = (hidden.new_empty(tokens, size) for size in (hidden.shape[1], len(gate), len(up)))
         for rows in _blocks(len(hidden)):
@@ -388,6 +412,7 @@ class _FeedForward(torch.autograd.Function):
             activated = functional.silu(gates[rows])
             grad_inner = grad[rows] @ down
             grad_down.addmm_(grad[rows].T, activated * ups[rows])
+            # In place, so the order matters: `activated` was last read above, and `grad_inner` is overwritten below.
             grad_ups = activated.mul_(grad_inner)
             grad_gates = torch.ops.aten.silu_backward(grad_inner.mul_(ups[rows]), gates[rows])
             grad_gate.addmm_(grad_gates.T, normed.values)

@@ -13,7 +13,7 @@ from harness.errors import RefusedError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# What chat templates mean as one token each; the bars of some models are full-width.
+# Markers that chat templates mean as one token each. Some models write the bars full-width.
 _MARKER = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>|<(?:start|end)_of_\w+>")
 _TAG = re.compile(r"<[^<>\s]+>")
 _QUESTION, _ANSWER = "2+2=", "4 it is"
@@ -21,24 +21,25 @@ _QUESTION, _ANSWER = "2+2=", "4 it is"
 
 @dataclass(frozen=True)
 class TemplateCheck:
-    """What a look at a template found.
-
-    turn_end: id of the token that the template writes after an answer; None if it writes none.
-    split: markers of the template that the tokenizer does not know as one token.
-    """
+    """The result of checking a chat template."""
 
     turn_end: int | None
+    """Id of the token that the template writes after an answer; None if it writes none."""
     split: tuple[str, ...]
+    """Markers of the template that the tokenizer does not know as one token."""
 
     @property
     def fits(self) -> bool:
-        """Whether the template can be used. Some models have no token for a role and spell it out (Zephyr), which does
-        no harm as long as their answers end with a token."""
+        """True if the template can be used.
+
+        Some models have no token for a role and spell it out (Zephyr). That does no harm as long as their answers end
+        with a token.
+        """
         return not self.split or self.turn_end is not None
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], answer_follows: bool = True) -> str:
-    """Messages as the tokenizer's template writes them. RefusedError where it cannot."""
+    """Return the messages as the tokenizer's template writes them; raise RefusedError if it cannot."""
     from jinja2 import TemplateError
 
     try:
@@ -53,8 +54,12 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
 
 
 def between_answers(tokenizer: PreTrainedTokenizerBase, reply: str) -> str:
-    """What the tokenizer's template writes behind an answer where the user replies: the end of the answer, the reply,
-    and the opening of the next answer. RefusedError where it cannot."""
+    """Return the text that the tokenizer's template writes between an answer and the next one, when the user replies.
+
+    It is the end of the answer, the reply, and the opening of the next answer. Raises RefusedError if the template
+    cannot write it.
+    """
+    # A made-up exchange with a known answer: what follows that answer in the text is the wanted part.
     messages: list[Message] = [
         {"role": "user", "content": _QUESTION},
         {"role": "assistant", "content": _ANSWER},
@@ -64,11 +69,12 @@ def between_answers(tokenizer: PreTrainedTokenizerBase, reply: str) -> str:
 
 
 def check_template(tokenizer: PreTrainedTokenizerBase) -> TemplateCheck:
-    """Look at how the tokenizer's template writes a question and its answer."""
+    """Check how the tokenizer's template writes a question and its answer."""
     asked: Message = {"role": "user", "content": _QUESTION}
     prompt = render_chat(tokenizer, [asked])
     answered = render_chat(tokenizer, [asked, {"role": "assistant", "content": _ANSWER}], answer_follows=False)
     markers = dict.fromkeys(_MARKER.findall(prompt + answered))
+    # Only a tag directly after the answer ends it; templates may put white space before it.
     tag = _TAG.match(answered.rpartition(_ANSWER)[2].lstrip())
     return TemplateCheck(
         turn_end=None if tag is None else _token(tokenizer, tag[0]),
@@ -77,7 +83,8 @@ def check_template(tokenizer: PreTrainedTokenizerBase) -> TemplateCheck:
 
 
 def _token(tokenizer: PreTrainedTokenizerBase, text: str) -> int | None:
-    """The id of a text that is one token, else None."""
+    """Return the id of a text that is one token, else None."""
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    # A text that the tokenizer does not know may also come out as one token, the unknown one.
     known = len(ids) == 1 and (ids[0] != tokenizer.unk_token_id or text == tokenizer.unk_token)
     return int(ids[0]) if known else None

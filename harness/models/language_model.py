@@ -1,7 +1,6 @@
 """A causal language model with its tokenizer, loaded from any `model.source`.
 
-When it is loaded, model, tokenizer and chat template are checked against each other: they must speak of the same
-tokens.
+On loading, model, tokenizer and chat template are checked against each other: they must agree on the tokens.
 """
 
 from __future__ import annotations
@@ -35,28 +34,31 @@ class LanguageModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     wanted_chat_template: ChatTemplate = "auto"
-    """The knob `model.chat_template`; `chat_template` is what it comes to."""
+    """The knob `model.chat_template`; `chat_template` resolves it."""
     unknown_tokens: frozenset[int] = frozenset()
-    """Ids that the tokenizer can give and the model has no embedding for."""
+    """Ids that the tokenizer can produce but the model has no embedding for."""
     commit: str | None = None
-    """The commit of the hub's repository that it was loaded from; None for other sources."""
+    """The commit of the hub repository that it was loaded from; None for other sources."""
 
     @property
     def chat_template(self) -> Literal["tokenizer", "plain"]:
-        """What frames messages: the tokenizer's own template, or `plain`, their contents joined by blank lines."""
+        """The frame of messages: the tokenizer's own template, or `plain`, their contents joined by blank lines."""
         if self.wanted_chat_template == "auto":
             return "tokenizer" if self.tokenizer.chat_template else "plain"
         return self.wanted_chat_template
 
     @cached_property
     def template_check(self) -> TemplateCheck | None:
-        """What is known of the tokenizer's chat template; None where it is not used."""
+        """The check of the tokenizer's chat template; None if the template is not used."""
         return check_template(self.tokenizer) if self.chat_template == "tokenizer" else None
 
     @property
     def eos_token_ids(self) -> list[int]:
-        """Every token that ends a completion: the tokenizer's, those of the generation config, and the one that the
-        chat template in use writes after an answer."""
+        """Every token that ends a completion, in ascending order.
+
+        These are the tokenizer's, those of the generation config, and the token that the chat template in use writes
+        after an answer.
+        """
         configured = self.model.generation_config.eos_token_id if self.model.generation_config else None
         ids = configured if isinstance(configured, list) else [configured]
         turn_end = self.template_check.turn_end if self.template_check else None
@@ -64,12 +66,12 @@ class LanguageModel:
 
     @property
     def pad_token_id(self) -> int:
-        """The id in padded positions. They are masked everywhere, so any valid id will do where none is defined."""
+        """The id in padded positions. They are masked everywhere, so any valid id serves if none is defined."""
         pad = self.tokenizer.pad_token_id
         return self.eos_token_ids[0] if pad is None else int(pad)
 
     def encode(self, prompt: str | list[Message]) -> list[int]:
-        """Token ids of a rendered prompt, messages framed by `chat_template`.
+        """Return the token ids of a rendered prompt, with messages framed by `chat_template`.
 
         A text gets the tokens that the tokenizer puts before every text; the tokenizer's chat template writes its own.
         Raises RefusedError for messages that the template cannot write, and for a token that the model does not know.
@@ -89,20 +91,22 @@ class LanguageModel:
         return list(ids)
 
     def encode_completion(self, text: str) -> list[int]:
-        """Token ids of a given completion, to be learned: its text and one end-of-sequence token, the tokenizer's own
-        where it has one."""
+        """Return the token ids of a given completion as training data: its text and one end-of-sequence token.
+
+        That token is the tokenizer's own if it has one.
+        """
         own = self.tokenizer.eos_token_id
         return [*self.encode_text(text), self.eos_token_ids[0] if own is None else int(own)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Token ids of a text that continues another, without special tokens around it."""
+        """Return the token ids of a text that continues another, without special tokens around it."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def encode_reply(self, text: str, in_chat: bool, behind: int) -> list[int]:
-        """Token ids of an environment's reply between two turns of the model.
+        """Return the token ids of an environment's reply between two turns of the model.
 
-        in_chat: it is framed as the next message, with what opens the model's turn; else it stands as it is. behind:
-        the last token of the model's turn; if it is the one that the frame begins with it is not repeated. Raises
+        in_chat: the reply is framed as the next message, with the opening of the model's turn; otherwise it stays as it
+        is. behind: the last token of the model's turn. If the frame begins with that token, it is not repeated. Raises
         RefusedError for a chat template that cannot write another message.
         """
         if not in_chat:
@@ -113,12 +117,14 @@ class LanguageModel:
         return ids[1:] if ids[:1] == [behind] else ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids without special tokens. Ids that only the model knows (padded embeddings) have no
-        text."""
+        """Return the text of token ids without special tokens.
+
+        Ids that only the model knows (padded embeddings) have no text.
+        """
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def remarks(self) -> list[str]:
-        """What the model's files left open and how it was decided: for the user, and for the record."""
+        """Return what the model's files left open and how it was decided, for the user and for the record."""
         tokenizer, check = self.tokenizer, self.template_check
         if check is None:
             has = "has one, but plain is asked for" if tokenizer.chat_template else "has none"
@@ -127,6 +133,7 @@ class LanguageModel:
             remarks = ["chat template: the tokenizer's"]
             if check.split:
                 remarks.append(f"its chat template spells {', '.join(check.split)} out in several tokens")
+            # Under `plain`, the end tokens are those that the files name themselves.
             named_ends = replace(self, wanted_chat_template="plain").eos_token_ids
             if check.turn_end is not None and check.turn_end not in named_ends:
                 token = tokenizer.convert_ids_to_tokens(check.turn_end)
@@ -144,7 +151,7 @@ class LanguageModel:
         return remarks
 
     def account(self) -> dict[str, Any]:
-        """What the records keep about the model besides its source."""
+        """Return what the records keep about the model besides its source."""
         return {
             "architecture": type(self.model).__name__,
             "parameters": self.model.num_parameters(),
@@ -169,10 +176,10 @@ def load_model(
     chat_template: ChatTemplate = "auto",
     trust_remote_code: bool = False,
 ) -> LanguageModel:
-    """Load `model.source` onto a device, its weights in this dtype.
+    """Load `model.source` onto a device, with weights in this dtype.
 
-    Raises RefusedError, with the remedy, for a source that is missing, unreachable, damaged or not to be trusted, and
-    for a model, a tokenizer and a chat template that do not belong together.
+    Raises RefusedError, with the remedy, for a source that is missing, unreachable, damaged or not to be trusted.
+    Raises it also for a model, a tokenizer and a chat template that do not belong together.
     """
     from harness.models.loading import hub_commit, load_pretrained
 
@@ -183,6 +190,7 @@ def load_model(
         model, tokenizer = tiny_model(seed=0).to(dtype), tiny_tokenizer()
     else:
         model, tokenizer = load_pretrained(parsed, dtype, trust_remote_code)
+    # Computed before the vocabulary is checked: these tokens may lack an embedding, all others may not.
     unknown = placeholders(model, tokenizer)
     language_model = LanguageModel(model, tokenizer, chat_template, unknown, hub_commit(parsed))
     try:
@@ -194,7 +202,7 @@ def load_model(
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """blake2b over names and bytes of weights, in the order of their names."""
+    """Return the blake2b digest of names and bytes of weights, in the order of their names."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(weights):
         digest.update(name.encode())
@@ -203,17 +211,19 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def weight_version(model: nn.Module) -> int:
-    """Grows with every in-place write to a weight or buffer: by an optimiser, by `load_state_dict` or by hand.
+    """Return a count that grows with every in-place write to a weight or buffer.
 
-    torch counts the writes to each tensor; it does not see those through `.data` and by fused optimisers. The versions
-    of two different models do not compare.
+    The write may be by an optimiser, by `load_state_dict` or by hand. torch counts the writes to each tensor, except
+    those through `.data` and by fused optimisers. The versions of two different models do not compare.
     """
     return sum(tensor._version for tensor in chain(model.parameters(), model.buffers()))
 
 
 def require_matching_vocabulary(language_model: LanguageModel) -> None:
-    """Raise RefusedError if tokens that are used are unknown to the model or to the tokenizer, or if nothing would ever
-    end a completion. More embeddings than tokens are fine: models pad them."""
+    """Raise RefusedError if model and tokenizer disagree on the tokens in use, or if no token ends a completion.
+
+    More embeddings than tokens are fine: models pad them.
+    """
     tokenizer, size = language_model.tokenizer, vocabulary_size(language_model.model)
     if language_model.chat_template == "tokenizer" and not tokenizer.chat_template:
         raise RefusedError(
@@ -246,6 +256,7 @@ def require_matching_vocabulary(language_model: LanguageModel) -> None:
                 f"its {name} token has id {token_id}, but the model's vocabulary ends at {size - 1}. Correct "
                 "tokenizer_config.json and generation_config.json."
             )
+    # Any text shows whether the tokenizer appends an end-of-sequence token.
     if tokenizer("0")["input_ids"][-1] in ends:
         raise RefusedError(
             "its tokenizer puts an end-of-sequence token after every text, so that a prompt would be over before its "
@@ -254,7 +265,7 @@ def require_matching_vocabulary(language_model: LanguageModel) -> None:
 
 
 def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, source: str) -> None:
-    """Raise RefusedError unless teacher and student have one vocabulary. source: the teacher's, for the message."""
+    """Raise RefusedError unless teacher and student have one vocabulary; source: the teacher's, for the message."""
     own, others = student.tokenizer.get_vocab(), teacher.tokenizer.get_vocab()
     if own == others:
         return
@@ -268,13 +279,15 @@ def require_same_vocabulary(student: LanguageModel, teacher: LanguageModel, sour
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """The number of tokens that the model can be given."""
+    """Return the number of token ids that the model accepts."""
     return int(model.get_input_embeddings().weight.shape[0])
 
 
 def placeholders(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Special tokens without an embedding: they stand for other media, which a text-only model leaves out (Gemma 3's
-    <image_soft_token>)."""
+    """Return the special tokens that have no embedding.
+
+    They stand for other media, which a text-only model leaves out (Gemma 3's <image_soft_token>).
+    """
     size = vocabulary_size(model)
     return frozenset(
         index for index, token in tokenizer.added_tokens_decoder.items() if index >= size and token.special
@@ -282,13 +295,13 @@ def placeholders(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
-"""What a decoder writes for the bytes of a character that is not complete yet."""
+"""The character that a decoder writes for the bytes of an incomplete character."""
 
 
 class TokenCharacters:
     """Counts the characters that each token of a completion wrote, for any tokenizer that can decode.
 
-    Most tokens write the same text wherever they stand after the first, and this text is remembered. A completion whose
+    Most tokens write the same text at every position after the first, and this text is remembered. A completion whose
     text is not the sum of the remembered pieces is decoded token by token.
     """
 
@@ -297,9 +310,9 @@ class TokenCharacters:
         self._pieces: dict[int, str] = {}
 
     def of(self, tokens: Sequence[int], text: str) -> list[int]:
-        """How many characters of `text`, which is decode(tokens), each token completes. They add up to its length.
+        """Return how many characters of `text`, which is decode(tokens), each token completes.
 
-        0 for a special token, and for one that only begins a character.
+        The counts add up to its length. A special token, and a token that only begins a character, completes none.
         """
         if not tokens:
             return []
@@ -309,14 +322,16 @@ class TokenCharacters:
         return self._one_by_one(tokens, text)
 
     def _piece(self, token: int) -> str:
-        """The text of a token behind another: some tokenizers drop the space before the first one."""
+        """Return the text of a token behind another: some tokenizers drop the space before the first one."""
         if token not in self._pieces:
             self._pieces[token] = self._decode([token, token])[len(self._decode([token])) :]
         return self._pieces[token]
 
     def _one_by_one(self, tokens: Sequence[int], text: str) -> list[int]:
-        """As text is streamed: what a token adds to the text of the tokens since the last but one that completed a
-        character."""
+        """Count characters as text is streamed, token by token.
+
+        A token counts what it adds to the text of the tokens since the last but one that completed a character.
+        """
         counts: list[int] = []
         start = complete = written = 0
         for end in range(1, len(tokens) + 1):
@@ -328,7 +343,7 @@ class TokenCharacters:
             counts.append(len(added))
             written += len(added)
             start, complete = complete, end
-        # What no token completes, such as half a character at the limit, goes to the last token.
+        # Text that no token completes, such as half a character at the limit, goes to the last token.
         counts[-1] += len(text) - written
         return counts
 
@@ -338,7 +353,10 @@ class PromptTooLongError(RefusedError):
 
 
 def require_answerable(model: PreTrainedModel, prompts: Sequence[Sequence[int]], max_completion_tokens: int) -> None:
-    """Raise PromptTooLongError if a prompt has no tokens or no room; ValueError if nothing is asked for."""
+    """Raise PromptTooLongError if a prompt has no tokens or no room.
+
+    Raises ValueError without prompts, or if max_completion_tokens is below 1.
+    """
     if not prompts:
         raise ValueError("generate was given no prompts; it needs at least one")
     if max_completion_tokens < 1:
@@ -350,6 +368,7 @@ def require_answerable(model: PreTrainedModel, prompts: Sequence[Sequence[int]],
 
 def require_room(model: PreTrainedModel, longest_prompt_tokens: int, max_completion_tokens: int) -> None:
     """Raise PromptTooLongError if such a prompt and completion exceed the model's context."""
+    # Without this field the context counts as unlimited.
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None and longest_prompt_tokens + max_completion_tokens > context:
         room = context - longest_prompt_tokens

@@ -1,4 +1,4 @@
-"""Loads a model and its tokenizer through transformers, and says what is wrong with a source that does not load."""
+"""Loads a model and its tokenizer through transformers, and explains why a source does not load."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ Part = Literal["config", "tokenizer", "weights"]
 def load_pretrained(
     parsed: ModelSource, dtype: torch.dtype, trust_remote_code: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A causal language model on the CPU, its weights in this dtype, and its tokenizer.
+    """Load a causal language model onto the CPU, with weights in this dtype, and its tokenizer.
 
-    Raises RefusedError for a source that is missing, unreachable, damaged or incomplete, that is not a causal language
-    model, or that brings code of its own which is not trusted.
+    Raises RefusedError for a source that is missing, unreachable, damaged or incomplete. Raises it also for a source
+    that is not a causal language model, or that brings code of its own which is not trusted.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     where = _where(parsed) | {"trust_remote_code": trust_remote_code}
     with _quietly(), offline_without_network() if parsed.kind == "hf" else nullcontext():
+        # The parts are loaded one by one, so that an error names the part that failed.
         with _refusing(parsed, "config"):
             config = AutoConfig.from_pretrained(**where)
         with _refusing(parsed, "tokenizer"):
@@ -42,7 +43,7 @@ def load_pretrained(
             model, info = AutoModelForCausalLM.from_pretrained(
                 **where, config=config, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True
             )
-    # transformers fills what a file lacks, or has in another size, with random numbers.
+    # transformers fills weights that a file lacks, or has in another size, with random numbers.
     for what, names in (("lacks", info["missing_keys"]), ("has other sizes for", info["mismatched_keys"])):
         if names:
             listed = sorted(name if isinstance(name, str) else name[0] for name in names)
@@ -55,8 +56,11 @@ def load_pretrained(
 
 
 def require_shapes(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise RefusedError if the folder holds adapters or no weights in safetensors, or if a file is incomplete or holds
-    a weight of one of these names in another shape. Only the headers of the files are read."""
+    """Raise RefusedError if the folder's weights cannot belong to a model with these shapes.
+
+    That is so if it holds adapters, or no weights in safetensors. It is also so if a file is incomplete, or holds a
+    named weight in another shape. Only the headers of the files are read.
+    """
     from safetensors import SafetensorError, safe_open
 
     _require_weights(folder)
@@ -83,9 +87,9 @@ def _require_weights(folder: Path) -> None:
 
 
 def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights that `save_pretrained` wrote into a folder, for this model, on the CPU and in its dtype.
+    """Return the weights that `save_pretrained` wrote into a folder, for this model, on the CPU and in its dtype.
 
-    Raises RefusedError for a folder that holds none in safetensors, adapters only, or weights of another shape.
+    Raises RefusedError for a folder that holds no safetensors, adapters only, or weights of another shape.
     """
     from safetensors import SafetensorError
 
@@ -117,7 +121,7 @@ def weights_in(folder: Path, model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def hub_commit(parsed: ModelSource) -> str | None:
-    """The commit of what was loaded from the hub, whatever branch or tag was asked for; None for other sources."""
+    """Return the commit that was loaded from the hub, whatever branch or tag was requested; None for other sources."""
     from transformers.utils.hub import cached_file, extract_commit_hash
 
     if parsed.kind != "hf":
@@ -137,7 +141,7 @@ def _where(parsed: ModelSource) -> dict[str, object]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without progress bars, and without the warnings about what is refused here in a sentence."""
+    """Hide progress bars, and warnings about faults that are refused here in a sentence."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -191,7 +195,7 @@ def _refusal(parsed: ModelSource, part: Part, error: Exception) -> str:
 
 
 def _unquantised(model: PreTrainedModel, config: PretrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """The same model without the mark of a quantised one, which forbids saving it."""
+    """Return the same model without the mark of a quantised one, which forbids saving it."""
     from transformers import AutoModelForCausalLM
 
     config.quantization_config = None
@@ -205,9 +209,9 @@ _TOKENS = "tokenizer.ggml.tokens"
 
 
 def gguf_architecture(path: Path) -> tuple[str, bool]:
-    """`general.architecture` of a whole GGUF file, and whether the file holds a tokenizer. Reading it takes seconds.
+    """Return `general.architecture` of a whole GGUF file, and whether the file holds a tokenizer.
 
-    Raises RefusedError if the file is damaged, or the package `gguf` is missing.
+    Reading it takes seconds. Raises RefusedError if the file is damaged, or the package `gguf` is missing.
     """
     try:
         from gguf import GGUFReader

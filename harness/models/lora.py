@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA, Hu et al. 2106.09685) through peft: W x + (alpha / rank) B A x, where only A and B learn.
+"""Low-rank adapters (LoRA, Hu et al. 2106.09685) through peft: W x + (alpha / rank) B A x, with only A and B trained.
 
-`add_adapters` puts them on a model, `reset_adapters` sets them from a seed, and `merged_copy` gives the plain model
-that the adapted one amounts to, for engines to draw from.
+`add_adapters` puts them on a model, and `reset_adapters` sets them from a seed. `merged_copy` returns the plain model
+that the adapted one is equal to, for engines to sample from.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ _ADAPTER = "default"
 
 @dataclass(frozen=True)
 class AdaptedLayer:
-    """A linear layer of a model and what is learned beside it.
-
-    name: within the model; base: the layer itself; A [rank, inputs], B [outputs, rank]; scale: alpha / rank.
-    """
+    """A linear layer of a model and its trained adapter."""
 
     name: str
+    """Within the model."""
     base: nn.Linear
+    """The layer itself, frozen."""
     A: nn.Parameter
+    """[rank, inputs]."""
     B: nn.Parameter
+    """[outputs, rank]."""
     scale: float
+    """alpha / rank."""
 
     def merged_weight(self) -> Tensor:
-        """base + scale * B A [outputs, inputs], computed in float32 and rounded to the base's dtype once."""
+        """Return base + scale * B A [outputs, inputs], computed in float32 and rounded to the base's dtype once."""
         weight = self.base.weight
         return torch.addmm(weight.float(), self.B.float(), self.A.float(), alpha=self.scale).to(weight.dtype)
 
 
 def add_adapters(model: PreTrainedModel, lora: Lora) -> PreTrainedModel:
-    """The same model with adapters, which `reset_adapters` sets. It shares every weight with `model`; these take no
-    gradient from then on, in either. Adapters are in the dtype of what they adapt.
+    """Return the same model with adapters, which `reset_adapters` sets.
 
-    Raises RefusedError if peft is not installed, or if a name in lora.target_modules is not a linear layer.
+    It shares every weight with `model`; these take no gradient from then on, in either. Adapters are in the dtype of
+    what they adapt. Raises RefusedError if peft is not installed, or if a name in lora.target_modules is not a linear
+    layer.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -58,18 +61,22 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> PreTrainedModel:
             "model.lora needs the package peft, which is not installed. Run: pip install -e '.[lora]'"
         ) from None
     _require_targets(model, lora)
+    # Weights that the memo already holds are shared instead of copied.
     adapted: PreTrainedModel = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
     adapted.requires_grad_(False)
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), lora_dropout=0.0)
-    # peft draws A from the global generator; here it is set from the seed, in `reset_adapters`.
+    # peft samples A from the global generator, which must stay as it was. `reset_adapters` sets A from the seed.
     with torch.random.fork_rng(devices=[]):
         inject_adapter_in_model(config, adapted.get_decoder(), _ADAPTER)
     return adapted
 
 
 def reset_adapters(model: PreTrainedModel, seed: int) -> None:
-    """A as peft and the reference implementation draw it, uniform in +-1 / sqrt(inputs), from the seed alone; B zero,
-    so that the model is its base. Layers of two models that have the same name and shape get the same A."""
+    """Set A to the initial values of the seed and B to zero, so that the model equals its base.
+
+    A is uniform in +-1 / sqrt(inputs), as in peft and the reference implementation, and depends on the seed alone.
+    Layers of two models that have the same name and shape get the same A.
+    """
     with torch.no_grad():
         for layer in adapted_layers(model):
             generator = torch.Generator().manual_seed(random_key(seed, "init", example=layer.name))
@@ -83,7 +90,7 @@ def has_adapters(model: PreTrainedModel) -> bool:
 
 
 def adapted_layers(model: PreTrainedModel) -> list[AdaptedLayer]:
-    """The adapted layers of a model that `add_adapters` made, or of a copy of it."""
+    """Return the adapted layers of a model that `add_adapters` made, or of a copy of it."""
     from peft.tuners.lora import LoraLayer
 
     return [
@@ -100,7 +107,7 @@ def adapted_layers(model: PreTrainedModel) -> list[AdaptedLayer]:
 
 
 def remove_adapters(model: PreTrainedModel) -> None:
-    """Leave the base alone, in place."""
+    """Replace adapted layers by their bases, in place."""
     for layer in adapted_layers(model):
         model.set_submodule(layer.name, layer.base)
     del model.get_decoder().peft_config
@@ -109,12 +116,12 @@ def remove_adapters(model: PreTrainedModel) -> None:
 class MergedWeights:
     """A plain copy of an adapted model, with the weights of the base plus the adapters' product.
 
-    What is not adapted is shared, since training never writes to it. Merging in place and back again would drift by
-    rounding; here the base is never written, and each merge begins from it.
+    Weights that are not adapted are shared, since training never writes to them. Merging in place and back again would
+    drift by rounding. Here the base is never written, and each merge begins from it.
     """
 
     def __init__(self, adapted: PreTrainedModel) -> None:
-        # No reference to the adapted model itself: it is the key under which this is kept.
+        # No reference to the adapted model itself: it is the weak key under which this object is kept.
         self._layers = adapted_layers(adapted)
         self._sources = nn.ParameterList(
             weight for layer in self._layers for weight in (layer.base.weight, layer.A, layer.B)
@@ -141,7 +148,7 @@ _merged: WeakKeyDictionary[PreTrainedModel, MergedWeights] = WeakKeyDictionary()
 
 
 def merged_copy(adapted: PreTrainedModel) -> MergedWeights:
-    """The merged copy of an adapted model: one for all engines over it."""
+    """Return the merged copy of an adapted model: one for all engines over it."""
     if adapted not in _merged:
         _merged[adapted] = MergedWeights(adapted)
     return _merged[adapted]

@@ -1,5 +1,4 @@
-"""Precisions beside the model's own: an output head that multiplies in float32, and a copy of the weights in another
-dtype.
+"""Precisions besides the model's own: an output head that multiplies in float32, and a copy in another dtype.
 
 Shapes: D hidden size, V vocabulary.
 """
@@ -22,33 +21,38 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Float32Head(nn.Linear):
-    """An output head whose weights have the model's dtype and whose product has float32's, as in MiniMax-M1
-    (2506.13585, section 3.2) and ScaleRL (2510.13786): rounding logits to bfloat16 is most of what makes sampler and
-    trainer disagree."""
+    """An output head whose weights have the model's dtype and whose product is in float32.
+
+    MiniMax-M1 (2506.13585, section 3.2) and ScaleRL (2510.13786) use one: rounding logits to bfloat16 causes most of
+    the disagreement between sampler and trainer.
+    """
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """float32 [..., V] of hidden states [..., D]."""
+        """Return the logits [..., V] in float32 of hidden states [..., D]."""
         return float32_linear(hidden, self.weight, self.bias)
 
 
 def set_head_dtype(model: PreTrainedModel, head_dtype: Literal["model", "float32"]) -> None:
-    """Let the output head multiply as `model.head_dtype` says, in place; it keeps its weights. A head that is no plain
-    linear layer is left alone: `harness.training.token_scores` refuses it."""
+    """Let the output head multiply as `model.head_dtype` says, in place; it keeps its weights.
+
+    A head that is no plain linear layer is left alone: `harness.training.token_scores` refuses it.
+    """
     head, wanted = model.get_output_embeddings(), Float32Head if head_dtype == "float32" else nn.Linear
     if type(head) not in (nn.Linear, Float32Head) or type(head) is wanted:
         return
+    # On the meta device no memory is taken for weights that are replaced at once.
     other = wanted(head.in_features, head.out_features, bias=head.bias is not None, device="meta")
     other.weight, other.bias = head.weight, head.bias
     model.set_output_embeddings(other.train(head.training))
 
 
 def float32_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """hidden @ weight.T + bias [..., V] of the same numbers in float32; weight [V, D]."""
+    """Apply a linear layer in float32: hidden [..., D], weight [V, D] -> [..., V]."""
     return functional.linear(hidden.float(), weight.float(), None if bias is None else bias.float())
 
 
 class RoundedWeights:
-    """A copy of a model in another dtype, which takes over the model's weights when they have been written.
+    """A copy of a model in another dtype, which takes over the model's weights after they have been written.
 
     Buffers keep their dtype: angles of rotary embeddings are computed in float32 whatever the weights are.
     """
@@ -56,6 +60,7 @@ class RoundedWeights:
     def __init__(self, source: PreTrainedModel, dtype: torch.dtype) -> None:
         self._source = nn.ParameterList(source.parameters())
         rounded = {id(weight): nn.Parameter(weight.detach().to(dtype), requires_grad=False) for weight in self._source}
+        # The memo maps each weight to its rounded copy, so no weight is copied in its full size.
         self.model: PreTrainedModel = copy.deepcopy(source, dict(rounded))
         self._copies: list[Tensor] = [rounded[id(weight)] for weight in self._source]
         self._version = weight_version(self._source)

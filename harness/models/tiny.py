@@ -1,7 +1,7 @@
-"""The tiny model, untrained: a Llama of about 0.23M parameters over characters. `builtin:tiny` holds its trained
-weights.
+"""The tiny model, untrained: a Llama of about 0.23M parameters over characters.
 
-Two layers suffice for running sums of single digits, and few layers keep the overhead for each token low on a CPU.
+`builtin:tiny` holds its trained weights. Two layers suffice for running sums of single digits, and few layers keep the
+overhead for each token low on a CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ VOCABULARY = [PAD, EOS, UNKNOWN, *CHARACTERS]
 
 
 def tiny_tokenizer(vocab_size: int = len(VOCABULARY)) -> PreTrainedTokenizerFast:
-    """One token a character; no token is added around a text. Further tokens are words that no text is encoded to."""
+    """Return a tokenizer with one token per character, which adds no token around a text.
+
+    Tokens beyond the vocabulary are words that no text is encoded to.
+    """
     words = [*VOCABULARY, *(f"[{number}]" for number in range(len(VOCABULARY), vocab_size))]
     vocabulary = {token: index for index, token in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
@@ -29,7 +32,7 @@ def tiny_tokenizer(vocab_size: int = len(VOCABULARY)) -> PreTrainedTokenizerFast
 
 
 def tiny_model(seed: int) -> LlamaForCausalLM:
-    """The model with random weights, fixed by the seed; torch's global generator is left as it was."""
+    """Return the model with random weights, fixed by the seed; torch's global generator is left as it was."""
     config = LlamaConfig(
         vocab_size=len(VOCABULARY),
         hidden_size=96,

@@ -1,7 +1,7 @@
 """Designs: arms that a sweep file does not state one by one.
 
 A factorial crosses knobs. Leaving one out takes a recipe and puts its knobs back one at a time, each to its ordinary
-value: what an arm loses against the recipe is what that knob contributes.
+value. What an arm loses against the recipe is what that knob contributes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ Arms = dict[str, dict[str, object]]
 
 
 def factorial(grid: Mapping[str, Sequence[object]]) -> Arms:
-    """An arm for each combination, named by the last segments of its knobs, `clip_high=0.28+beta=0`."""
+    """Return an arm for each combination, named by the last segments of its knobs: `clip_high=0.28+beta=0`."""
     points = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
     return {"+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points}
 
 
 def leave_one_out(ordinary: Mapping[str, object]) -> Arms:
-    """The recipe, and for each knob an arm that has its ordinary value, by which it is named: `scale=group_std`; the
-    type of a section by the section, `rule=ppo_clip`."""
+    """Return the recipe, and for each knob an arm with the knob's ordinary value.
+
+    An arm is named by that value: `scale=group_std`. The type of a section is named by the section: `rule=ppo_clip`.
+    """
     arms: Arms = {RECIPE: {}}
     for knob, value in ordinary.items():
         arms[f"{knob.removesuffix('.type').rsplit('.', 1)[-1]}={written(value)}"] = {knob: value}
@@ -37,11 +39,14 @@ def leave_one_out(ordinary: Mapping[str, object]) -> Arms:
 def leave_one_out_faults(
     arms: Mapping[str, RunSpec], ordinary: Mapping[str, object], co_changes: Mapping[str, str]
 ) -> Iterator[str]:
-    """Why an arm does not differ from the recipe in its one knob, which may have options of its own, and what changes
-    along for a reason. What is measured differently the gate refuses anyway. arms: resolved, of one seed; nothing is
-    said of those that --arms leaves out."""
+    """Yield why an arm does not differ from the recipe in its one knob, and in nothing else.
+
+    The knob may have options of its own, and co_changes may change along for a reason. The gate refuses what is
+    measured differently anyway. arms: resolved, of one seed; arms that --arms leaves out are not checked.
+    """
     for arm, settings in leave_one_out(ordinary).items():
         for knob, value in settings.items() if {RECIPE, arm} <= arms.keys() else ():
+            # The gate with this one knob declared shows exactly the knobs that differ besides.
             gate = check_gate({RECIPE: arms[RECIPE], arm: arms[arm]}, [knob], co_changes)
             if knob not in gate.differs:
                 yield (

@@ -1,8 +1,8 @@
 """How long a sweep will take, from cells that were measured on this machine.
 
 The time of a cell is that of its steps, of its evaluations, and of the rest: checkpoints, records. A measured cell says
-what each of them took. For another cell of the same model and a like batch, steps are scaled by the tokens that they
-may generate or learn from, evaluations by samples and by the tokens that these may have.
+what each of them took. It applies to other cells of the same model with a batch of similar size. There steps are scaled
+by the tokens that they may generate or learn from, evaluations by samples and by the tokens that these may have.
 """
 
 from __future__ import annotations
@@ -28,29 +28,32 @@ from harness.records.files import DamagedRecordError
 Origin = Literal["finished cells", "a timed step"]
 
 LIKE_BATCH_FACTOR = 4.0
-"""Batches that differ by more than this use the processor in another way, so that time does not go by tokens."""
+"""Batches that differ by more than this use the processor differently, so that time is not proportional to tokens."""
 MOST_CELLS = 12
-"""The newest so many alike cells are enough."""
+"""The most cells that are averaged: the newest of those that fit."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What one cell took.
-
-    step_s: mean. filled_frac: tokens that a step generated, over the most that it could. sample_s: of an evaluation;
-    problems: of each of its tasks. rest_s: of the whole cell, neither training nor evaluation.
-    """
+    """What one cell took."""
 
     spec: RunSpec
     step_s: float
+    """Mean over its steps."""
     filled_frac: float
+    """Tokens that a step generated, as a fraction of the most that it could."""
     sample_s: float
+    """Of one sample in an evaluation."""
     problems: int
+    """Problems of each of its evaluation tasks."""
     rest_s: float
+    """Of the whole cell, neither training nor evaluation."""
 
     def fits(self, spec: RunSpec) -> bool:
-        """Whether a cell of this spec does the same kind of work in batches of about the same size; of one that only
-        evaluates, whether the same model is evaluated in the same way."""
+        """Return whether a cell of this spec does the same kind of work in batches of about the same size.
+
+        For a cell that only evaluates, return whether the same model is evaluated in the same way.
+        """
         if spec.checkpoint or self.spec.checkpoint:
             return spec.checkpoint is not None and _kind_of_evaluation(spec) == _kind_of_evaluation(self.spec)
         if _kind_of_work(spec) != _kind_of_work(self.spec):
@@ -59,18 +62,21 @@ class Pace:
         return larger <= LIKE_BATCH_FACTOR * smaller
 
     def cell_s(self, spec: RunSpec) -> float:
-        """The time of a cell that it fits."""
+        """Return the time of a cell that it fits, in seconds."""
         steps = self._steps(spec)
         step_s = self.step_s * batch_tokens(spec) / batch_tokens(self.spec)
-        along = (steps - 1) // spec.eval.every if spec.eval.every else 0  # the last step's is the final one
+        # The evaluation after the last step is the final one.
+        along = (steps - 1) // spec.eval.every if spec.eval.every else 0
         evaluated_s = self._evaluation_s(spec, spec.eval.samples) + along * self._evaluation_s(
             spec, spec.eval.curve_samples
         )
         return steps * step_s + evaluated_s + self.rest_s
 
     def base_s(self, spec: RunSpec) -> float:
-        """The time of one final evaluation: of the model before training, which is done once for each start, or of a
-        trained cell."""
+        """Return the time of one final evaluation: of a trained cell, or of the model before training.
+
+        The latter is done once for each start.
+        """
         return self._evaluation_s(spec, spec.eval.samples)
 
     def _steps(self, spec: RunSpec) -> int:
@@ -80,18 +86,20 @@ class Pace:
         return min(spec.train.steps, math.ceil(spec.budget.tokens / tokens_a_step))
 
     def _evaluation_s(self, spec: RunSpec, samples: int) -> float:
+        """Return the time of one evaluation with so many samples per problem."""
         if spec.eval.is_greedy:
             samples = min(samples, 1)
         if (wanted := spec.eval.problems) is None:
             problems = len(spec.eval.tasks) * self.problems
         else:
             problems = sum(get_task(name).n_evaluated(wanted) or 0 for name in spec.eval.tasks)
+        # Time is taken to be proportional to the longest completion, as the real lengths are unknown.
         length = spec.eval.max_completion_tokens / self.spec.eval.max_completion_tokens
         return problems * samples * self.sample_s * length
 
 
 def batch_tokens(spec: RunSpec) -> int:
-    """The most tokens that a step learns from: completions, or both sides of pairs."""
+    """Return the most tokens that a step learns from: completions, or both sides of pairs."""
     if spec.pairs.type == "dataset":
         return 2 * spec.pairs.pairs_per_step * spec.pairs.max_tokens
     rollout = spec.rollout
@@ -112,16 +120,17 @@ def _kind_of_work(spec: RunSpec) -> tuple[object, ...]:
 
 
 def pace_of(cell: CellRecord) -> Pace | None:
-    """What a finished cell took; None for one that was trained in more than one go, or whose records do not say it.
+    """Return what a finished cell took.
 
-    Raises DamagedRecordError, and RefusedError for a cell of another version.
+    None for a cell that was trained in more than one go, or whose records lack the times. Raises DamagedRecordError,
+    and RefusedError for a cell of another version.
     """
     starts, timing = cell.read_starts(), cell.read_timing()
     steps_s = [row["total_s"] for row in timing if "total_s" in row]
     evaluations_s = [row["eval_s"] for row in timing if "eval_s" in row]
     scores = cell.read_scores()
     samples = [row.get("n_problems", 0) * row.get("n_samples", 0) for row in scores]
-    # Not from the times of files, which change when a folder is copied.
+    # The times of files are of no use: they change when a folder is copied.
     whole_s = timing[-1].get("elapsed_s") if timing else None
     if len(starts) != 1 or "owner" not in starts[0] or not sum(samples) or whole_s is None:
         return None
@@ -139,7 +148,7 @@ def pace_of(cell: CellRecord) -> Pace | None:
 
 
 def finished_paces(home: Path, specs: Sequence[RunSpec]) -> list[Pace]:
-    """The paces of the newest cells of a home that were done on this machine and fit one of the specs.
+    """Return the paces of the newest cells of a home that ran on this machine and fit one of the specs.
 
     Cells with unreadable records, or made by another version, are skipped.
     """
@@ -149,6 +158,7 @@ def finished_paces(home: Path, specs: Sequence[RunSpec]) -> list[Pace]:
 
 
 def _fitting(cells: Iterable[CellRecord], specs: Sequence[RunSpec]) -> Iterable[Pace]:
+    """Yield the paces of cells that ran here and fit one of the specs."""
     for cell in cells:
         try:
             if cell.state != "done" or not _was_done_here(cell):
@@ -166,16 +176,18 @@ def _was_done_here(cell: CellRecord) -> bool:
 
 @dataclass(frozen=True)
 class ExpectedTime:
-    """seconds: of all cells that are still to be run, `at_once` of them at a time. origin: where it comes from;
-    measured: how many cells or steps that is."""
+    """The time of all cells that are still to be run, `at_once` of them at a time."""
 
     seconds: float
     cells: int
     at_once: int
     origin: Origin | None
+    """Where the estimate comes from."""
     measured: int
+    """The number of cells or steps behind it."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the estimate for people and programs."""
         return {
             "seconds": self.seconds,
             "cells": self.cells,
@@ -192,10 +204,10 @@ def expected_time(
     measure: Callable[[RunSpec], Pace] | None = None,
     only_evaluated: Sequence[RunSpec] = (),
 ) -> ExpectedTime | None:
-    """How long these cells take, each on the first slot that is free; None where nothing says it.
+    """Return how long these cells take, each on the first slot that is free; None if nothing was measured.
 
     specs: of the cells that are to be run, in their order. measure: times a step of a cell that no finished one fits.
-    only_evaluated: specs of trained cells, whose samples are all counted, also those that are there.
+    only_evaluated: specs of trained cells, whose samples are all counted, even those that exist already.
     """
     cells = [*specs, *only_evaluated]
     if not cells:
@@ -213,6 +225,8 @@ def expected_time(
     timed = len(paces) - finished
     total_s = 0.0
     if cells[0].checkpoint is None:
+        # One evaluation before training for each start, with the seed made equal, so that all seeds of a start count
+        # once.
         starts = {base_evaluation_hash(spec.model_copy(update={"seed": 0})): spec for spec in cells}
         total_s = sum(statistics.fmean(pace.base_s(spec) for pace in _best(spec, paces)) for spec in starts.values())
     total_s += _in_slots([each for each in seconds if each is not None], at_once)
@@ -221,26 +235,28 @@ def expected_time(
 
 
 def _mean_s(spec: RunSpec, paces: Sequence[Pace], time_s: Callable[[Pace, RunSpec], float]) -> float | None:
+    """Return the mean time over the paces that fit best; None if none fits."""
     best = _best(spec, paces)
     return statistics.fmean(time_s(pace, spec) for pace in best) if best else None
 
 
 def _best(spec: RunSpec, paces: Sequence[Pace]) -> list[Pace]:
-    """Those that fit, of the same objective if there are any."""
+    """Return the paces that fit, of the same objective if there are any."""
     fitting = [pace for pace in paces if pace.fits(spec)]
     return [pace for pace in fitting if pace.spec.objective == spec.objective] or fitting
 
 
 def _in_slots(seconds: Sequence[float], slots: int) -> float:
-    """When the last of these ends, if each begins in turn as soon as a slot is free."""
+    """Return when the last of these ends, if each begins in turn as soon as a slot is free."""
     free_at_s = [0.0] * slots
     for each in seconds:
+        # The heap's first entry is the slot that is free the earliest.
         heapq.heapreplace(free_at_s, free_at_s[0] + each)
     return max(free_at_s)
 
 
 def in_words(expected: ExpectedTime | None, duration: Callable[[float], str]) -> str:
-    """As the end of a sentence."""
+    """Return the estimate as the end of a sentence."""
     if expected is None:
         return "unknown, no cell like these has finished on this machine; --time trains one step to find out"
     if not expected.cells:

@@ -1,7 +1,7 @@
-"""Where the records of a planned cell are, or will be.
+"""The paths of a planned cell's records, whether they exist yet or not.
 
-A cell's folder is named by its training hash, and an evaluation that it was not run with by its evaluation hash, so
-that asking for another task, more samples or another decoding never trains anew.
+A cell's folder is named by its training hash. An evaluation that it was not run with is named by its evaluation hash.
+Another task, more samples or another decoding therefore never train a cell anew.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from harness.records.cell import EVALUATION_FILE, is_cell_directory_name
 from harness.records.files import DamagedRecordError, read_object
 
 HASH_DIGITS = 10
+"""Digits of an evaluation's hash in the name of its records."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,18 @@ class PlannedCell:
 
     @classmethod
     def of_arm(cls, arm: str, by_seed: Mapping[int, RunSpec]) -> list[PlannedCell]:
-        """The cells of an arm, whose specs differ in the seed only. Raises as the hashes."""
+        """Return the cells of an arm, whose specs differ only in the seed. Raises as the hashes."""
         first = next(iter(by_seed.values()))
         hashes, evaluation = training_hashes(first, by_seed), evaluation_hash(first)
         return [cls(arm, seed, spec, hashes[seed], evaluation) for seed, spec in by_seed.items()]
 
     @property
     def directory(self) -> str:
+        """The name of its folder."""
         return cell_directory_name(self.arm, self.seed, self.hash)
 
     def record(self, cells: Path) -> CellRecord:
-        """Its record in a folder of cells, read under its evaluation."""
+        """Return its record in a folder of cells, read under its evaluation."""
         return records_of([self], cells)[0]
 
 
@@ -59,8 +61,11 @@ def records_of(planned: Iterable[PlannedCell], cells: Path) -> list[CellRecord]:
 
 
 def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:
-    """The record as it is read under the evaluation of this hash, which becomes a cell's own evaluation once the cell
-    is trained. A record whose own evaluation cannot be read is damaged."""
+    """Return the record as it is read under the evaluation of this hash.
+
+    That evaluation becomes a cell's own once the cell is trained. A record whose own evaluation cannot be read is
+    damaged.
+    """
     try:
         if not record.is_done or read_object(record.path / EVALUATION_FILE).get("hash") == evaluation:
             return record
@@ -70,27 +75,29 @@ def under_evaluation(record: CellRecord, evaluation: str) -> CellRecord:
 
 
 _MOST_COMPARED = 200
+"""The newest so many finished cells are compared with a missing one."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Why a cell is to be trained, or evaluated, although one like it is finished.
-
-    knobs: what differs, knob -> (the value of the finished cell, the value now). {}: all are equal, so that data, the
-    model's files, the code of a plug-in or the numerics of bench have changed.
-    """
+    """Why a cell must be trained or evaluated although one like it is finished."""
 
     cell: PlannedCell
     finished: CellRecord
     knobs: dict[str, tuple[Any, Any]]
+    """What differs, knob -> (the value of the finished cell, the value now). {}: all knobs are equal, so that data, the
+    model's files, the code of a plug-in or the numerics of bench have changed."""
 
 
 def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
-    """For the first missing cell of each arm, what has changed against the nearest finished cell in the folder: the one
-    with the fewest other knobs; where two are as near, one of the same arm or seed, else the newest. Arms are left out
-    of which only another seed is missing, or which have nothing to compare with."""
+    """Return, for the first missing cell of each arm, what has changed since the nearest finished cell in the folder.
+
+    The nearest cell has the fewest other knobs. Among equals one of the same arm or seed is preferred, then the newest.
+    Arms are left out if only another seed of them is missing, or if there is nothing to compare with.
+    """
     finished = _finished_specs(cells) if missing else []
     found = []
+    # Reversed, so that the first missing cell of each arm stays in the dictionary. The result is turned back below.
     for cell in {cell.arm: cell for cell in reversed(missing)}.values():
         compared = [(record, _differing(spec, cell.spec)) for record, spec in finished]
         if not compared:
@@ -102,8 +109,10 @@ def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
 
 
 def _finished_specs(cells: Path) -> list[tuple[CellRecord, RunSpec]]:
-    """The trained cells of a folder, the newest of them, with the specs under which they were evaluated; without those
-    of other versions."""
+    """Return the newest trained cells of a folder, with the specs under which they were evaluated.
+
+    Cells of other versions are left out.
+    """
     folders = [path for path in cells.glob("*") if is_cell_directory_name(path.name)]
     records = [record for path in folders if (record := CellRecord.at(path)).is_done]
     records.sort(key=lambda record: record.path.stat().st_mtime, reverse=True)
@@ -115,6 +124,7 @@ def _finished_specs(cells: Path) -> list[tuple[CellRecord, RunSpec]]:
 
 
 def _differing(finished: RunSpec, wanted: RunSpec) -> dict[str, tuple[object, object]]:
+    """Map the knobs that differ to their two values; the seed is not a knob."""
     before, now = active(finished), active(wanted)
     return {
         knob: (before.get(knob, ABSENT), now.get(knob, ABSENT))

@@ -1,4 +1,4 @@
-"""The gate: arms differ in the declared knobs and in nothing else. The guard: what differs can act."""
+"""The gate and the guard. The gate: arms differ only in the declared knobs. The guard: these differences can act."""
 
 from __future__ import annotations
 
@@ -17,30 +17,33 @@ from harness.rewards.parts.learned import PairwiseJudge
 
 ABSENT = "(absent)"
 NOT_READ = "(not read)"
-"""A knob that exists in an arm, but does not act on the program that trains its cells."""
+"""The value of a knob that exists in an arm, but does not act on the program that trains its cells."""
 NOT_GIVEN = "(not given)"
-"""A setting of a program's own that is left to the program."""
+"""The value of a program's own setting that is left to the program."""
 _MOST_PAIRS_NAMED = 20
+"""The most messages on pairs of arms that are shown."""
 EVALUATION = "eval."
-"""Where the knobs begin by which arms are measured."""
+"""Prefix of the knobs that decide how arms are measured."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """differs: knobs in which any two arms differ; violations: with each arm's value, those that were not declared and
-    those of the evaluation, declared or not. over_checkpoint: whether nothing is trained, so that the evaluation is
-    itself the question."""
+    """The verdict on the differences between arms."""
 
     differs: list[str]
+    """Knobs in which any two arms differ."""
     violations: dict[str, dict[str, object]]
+    """Knobs, with each arm's value, that were not declared; and those of the evaluation, declared or not."""
     over_checkpoint: bool = False
+    """True if nothing is trained, so that the evaluation itself is the question."""
 
     @property
     def ok(self) -> bool:
+        """True if no knob is refused."""
         return not self.violations
 
     def message(self) -> str:
-        """Names every knob that is refused, the arms and their values, and the remedy."""
+        """Return a message with every knob that is refused, the arms and their values, and the remedy."""
         measured = [knob for knob in self.violations if knob.startswith(EVALUATION)]
         evaluation = [] if self.over_checkpoint else measured
         undeclared = [knob for knob in self.violations if knob not in evaluation]
@@ -69,9 +72,9 @@ class Gate:
 def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: Mapping[str, str]) -> Gate:
     """Compare the resolved specs of all arms (of one seed), knob by knob.
 
-    A knob that exists in some arms only is explained by the selector that governs it, directly or through others. A
-    knob of the evaluation is explained by nothing: arms are measured alike, or they cannot be compared. Only over one
-    checkpoint, where nothing is trained, is it a knob as any other.
+    A knob that exists only in some arms is explained by the selector that governs it, directly or through others.
+    Nothing explains a knob of the evaluation: arms are measured alike, or they cannot be compared. Only over one
+    checkpoint, where nothing is trained, is it a knob like any other.
     """
     over_checkpoint = all(spec.checkpoint for spec in arms.values())
     declared = [*ablate, *co_changes]
@@ -89,36 +92,40 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
 
 
 def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, object]]:
-    """Knob -> arm -> value, for the knobs in which the arms are not all equal; the seed is not a knob."""
+    """Map each knob in which the arms are not all equal to its value by arm; the seed is not a knob."""
     flat = {arm: active(spec) for arm, spec in arms.items()}
     knobs = dict.fromkeys(knob for values in flat.values() for knob in values if knob != "seed")
     by_knob = {
         knob: {arm: values.get(knob, _without(arms[arm], knob)) for arm, values in flat.items()} for knob in knobs
     }
-    # What only a program does not read is no difference of its own: `trainer.type` differs.
+    # A knob that a program does not read is no difference of its own: `trainer.type` already differs.
     acting = {knob: [value for value in by_arm.values() if value != NOT_READ] for knob, by_arm in by_knob.items()}
     return {knob: by_arm for knob, by_arm in by_knob.items() if any(v != acting[knob][0] for v in acting[knob])}
 
 
 def _without(spec: RunSpec, knob: str) -> str:
-    """Why a spec has no such knob."""
+    """Return why a spec has no such knob."""
     if not reads(spec, knob):
         return NOT_READ
     return NOT_GIVEN if is_open(knob) and isinstance(spec.trainer, OutsideTrainer) else ABSENT
 
 
 def _governors(knob: str) -> Iterator[str]:
-    """The selectors that decide whether a knob exists, its own first: a selector may itself have one."""
+    """Yield the selectors that decide whether a knob exists, its own first: a selector may itself have one."""
     selector = governor(knob)
     while selector is not None:
         yield selector
         selector = governor(selector)
+    # Knobs of sampling do not exist with a data set of pairs, although no marker at their field says so.
     if acts_of(knob).only_draws:
         yield from ("pairs.type", *_governors("pairs.type"))
 
 
 def covered(knob: str, declared: Sequence[str]) -> bool:
-    """Whether a knob is one of the declared ones or lies below one; `algorithm` stands for `objective`."""
+    """Return whether a knob is declared, by its name or as a part of a declared section.
+
+    `algorithm` stands for `objective`.
+    """
     below = ["objective" if entry == "algorithm" else entry for entry in declared]
     return any(f"{knob}.".startswith(f"{entry}.") for entry in (*declared, *below))
 
@@ -132,14 +139,17 @@ class Noop:
     refused: bool
 
     def message(self) -> str:
+        """Return a sentence with the arms, the knobs and the reasons."""
         what = "cannot differ" if self.refused else "differ in knobs of which some cannot act"
         reasons = "; ".join(f"{knob}: {reason}" for knob, reason in self.reasons.items())
         return f"arms {self.arms[0]} and {self.arms[1]} {what}: {reasons}"
 
 
 def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
-    """Every pair of arms of one family with a differing knob that cannot act (e.g. a clip range with one update per
-    rollout)."""
+    """Return every pair of arms with a differing knob that cannot act.
+
+    A clip range with one update per rollout is such a knob.
+    """
     noops = []
     varied = values_that_differ(arms)
     for (name_a, a), (name_b, b) in combinations(arms.items(), 2):
@@ -157,14 +167,17 @@ def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
 
 
 def _not_read(a: RunSpec, b: RunSpec) -> dict[str, str]:
-    """Knobs in which two specs differ, and which the programs of neither read, with the reason."""
+    """Map the knobs in which two specs differ and which neither's program reads to the reason."""
     unread_a, unread_b = unread(a), unread(b)
     reason = "its program does not read it; name it under trainer.uses if it does, or hand it over as trainer.args"
     return {knob: reason for knob in unread_a if knob in unread_b and unread_a[knob] != unread_b[knob]}
 
 
 def _heeds_rewards(spec: RunSpec) -> bool:
-    """Whether training depends on rewards: through advantages, or through the choice of groups, prompts or a limit."""
+    """Return whether training depends on rewards.
+
+    It may do so through advantages, or through the choice of groups, prompts or a limit.
+    """
     objective = spec.objective
     if not isinstance(objective, Objective) or hears_rewards(objective) or objective.zero_std != "keep":
         return True
@@ -173,13 +186,13 @@ def _heeds_rewards(spec: RunSpec) -> bool:
 
 
 def first_of(messages: Sequence[str]) -> list[str]:
-    """Messages about pairs of arms; where there are many, the first, and how many more there are."""
+    """Return the first messages about pairs of arms, and how many more there are."""
     more = len(messages) - _MOST_PAIRS_NAMED
     return [*messages[:_MOST_PAIRS_NAMED], *([f"and {more:,} more such pairs of arms"] if more > 0 else [])]
 
 
 def _size_of_verdicts(a: RunSpec, b: RunSpec) -> dict[str, str]:
-    """Knobs that change the size but not the sign of a judge's rewards, if only the sign counts; with the reason."""
+    """Map knobs that change the size but not the sign of a judge's rewards to the reason, if only the sign counts."""
     if not all(map(_judge_decides_sign, (a, b))):
         return {}
     (weight, tie), (other_weight, other_tie) = (
@@ -188,6 +201,7 @@ def _size_of_verdicts(a: RunSpec, b: RunSpec) -> dict[str, str]:
     inert = []
     if weight != other_weight:
         inert.append(f"reward.parts.{PairwiseJudge.name}")
+    # Two ties of one sign; a tie of 0 and any other differ in sign.
     if tie != other_tie and tie * other_tie > 0:
         inert.append(f"reward.{PairwiseJudge.section}.tie")
     return dict.fromkeys(
@@ -196,7 +210,7 @@ def _size_of_verdicts(a: RunSpec, b: RunSpec) -> dict[str, str]:
 
 
 def _judge_decides_sign(spec: RunSpec) -> bool:
-    """Whether advantages are the signs of a judge's verdicts, and nothing else depends on the rewards."""
+    """Return whether advantages are the signs of a judge's verdicts, and nothing else depends on the rewards."""
     objective = spec.objective
     return (
         isinstance(objective, Objective)
@@ -210,12 +224,14 @@ def _judge_decides_sign(spec: RunSpec) -> bool:
 
 
 def _inert(a: RunSpec, b: RunSpec) -> dict[str, str]:
-    """Objective knobs in which the two differ without effect, with reasons; of two families none is inert."""
+    """Map objective knobs in which the two differ without effect to reasons; {} for objectives of two families."""
     if isinstance(a.objective, Objective) and isinstance(b.objective, Objective):
+        # With one update every importance ratio is 1; the arm with more updates decides what can act.
         updates = max(a.optimizer_steps_per_rollout, b.optimizer_steps_per_rollout)
         inert = differences_that_cannot_act(a.objective, b.objective, updates)
         if a.reward.has_answer_term or b.reward.has_answer_term:
-            inert.pop("aggregation", None)  # it also divides the supervised term on gold answers
+            # The aggregation also divides the supervised term on gold answers.
+            inert.pop("aggregation", None)
         return inert
     if isinstance(a.objective, PreferenceObjective) and isinstance(b.objective, PreferenceObjective):
         return preference_differences_that_cannot_act(a.objective, b.objective)
@@ -223,7 +239,7 @@ def _inert(a: RunSpec, b: RunSpec) -> dict[str, str]:
 
 
 def _without_weight(a: RunSpec, b: RunSpec) -> dict[str, str]:
-    """Options of reward parts whose weight is 0 in both, with the reason."""
+    """Map options of reward parts whose weight is 0 in both specs to the reason."""
     inert = {}
     for section, part in parts_with_options().items():
         # Other parts read the options of a section that is not the part's own, such as `noise`.
@@ -238,7 +254,10 @@ def _without_weight(a: RunSpec, b: RunSpec) -> dict[str, str]:
 
 
 def imported_settings_that_differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Knob -> its two values, for two cells as their spec.json has them under `imported`; {} unless both are known."""
+    """Map knobs to their two values, for two cells as their spec.json has them under `imported`.
+
+    {} unless the settings of both are known.
+    """
     configs = [
         {knob: value for knob, value in side["config"].items() if knob not in side["passed_over"]}
         for side in (one, other)

@@ -1,8 +1,8 @@
 """How much memory a cell takes, estimated from its spec and the model's configuration, before anything runs.
 
-A cell holds some parts from its first step to its last (weights, copies, gradients, the optimiser) and others only in
-one phase, while it draws, trains or saves a checkpoint. The estimate is what it holds and the largest phase, each part
-at its largest. A cell that evaluates a checkpoint holds weights and draws. How long prompts are is assumed, see
+A cell holds some parts from its first step to its last: weights, copies, gradients, the optimiser. Others exist only in
+one phase, while it samples, trains or saves a checkpoint. The estimate is the former plus the largest phase, each part
+at its largest. A cell that evaluates a checkpoint holds weights and samples. The length of prompts is assumed, see
 `row_tokens`.
 
 `benchmarks/memory.py` compares the estimate with what cells take.
@@ -34,33 +34,36 @@ from harness.rewards.parts.learned import PairwiseJudge
 
 GIB = 2**30
 PROMPT_TOKENS = 256
+"""The length that a prompt is assumed to have."""
 PROMPT_CONTEXT_FRAC = 0.25
+"""The most of a small context that a prompt is assumed to fill."""
 
-# What the process itself takes, whatever the model: on a CPU Python, torch, transformers and pyarrow; on CUDA the
+# The memory of the process itself, whatever the model. On a CPU: Python, torch, transformers and pyarrow. On CUDA: the
 # context and the libraries' kernels (not measured).
 PROCESS_BYTES = {"cpu": 0.5 * GIB, "cuda": 0.5 * GIB}
 
-# safetensors copies each weight into bytes, and all into one file's.
+# safetensors copies each weight into bytes, and then all of them into one file's bytes.
 COPIES_IN_SAVING = 2
 
-# Samples that an evaluation asks for at once (harness.sampling.evaluation).
+# Samples of one batch in an evaluation (harness.sampling.evaluation).
 EVALUATED_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What a cell needs, or each of its processes. held_bytes: parts that are there throughout. phases_bytes: phase ->
-    the parts that are there while it lasts.
-    engine_frac: share of the device's memory that the engine takes besides, or 0; frac_only_drawing: only while it
-    draws."""
+    """The memory that a cell needs, or each of its processes."""
 
     device: Device
     parameters: int
     trained_parameters: int
     held_bytes: Mapping[str, int]
+    """Parts that exist throughout."""
     phases_bytes: Mapping[str, Mapping[str, int]]
+    """Phase -> the parts that exist while it lasts."""
     engine_frac: float
+    """The share of the device's memory that the engine takes besides, or 0."""
     frac_only_drawing: bool = False
+    """True if the engine takes that share only while it samples."""
     processes: int = 1
 
     @property
@@ -70,16 +73,16 @@ class MemoryEstimate:
 
     @property
     def parts_bytes(self) -> dict[str, int]:
-        """What is there at the peak."""
+        """The parts that exist at the peak."""
         return {**self.held_bytes, **self.phases_bytes[self.peak_phase]}
 
     @property
     def total_bytes(self) -> int:
-        """At the peak, without the engine's share of a GPU."""
+        """The memory at the peak, without the engine's share of a GPU."""
         return sum(self.parts_bytes.values())
 
     def as_json(self) -> dict[str, Any]:
-        """For people and programs: sizes in GB (1e9 bytes)."""
+        """Return the estimate for people and programs: sizes in GB (1e9 bytes)."""
         return {
             "device": self.device,
             "processes": self.processes,
@@ -92,26 +95,30 @@ class MemoryEstimate:
         }
 
     def needed_bytes(self, device_bytes: int) -> int:
-        """On a device with so much memory, the engine's share included. Processes have a GPU each, and share a CPU's
-        memory."""
+        """Return the bytes needed on a device with so much memory, the engine's share included.
+
+        Processes have a GPU each, but share a CPU's memory.
+        """
         share_bytes = round(self.engine_frac * device_bytes)
         if self.device == "cpu":
             return self.processes * self.total_bytes
         if not self.frac_only_drawing:
             return self.total_bytes + share_bytes
+        # The engine's share is free while the cell trains, so the larger of the two phases counts.
         drawing_bytes = sum((*self.held_bytes.values(), *self.phases_bytes["drawing"].values()))
         return max(self.total_bytes, drawing_bytes + share_bytes)
 
 
 def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
-    """The estimate for one cell; None where the model's configuration is not at hand or of an unknown architecture, and
-    where a program of the user's own trains.
+    """Estimate the memory of one cell.
 
-    cuda: whether there is a GPU, which decides `train.device: auto`.
+    None if the model's configuration is not on this machine or of an unknown architecture, and if a program of the
+    user's own trains. cuda: whether there is a GPU, which decides `train.device: auto`.
     """
     if spec.trainer.type != BENCH and not spec.checkpoint:
         return None
     shape = find_shape(spec.model.source)
+    # A cell that evaluates a checkpoint computes no rewards.
     frozen = None if spec.checkpoint else spec.reward.generator
     generator = None if frozen is None else find_shape(frozen)
     if shape is None or (frozen is not None and generator is None):
@@ -121,7 +128,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     lora = spec.model.lora
     trained = shape.adapter_parameters(lora) if isinstance(lora, Lora) else shape.parameters
     total = shape.parameters + (trained if isinstance(lora, Lora) else 0)
-    # A trunk of the critic's own is trained as the policy is: under adapters, only its adapters are.
+    # A critic's own trunk is trained as the policy is: with adapters, only its adapters are.
     trains = spec.checkpoint is None
     trunks = 2 if trains and _critic_has_own_trunk(spec) else 1
     processes = spec.train.processes if trains else 1
@@ -133,8 +140,10 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
     }
     sources = {judge.file.source for judge in spec.judges if judge.file.source is not None}
     if grading := [found.parameters for source in sources if (found := find_shape(source)) is not None]:
-        held["grader"] = FLOAT32_BYTES * max(grading)  # one at a time is loaded
+        # Only one of them is loaded at a time.
+        held["grader"] = FLOAT32_BYTES * max(grading)
     teacher = _teacher_shape(spec)
+    # The teacher's shape is unknown, so an estimate would be too low.
     if teacher is None and _has_teacher(spec):
         return None
     drawn_width = _drawn_width(spec, width)
@@ -142,6 +151,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         held["rollout_copy"] = shape.parameters * drawn_width
     if teacher is not None:
         held["teacher"] = teacher.parameters * width / (split if spec.distils != "none" else 1)
+    # Every model that writes completions has an engine of its own.
     writers = [shape, *([teacher or shape] if trains and spec.rollout.sampler == "teacher" else [])]
     backend = ENGINES.find(engine_on(device, spec.rollout.engine))
     engine = _together([backend.memory(drawing_load(spec, writer, drawn_width, device)) for writer in writers])
@@ -163,6 +173,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
             held |= {"judge": width * shape.parameters, "judge_kv_cache": sum(judging.parts_bytes.values())}
             phases["judging"] = judging.drawing_bytes
         tokens = micro_batch_tokens(spec, shape)
+        # Each of these exists once at a time, so its largest size counts.
         phases["training"] = {
             **head,
             "activations": activation_bytes(shape, tokens, width, spec.train.activation_checkpointing),
@@ -171,7 +182,8 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
             "gathered_weights": gathered_bytes(shape, width) if split > 1 else 0,
             "teacher_pass": 0 if spec.distils == "none" else teacher_pass_bytes(teacher or shape, spec, tokens, width),
         }
-        if device == "cpu":  # a GPU's weights are saved from the host's memory
+        # A GPU's weights are saved from the host's memory.
+        if device == "cpu":
             saved = trained if isinstance(lora, Lora) else shape.saved_parameters
             gathered = optimizer if split > 1 else 0
             phases["saving a checkpoint"] = {"checkpoint": gathered + max(COPIES_IN_SAVING * saved * width, optimizer)}
@@ -188,7 +200,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
 
 
 def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
-    """A warning if cells may not fit into their slot's share of a GPU; names the largest arm."""
+    """Return a warning if cells may not fit into their slot's share of a GPU; it names the largest arm."""
     known = [slot.memory_bytes * slot.share for slot in slots if slot.memory_bytes is not None]
     if not known:
         return []
@@ -205,11 +217,12 @@ def shortages(arms: Mapping[str, RunSpec], slots: Sequence[Slot]) -> list[str]:
 
 
 def _whole(parts: Mapping[str, float]) -> dict[str, int]:
+    """Round sizes to whole bytes, and leave out what is 0."""
     return {name: round(size) for name, size in parts.items() if size}
 
 
 def in_words(memory: dict[str, Any] | None) -> str:
-    """The estimate (`as_json`) as a sentence's end, its parts from the largest on."""
+    """Return the estimate (`as_json`) as the end of a sentence, its parts from the largest on."""
     if memory is None:
         return "unknown, the model's size is not at hand"
     parts = sorted(memory["parts_gb"].items(), key=lambda part: -part[1])
@@ -222,9 +235,11 @@ def in_words(memory: dict[str, Any] | None) -> str:
 
 
 def weights_when_split(spec: RunSpec, shape: ModelShape, trained: int, width: int, device: Device) -> dict[str, float]:
-    """What each process holds of weights under `train.sharding: fully`: whole the policy to draw from, on a CPU the
-    starting weights, and merged adapters; a part of the rest. Trained weights of less than float32 are there as the
-    optimiser's masters alone."""
+    """Return the weights that each process holds under `train.sharding: fully`.
+
+    Whole are the policy to sample from, the starting weights on a CPU, and merged adapters; the rest is split. Trained
+    weights of less than float32 exist only as the optimiser's masters.
+    """
     merged = isinstance(spec.model.lora, Lora)
     trunks = 2 if _critic_has_own_trunk(spec) else 1
     frozen = shape.parameters if merged else 0
@@ -239,15 +254,17 @@ def weights_when_split(spec: RunSpec, shape: ModelShape, trained: int, width: in
 
 
 def teacher_pass_bytes(shape: ModelShape, spec: RunSpec, tokens: int, width: int) -> float:
-    """Bytes of a teacher's forward pass over so many tokens, without gradient: one layer's values, the final hidden
-    states, and one chunk of logits and log-probs."""
+    """Return the bytes of a teacher's forward pass over so many tokens, without gradient.
+
+    It holds one layer's values, the final hidden states, and one chunk of logits and log-probs.
+    """
     layer = 4 * shape.hidden + 3 * shape.intermediate + 2 * shape.attention + 2 * shape.key_value
     logits = spec.train.logits_chunk_tokens * shape.vocabulary * (2 * FLOAT32_BYTES + width)
     return tokens * (layer + shape.hidden) * width + logits
 
 
 def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
-    """What the engine is to draw in the largest batch of training and of evaluation."""
+    """Return what the engine samples in the largest batch of training and of evaluation."""
     rollout = spec.rollout
     problems, at_once = spec.eval.problems, EVALUATED_AT_ONCE
     samples = 1 if spec.eval.is_greedy else spec.eval.samples
@@ -266,33 +283,36 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
 
 
 def judging_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
-    """The judge's load in one step: two questions per completion, each showing the completion and its reference."""
+    """Return the judge's load in one step: two questions per completion, each with the completion and its reference."""
     rollout, answer_tokens = spec.rollout, spec.reward.of(PairwiseJudge).max_completion_tokens
     questions = 2 * rollout.prompts_per_step * rollout.samples_per_prompt
+    # The question shows two completions, so it is longer than a prompt of training.
     tokens = row_tokens(shape, 2 * rollout.max_completion_tokens + answer_tokens)
     return replace(drawing_load(spec, shape, width, device), batches=((questions, tokens),))
 
 
 def row_tokens(shape: ModelShape, completion_tokens: int) -> int:
-    """Tokens of a prompt and its completion, at most the model's context."""
+    """Return the tokens of a prompt and its completion, at most the model's context."""
     return min(prompt_tokens(shape) + completion_tokens, shape.context_tokens or sys.maxsize)
 
 
 def prompt_tokens(shape: ModelShape) -> int:
-    """How long a prompt is taken to be: a word problem with its instructions, or a part of a small context."""
+    """Return the assumed length of a prompt: a word problem with its instructions, or a part of a small context."""
     if shape.context_tokens is None:
         return PROMPT_TOKENS
     return min(PROMPT_TOKENS, round(PROMPT_CONTEXT_FRAC * shape.context_tokens))
 
 
 def longest_completion_tokens(spec: RunSpec) -> int:
-    """The longest completion that is trained on."""
+    """Return the length of the longest completion that is trained on."""
     return spec.pairs.max_tokens if spec.pairs.type == "dataset" else spec.rollout.max_completion_tokens
 
 
 def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
-    """Tokens of the largest training pass: the budget, or a single row, or the whole batch if that is less. A prompt is
-    computed once for all its completions."""
+    """Return the tokens of the largest training pass: the budget, a single row, or the whole batch if that is less.
+
+    A prompt is computed once for all its completions.
+    """
     if spec.pairs.type == "dataset":
         return max(spec.train.micro_batch_tokens, 2 * spec.pairs.max_tokens)
     rollout = spec.rollout
@@ -303,16 +323,19 @@ def micro_batch_tokens(spec: RunSpec, shape: ModelShape) -> int:
 
 
 def copies(spec: RunSpec, device: Device) -> int:
-    """Whole copies of the model on the device besides the one that is trained: on a CPU the starting weights, to which
-    cells return (a GPU's lie in the host's memory); where it trains, frozen ones of them that it measures against,
-    is held near, learns from or asks how likely gold texts are, or samples from, as from weights of earlier steps; and
-    adapters merged."""
+    """Return how many whole copies of the model are on the device besides the one that is trained.
+
+    On a CPU there are the starting weights, to which cells return (a GPU's lie in the host's memory). Adapters add a
+    merged copy. Training adds frozen copies that it measures against, stays close to, or samples from, weights of
+    earlier steps included. It also adds those that it learns from, or that score gold texts.
+    """
     merged = isinstance(spec.model.lora, Lora)
     pristine = device == "cpu"
     if spec.checkpoint is not None:
         return pristine + merged
     objective, sampler = spec.objective, spec.rollout.sampler
     if isinstance(objective, Objective):
+        # Reference and samples of the start share one copy, whatever needs them.
         held_near: str = "none" if objective.kl.where == "none" else objective.kl.reference
     else:
         held_near = objective.reference
@@ -323,23 +346,27 @@ def copies(spec: RunSpec, device: Device) -> int:
 
 
 def _has_teacher(spec: RunSpec) -> bool:
-    """Whether a cell holds separate weights of a teacher. If the start teaches, it is among the copies of the start."""
+    """Return whether a cell holds separate weights of a teacher.
+
+    If the start teaches, it is among the copies of the start.
+    """
     return spec.checkpoint is None and spec.teacher.type == "model" and not spec.start_teaches
 
 
 def _teacher_shape(spec: RunSpec) -> ModelShape | None:
-    """The teacher's shape; None if it has no weights of its own, or if its configuration is not at hand."""
+    """Return the teacher's shape; None if it has no weights of its own, or an unknown configuration."""
     return find_shape(spec.model_teacher.source or spec.model.source) if _has_teacher(spec) else None
 
 
 def _together(engines: Sequence[EngineMemory]) -> EngineMemory:
-    """The memory of several engines that draw one after the other."""
+    """Return the memory of several engines that sample one after the other."""
     if len(engines) == 1:
         return engines[0]
     drawing = [(name, size) for engine in engines for name, size in engine.drawing_bytes.items()]
     parts = [(name, size) for engine in engines for name, size in engine.parts_bytes.items()]
     return replace(
         engines[0],
+        # Parts are held by all engines at once; only one of them samples at a time.
         parts_bytes={name: sum(size for other, size in parts if other == name) for name, _ in parts},
         drawing_bytes={name: max(size for other, size in drawing if other == name) for name, _ in drawing},
         device_frac=min(1.0, sum(engine.device_frac for engine in engines)),
@@ -347,12 +374,13 @@ def _together(engines: Sequence[EngineMemory]) -> EngineMemory:
 
 
 def _critic_has_own_trunk(spec: RunSpec) -> bool:
+    """Return whether the critic has layers of its own."""
     objective = spec.objective
     return isinstance(objective, Objective) and objective.baseline == "critic" and objective.critic.trunk == "own"
 
 
 def _drawn_width(spec: RunSpec, width: int) -> int:
-    """Bytes of one element of the weights that completions are drawn from."""
+    """Return the bytes of one element of the weights that completions are sampled from."""
     match spec.rollout.dtype:
         case "trainer":
             return width
@@ -363,6 +391,6 @@ def _drawn_width(spec: RunSpec, width: int) -> int:
 
 
 def _element_bytes(spec: RunSpec, device: Device) -> int:
-    """Bytes of one element of the weights or the activations."""
+    """Return the bytes of one element of the weights or the activations."""
     dtype = spec.model.dtype
     return 2 if dtype == "bfloat16" or (dtype == "auto" and device == "cuda") else FLOAT32_BYTES

@@ -1,4 +1,4 @@
-"""The shape of a model from its configuration alone: how many parameters it has, and how large what it computes is.
+"""The shape of a model from its configuration alone: the number of its parameters, and the sizes of what it computes.
 
 The configuration is a config.json, or the header of a GGUF file, whose format (versions 2 and 3) is that of
 https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package gguf reads it too, but takes between 5 and 40 s.
@@ -32,7 +32,7 @@ _QWEN2_1_5B = _QWEN2_0_5B | {
     "num_hidden_layers": 28,
     "num_attention_heads": 12,
 }
-# The models of the shipped profiles, from the config.json of each on the hub: a plan needs no network.
+# The models of the shipped profiles, from the config.json of each on the hub, so that a plan needs no network.
 _KNOWN: dict[str, Mapping[str, object]] = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": {
         "model_type": "llama",
@@ -56,17 +56,15 @@ _KNOWN_TYPES = ("llama", "mistral", *_QKV_BIAS, *_QK_NORM)
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder with grouped-query attention and a gated MLP; sizes in elements.
-
-    attention: heads x head size, key_value: key-value heads x head size. layer_norms: norms of the width of a layer's
-    input, in each layer. context_tokens: most that a sequence may have; None where the configuration does not say.
-    """
+    """A decoder with grouped-query attention and a gated MLP; sizes in elements."""
 
     layers: int
     hidden: int
     intermediate: int
     attention: int
+    """heads x head size."""
     key_value: int
+    """Key-value heads x head size."""
     head_size: int
     vocabulary: int
     tied_head: bool
@@ -75,16 +73,19 @@ class ModelShape:
     mlp_bias: bool = False
     qk_norm: bool = False
     layer_norms: int = 2
+    """Norms of the width of a layer's input, in each layer."""
     context_tokens: int | None = None
+    """The most tokens of a sequence; None if the configuration does not say."""
 
     @classmethod
     def of_config(cls, config: Mapping[str, Any]) -> ModelShape | None:
-        """From a config.json; None for an architecture that is not known here."""
+        """Read the shape from a config.json; None for an unknown architecture."""
         text: Mapping[str, Any] = config.get("text_config", config)
         kind = text.get("model_type", "")
         if kind not in _KNOWN_TYPES:
             return None
         heads, hidden = text["num_attention_heads"], text["hidden_size"]
+        # Newer models choose the head size freely; older configurations imply it.
         head_size = text.get("head_dim") or hidden // heads
         has_bias = bool(text.get("attention_bias"))
         return cls(
@@ -106,7 +107,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All of them; a head that is tied to the embeddings counts once."""
+        """All parameters; a head that is tied to the embeddings counts once."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied_head else 2)
         return embeddings + self.layers * self.layer_parameters + self.hidden
 
@@ -114,11 +115,12 @@ class ModelShape:
     def layer_matrices(self) -> int:
         """Weights in the matrices of one layer."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
+        # Queries and output, keys and values, then gate, up and down of the MLP.
         return 2 * d * a + 2 * d * kv + 3 * d * i
 
     @property
     def layer_parameters(self) -> int:
-        """Those of one layer."""
+        """All parameters of one layer."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
         attention = (a + 2 * kv if self.qkv_bias else 0) + (d if self.output_bias else 0)
         mlp = 2 * i + d if self.mlp_bias else 0
@@ -127,11 +129,11 @@ class ModelShape:
 
     @property
     def saved_parameters(self) -> int:
-        """As files of weights have them, where a tied head stands beside the embeddings."""
+        """Parameters in files of weights, which hold a tied head next to the embeddings."""
         return self.parameters + (self.vocabulary * self.hidden if self.tied_head else 0)
 
     def adapter_parameters(self, lora: Lora) -> int:
-        """rank x (inputs + outputs) for each adapted linear layer (Hu et al., arXiv:2106.09685)."""
+        """Return rank x (inputs + outputs), summed over the adapted linear layers (Hu et al., arXiv:2106.09685)."""
         d, i, a, kv = self.hidden, self.intermediate, self.attention, self.key_value
         ends = {
             "q_proj": d + a, "k_proj": d + kv, "v_proj": d + kv, "o_proj": a + d,
@@ -141,8 +143,11 @@ class ModelShape:
 
 
 def find_shape(source: str) -> ModelShape | None:
-    """The shape of `model.source`, from what is on this machine or known; None where its configuration is not at hand,
-    or of an unknown architecture. Reads no weights and asks no network."""
+    """Return the shape of `model.source`, from what is on this machine or known.
+
+    None if its configuration is not on this machine, or for an unknown architecture. It reads no weights and does not
+    use the network.
+    """
     parsed = parse_source(source)
     config: Mapping[str, object] | None
     match parsed.kind:
@@ -158,6 +163,7 @@ def find_shape(source: str) -> ModelShape | None:
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:
+    """Return the content of a config.json; None if it cannot be read."""
     try:
         config: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -166,7 +172,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
 
 
 def _cached(name: str, revision: str | None) -> Mapping[str, object] | None:
-    """From the hub's local cache."""
+    """Return a model's configuration from the hub's local cache; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(name, "config.json", revision=revision)
@@ -190,7 +196,10 @@ _NAMES = {
 
 
 def read_config(path: Path) -> Mapping[str, object] | None:
-    """What config.json would say of the model's shape; None for what is not the whole header of a language model."""
+    """Return what config.json would say of the model's shape.
+
+    None for a file without the whole header of a language model.
+    """
     try:
         with path.open("rb") as file:
             values, tensors = _read_header(file)
@@ -201,7 +210,7 @@ def read_config(path: Path) -> Mapping[str, object] | None:
     vocabulary = values.get("tokenizer.ggml.tokens")
     if kind is None or vocabulary is None:
         return None
-    # A head of its own is a tensor of its own.
+    # An untied head is a tensor of its own.
     return {
         "model_type": kind,
         **config,
@@ -211,7 +220,10 @@ def read_config(path: Path) -> Mapping[str, object] | None:
 
 
 def _read_header(file: BinaryIO) -> tuple[dict[str, object], set[str]]:
-    """Values by key, of an array its length; and the names of tensors. KeyError for a magic or type that is not one."""
+    """Return the values by key, of an array its length, and the names of tensors.
+
+    Raises KeyError for a wrong magic or an unknown type.
+    """
     if file.read(4) != _MAGIC:
         raise KeyError(_MAGIC)
     _, n_tensors, n_values = struct.unpack("<IQQ", file.read(20))
@@ -224,19 +236,24 @@ def _read_header(file: BinaryIO) -> tuple[dict[str, object], set[str]]:
 
 
 def _number(file: BinaryIO, form: str) -> Any:
+    """Read one little-endian number."""
     return struct.unpack(f"<{form}", file.read(struct.calcsize(f"<{form}")))[0]
 
 
 def _string(file: BinaryIO) -> str:
+    """Read a string: its length in bytes, then UTF-8."""
     return file.read(_number(file, "Q")).decode()
 
 
 def _value(file: BinaryIO, kind: int) -> Any:
+    """Read a value of this type; of an array only its length."""
     if kind == _STRING:
         return _string(file)
     if kind != _ARRAY:
         return _number(file, _NUMBERS[kind])
     of, length = _number(file, "I"), _number(file, "Q")
+    # Arrays such as a vocabulary's scores are long, so numbers are skipped and not read. Strings have to be, one by
+    # one.
     if of in _NUMBERS:
         file.seek(length * struct.calcsize(f"<{_NUMBERS[of]}"), 1)
     else:

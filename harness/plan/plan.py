@@ -29,15 +29,16 @@ from harness.records import CellRecord
 from harness.records.scores import METRIC_PREFIX
 
 RECOMMENDED_SEEDS = 6
+"""With fewer seeds a two-sided sign-flip test cannot reach p < .05."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `bench run` would do. `arms` holds the resolved spec of each arm at the first seed, untuned where an arm is
-    still to be tuned."""
+    """The work of one `bench run`, before it begins."""
 
     request: SweepRequest
     arms: dict[str, RunSpec]
+    """The resolved spec of each arm at the first seed; for an arm that is still to be tuned, its untuned spec."""
     cells: list[PlannedCell]
     gate: Gate
     noops: list[Noop]
@@ -45,24 +46,31 @@ class Plan:
 
     @property
     def sweep(self) -> SweepFile:
+        """The sweep's file."""
         return self.request.sweep
 
     @property
     def profile(self) -> str:
+        """The profile's name."""
         return self.request.profile
 
     @property
     def baseline(self) -> str:
+        """The arm that others are compared with.
+
+        It is the file's baseline, or the first arm if the file names none or --arms leaves it out.
+        """
         baseline = self.sweep.compare.baseline
         return baseline if baseline in self.arms else next(iter(self.arms))
 
     @property
     def grid(self) -> dict[str, dict[str, Any]]:
-        """In a factorial, by arm its value of every factor, else empty."""
+        """In a factorial, each arm's value of every factor; else empty."""
         return {arm: self.sweep.all_arms[arm] for arm in self.arms} if self.sweep.grid else {}
 
     @property
     def first_spec(self) -> RunSpec:
+        """The spec of the first arm."""
         return next(iter(self.arms.values()))
 
     @property
@@ -72,16 +80,17 @@ class Plan:
 
     @property
     def metric_task(self) -> str:
+        """The task of the compared metric; the first evaluation task if the file names none."""
         return self._given_metric[0] or self.task_names[0]
 
     @property
     def metric_task_as_given(self) -> str:
-        """That task as the spec gives it, by which it can be loaded: a task of one's own by its file."""
+        """That task as the spec names it, so that it can be loaded; a user's own task goes by its file."""
         return self.first_spec.eval.tasks[self.task_names.index(self.metric_task)]
 
     @property
     def task_names(self) -> list[str]:
-        """Names of the evaluation tasks, as records and metrics have them; a task of one's own has that of its file."""
+        """Names of the evaluation tasks, as in records and metrics; a user's own task has that of its file."""
         return [get_task(task).name for task in self.first_spec.eval.tasks]
 
     @property
@@ -102,6 +111,7 @@ class Plan:
 
     @property
     def margin_pp(self) -> float:
+        """The smallest difference that matters, in percentage points: the file's, else the task's."""
         given = self.sweep.compare.margin_pp
         if given is not None:
             return given
@@ -113,18 +123,19 @@ class Plan:
         return [] if self.sweep.tune is None else [arm for arm in self.arms if arm not in self.request.tuned]
 
     def folder(self, home: Path) -> Path:
+        """Return the folder of the sweep's records."""
         return home / self.sweep.name
 
     def record(self, cell: PlannedCell, home: Path) -> CellRecord:
-        """Where the cell's records are, or will be."""
+        """Return a cell's record, whether it exists yet or not."""
         return cell.record(self.folder(home) / "cells")
 
     def records(self, home: Path) -> list[CellRecord]:
-        """Those of all cells, in their order."""
+        """Return the records of all cells, in their order."""
         return records_of(self.cells, self.folder(home) / "cells")
 
     def require_answerable(self) -> None:
-        """GateError unless the arms differ in declared knobs only and in something that can act."""
+        """Raise GateError unless the arms differ only in declared knobs, and in something that can act."""
         if not self.gate.ok:
             raise GateError(self.gate.message())
         refused = [noop for noop in self.noops if noop.refused]
@@ -136,10 +147,13 @@ class Plan:
             )
 
     def cost(self) -> dict[str, Any]:
-        """Upper bounds over all cells: generated tokens in training, those that models read again to say how likely
-        gold texts are (prompts and gold texts not counted), completion tokens that teachers score, samples in
-        evaluation (None: all problems of a task, whose number is known only with its data). memory: of one cell of the
-        arm that takes most, estimated; None where the model's size is not at hand."""
+        """Return upper bounds over all cells, and an estimate of memory.
+
+        The bounds cover generated tokens in training; tokens that models read again to score the likelihood of gold
+        texts (prompts and gold texts not counted); completion tokens that teachers score; and samples in evaluation.
+        The last is None if all problems of a task are evaluated, since their number is known only with the data.
+        memory: of one cell of the arm that takes most; None if the model's size is unknown.
+        """
         tokens, scored, taught, samples = 0, 0, 0, 0
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
@@ -150,6 +164,7 @@ class Plan:
                 scored += drawn * (len(spec.reward.gold_parts) + spec.reward.has_answer_term)
                 taught += _most_scored(spec)
             along = spec.training_steps // spec.eval.every if spec.eval.every else 0
+            # Greedy decoding draws one sample of a problem, whatever the spec says.
             each = 1 + along if spec.eval.is_greedy else spec.eval.samples + along * spec.eval.curve_samples
             if (wanted := spec.eval.problems) is not None:
                 samples += each * sum(get_task(name).n_evaluated(wanted) or 0 for name in spec.eval.tasks)
@@ -163,6 +178,7 @@ class Plan:
         }
 
     def _memory(self) -> dict[str, object] | None:
+        """Return the estimate of the arm that takes most; None if the size of no model is known."""
         estimates = {arm: estimate_memory(spec, cuda=False) for arm, spec in self.arms.items()}
         known = {arm: estimate for arm, estimate in estimates.items() if estimate is not None}
         if not known:
@@ -172,25 +188,31 @@ class Plan:
 
 
 def _at_most(steps: int, a_step: int, budget: int | None) -> int:
-    """Upper bound of tokens over this many steps, or until the budget is used up."""
+    """Return an upper bound of tokens over this many steps, or until the budget is used up."""
+    # The step that uses up the budget is finished, so it may exceed it by a step's tokens.
     return steps * a_step if budget is None else min(steps * a_step, budget + a_step)
 
 
 def _most_tokens_a_step(spec: RunSpec) -> int:
-    """Upper bound of the tokens that a step generates."""
+    """Return an upper bound of the tokens that a step generates."""
     rollout, objective = spec.rollout, spec.objective
     refills = isinstance(objective, Objective) and objective.zero_std == "refill"
     rounds = 1 + (spec.policy_gradient.refill_max_rounds if refills else 0)
+    # The task's own solutions cost no generated tokens; only the policy's share does.
     drawn = round(rollout.policy_frac * rollout.prompts_per_step) if rollout.sampler == "given" else None
     prompts = rollout.prompts_per_step if drawn is None else drawn
     return rounds * prompts * rollout.samples_per_prompt * rollout.max_completion_tokens
 
 
 def _most_scored(spec: RunSpec) -> int:
-    """Upper bound of the completion tokens that a cell's teacher scores; each epoch counts if it is in the loss."""
+    """Return an upper bound of the completion tokens that a cell's teacher scores.
+
+    Each epoch counts if the teacher is in the loss.
+    """
     if spec.distils == "none":
         return 0
     times = spec.train.epochs if spec.distils == "loss" else 1
+    # The teacher scores given solutions too, so all completions count as if the policy had sampled them.
     all_drawn = spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"sampler": "policy"})})
     a_step = _most_tokens_a_step(all_drawn)
     generated = spec.budget.tokens if spec.rollout.sampler != "given" else None
@@ -208,10 +230,10 @@ def make_plan(
     arms: Sequence[str] = (),
     on_gpu: Callable[[], bool] = gpu_here,
 ) -> Plan:
-    """Plan a sweep file (path or shipped name) or a folder of records, with the options of the command line. on_gpu: as
-    in `read_request`.
+    """Plan a sweep file (path or shipped name) or a folder of records, with the options of the command line.
 
-    Raises RefusedError for anything wrong with the files or the options; the gate's verdict is in the plan.
+    on_gpu: as in `read_request`. Raises RefusedError for anything wrong with the files or the options; the gate's
+    verdict is in the plan.
     """
     request = read_request(given, profile, settings, seeds, arms, on_gpu)
     if request.sweep.search is not None:
@@ -230,12 +252,12 @@ def plan_arms(request: SweepRequest) -> Plan:
         with faults:
             cells += PlannedCell.of_arm(arm, by_seed)
     firsts = {arm: next(iter(by_seed.values())) for arm, by_seed in specs.items()}
-    # Over a checkpoint, arms may differ in how they are evaluated.
+    # Over a checkpoint arms may differ in how they are evaluated, so the metric is checked for each.
     metric, trains = sweep.compare.metric, request.checkpoint is None
     of_metric = [fault for spec in firsts.values() for fault in metric_faults(metric, spec.eval, trains)]
     faults.lines += [f"{request.path}: {fault}" for fault in dict.fromkeys(of_metric)]
     faults.refuse()
-    # Whether arms can differ is asked before their tuning, which would make a difference of its own.
+    # Whether arms can differ is checked without their tuning, which would be a difference of its own.
     untuned = firsts
     if request.tuned:
         before = resolved_arms(replace(request, tuned={}).arms_layers, request.seed_list[:1], faults, request.on_gpu)
@@ -255,7 +277,9 @@ def plan_arms(request: SweepRequest) -> Plan:
 
 
 def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequence[Noop]) -> list[str]:
+    """Return warnings about the plan, a sentence each; `specs` are the arms before their tuning."""
     sweep, chosen = request.sweep, list(specs)
+    # Refused pairs are an error of `require_answerable`, unless the file allows them.
     warnings = first_of([noop.message() for noop in noops if not noop.refused or sweep.allow_noop])
     if sweep.under_test:
         knobs = {arm: active(spec) for arm, spec in specs.items()}
@@ -267,6 +291,7 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} "
             + ("seeds; below 3 there is no test at all." if count < 3 else "seeds.")
         )
+    # Only an engine with a copy of the weights rounds in its own way.
     for engine in (engine for engine in ENGINES.all().values() if engine.holds_copy):
         uncorrected = [
             arm for arm, spec in specs.items() if _samples_with(engine.name, spec) and not _corrects_sampler(spec)
@@ -303,6 +328,7 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             f"{knob} {', '.join(moving)} is not pinned to a commit: a later cell may start from other weights. "
             "Write hf:<id>@<commit>, 40 hexadecimal digits."
         )
+    # By name, since several arms may ask the same judge.
     served = {judge.name: judge.file for spec in specs.values() for judge in spec.judges if judge.file.address}
     for name, file in served.items():
         keyless = file.api_key_env is not None and not os.environ.get(file.api_key_env)
@@ -340,15 +366,17 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
 
 
 def _samples_with(engine: str, spec: RunSpec) -> bool:
+    """Return whether an arm samples with this engine in training."""
     return _draws_in_training(spec) and spec.rollout.engine == engine
 
 
 def _draws_in_training(spec: RunSpec) -> bool:
+    """Return whether bench samples completions in training."""
     return spec.checkpoint is None and spec.pairs.type != "dataset" and spec.trainer.type == BENCH
 
 
 def _outside_words(spec: RunSpec) -> str | None:
-    """What of the spec acts on an arm that a program outside of bench trains; None for other arms."""
+    """Say what of the spec acts on an arm that a program outside of bench trains; None for other arms."""
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
         return None
@@ -362,14 +390,16 @@ def _outside_words(spec: RunSpec) -> str | None:
 
 
 def _merges_into_bfloat16(spec: RunSpec) -> bool:
+    """Return whether an arm samples with adapters merged into bfloat16 weights, uncorrected."""
     adapted = isinstance(spec.model.lora, Lora) and spec.model.dtype == "bfloat16"
     return adapted and _draws_in_training(spec) and not _corrects_sampler(spec)
 
 
 def _samples_in_another_dtype(spec: RunSpec) -> bool:
+    """Return whether an arm samples in another dtype than it trains in, uncorrected."""
     return spec.rollout.dtype != "trainer" and _draws_in_training(spec) and not _corrects_sampler(spec)
 
 
 def _corrects_sampler(spec: RunSpec) -> bool:
-    """Preference objectives have no ratio to be corrected."""
+    """Return whether the objective corrects the sampler's mismatch. Preference objectives have no ratio to correct."""
     return not isinstance(spec.objective, Objective) or spec.objective.sampler_correction.type != "none"

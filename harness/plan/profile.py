@@ -1,7 +1,7 @@
 """A profile: the settings of a substrate, and what its file says of itself, such as the spread measured there.
 
-A variant of a substrate `extends` its profile and states only what differs. The spread is not inherited: on other
-problems, or from another start, it is another one.
+A variant of a substrate `extends` its profile and states only what differs. The spread is not inherited: it is another
+one on other problems, or from another start.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from harness.settings import dotted
 _PAIRED_SD = "paired_sd_pp"
 _SAMPLING_SD = "sampling_sd_pp"
 _FACTS = ("description", _PAIRED_SD, _SAMPLING_SD)
-"""What a profile's file says of itself: no settings."""
+"""Keys of a profile's file that describe the profile and are no settings."""
 EXTENDS = "extends"
 
 
 def find_profile(given: str, beside: Path) -> Path:
-    """The file of a profile: of a shipped name, or at a path (also relative to the sweep file's folder)."""
+    """Find the file of a profile by its shipped name or its path, which may be relative to the sweep file's folder."""
     if given.endswith((".yaml", ".yml")) and not Path(given).is_file() and (beside.parent / given).is_file():
         return beside.parent / given
     return find_file(given, shipped(SHIPPED / "profiles"), "profile")
 
 
 def read_profile(path: Path) -> dict[str, object]:
-    """A profile's file, as if it stated what it extends too. Raises RefusedError where that is no profile, or extends
-    another one itself."""
+    """Read a profile's file as if it stated what it extends too.
+
+    Raises RefusedError if the extended file is no profile, or extends another one itself.
+    """
     document = load_yaml(path)
     if EXTENDS not in document:
         return document
@@ -52,35 +54,37 @@ def read_profile(path: Path) -> dict[str, object]:
             f"{path}: {EXTENDS} is {given}, which extends {below[EXTENDS]} itself: extend that, and state all that "
             "differs from it."
         )
+    # Facts of the extended profile are dropped; those of the file itself stay.
     facts = {key: document.pop(key) for key in _FACTS if key in document}
     return facts | laid_over({key: value for key, value in below.items() if key not in _FACTS}, document)
 
 
 def profile_layer(path: Path) -> Layer:
-    """The settings of a profile's file."""
+    """Return the settings of a profile's file."""
     return Layer(str(path), {key: value for key, value in read_profile(path).items() if key not in _FACTS})
 
 
 @dataclass(frozen=True)
 class MeasuredSpread:
-    """How much the paired difference of two arms varies over training seeds, as measured under a profile.
-
-    sd_pp: of the difference, in percentage points. sampling_sd_pp: the part of it that the samples of an evaluation
-    make. tasks, problems, samples: of that evaluation, which is the profile's own; problems are None for all of a task.
-    """
+    """How much the paired difference of two arms varies over training seeds, as measured under a profile."""
 
     sd_pp: float
+    """The standard deviation of the difference, in percentage points."""
     sampling_sd_pp: float
+    """The part of it that comes from the samples of an evaluation."""
     tasks: tuple[str, ...]
+    """The tasks of that evaluation, which is the profile's own."""
     problems: int | None
+    """Its problems of each task; None for all of a task."""
     samples: int
+    """Its samples of each problem."""
 
     @classmethod
     def of(cls, path: Path) -> MeasuredSpread | None:
-        """What a profile's file says; None where nothing was measured. Where the part of sampling is left out, all of
-        the spread is taken for it.
+        """Read what a profile's file says; None if nothing was measured.
 
-        Raises RefusedError for what is no such number.
+        If the part of sampling is left out, it is taken to be all of the spread. Raises RefusedError for anything but
+        such numbers.
         """
         document, knobs = load_yaml(path), dotted(profile_layer(path).settings)
         if document.get(_PAIRED_SD) is None:
@@ -99,16 +103,22 @@ class MeasuredSpread:
         return cls(sd_pp, sampling_sd_pp, tuple(get_task(task).name for task in tasks), problems, samples)
 
     def sd_pp_under(self, evaluation: EvalSpec, task: str) -> float | None:
-        """The sd to plan with under another evaluation: what fewer samples or problems add to the noise is added. More
-        of them take nothing off, since the measured sd is uncertain itself. None for a task that was not measured."""
+        """Return the sd to plan with under another evaluation; None for a task that was not measured.
+
+        The noise that fewer samples or problems add is added. More of them reduce nothing, since the measured sd is
+        uncertain itself.
+        """
         if task not in self.tasks:
             return None
+        # The variance of sampling is inverse to problems x samples. An evaluation of all problems counts as the
+        # measured number.
         of_problems = (self.problems or 1) / (evaluation.problems or self.problems or 1)
         noise = of_problems * self.samples / evaluation.samples
         return math.sqrt(self.sd_pp**2 + self.sampling_sd_pp**2 * max(0.0, noise - 1))
 
 
 def _percentage_points(path: Path, document: Mapping[str, object], key: str) -> float:
+    """Return a number of percentage points from a profile's file. Raises RefusedError for anything else."""
     given = document[key]
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 100:
         raise RefusedError(f"{path}: {key} is {given!r}, but must be percentage points above 0, up to 100, e.g. 0.8.")

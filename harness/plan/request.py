@@ -1,4 +1,4 @@
-"""A request for a sweep: its file with the options of the command line, and all that is wrong with them."""
+"""A request for a sweep: its file with the options of the command line, and all their faults."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from evals.metrics import metrics_for
 from evals.tasks import get_task
 from harness.config.knobs import acts_of, knob_at
+from harness.config.machine import resolved_for_machine
 from harness.config.resolve import Layer, faults_of_incomplete, resolve
-from harness.config.run_spec import RunSpec, resolved_for_machine
+from harness.config.run_spec import RunSpec
 from harness.config.task import EvalSpec
 from harness.errors import Faults, RefusedError, UnknownNameError
 from harness.executors.slots import gpu_here
@@ -41,55 +42,61 @@ ASKED_OF_A_CHECKPOINT = (
     "model.head_dtype",
     "model.chat_template",
 )
-"""What arms over one checkpoint may differ in, as dotted prefixes: decoding, prompts, grader, engine, precision."""
+"""The knobs that arms over one checkpoint may differ in, as dotted prefixes: decoding, prompts, grader, engine,
+precision."""
 
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """A sweep file with the options that were given with it.
-
-    path, profile_path: of the files. profile: its name. settings, seeds, arms: of --set, --seeds and --arms. tuned: by
-    arm, what the search that `tune` asks for has found. asked_in: the folder of the sweep file as it was first asked,
-    where that is not the one of `path`, which may be a copy beside the records. on_gpu: what `train.device: auto`
-    means, asked where a spec leaves it open.
-    """
+    """A sweep file with the options that were given with it."""
 
     sweep: SweepFile
     path: Path
+    """The path of the sweep file."""
     profile: str
+    """The profile's name."""
     profile_path: Path
     settings: tuple[str, ...] = ()
+    """The options --set."""
     seeds: int | None = None
+    """The option --seeds."""
     arms: tuple[str, ...] = ()
+    """The option --arms."""
     tuned: Mapping[str, TunedArm] = field(default_factory=dict)
+    """By arm, the result of the search that `tune` requires."""
     asked_in: Path | None = None
+    """The folder of the sweep file at its first run, if `path` is a copy next to the records."""
     on_gpu: Callable[[], bool] = gpu_here
+    """The meaning of `train.device: auto`; called if a spec leaves the device open."""
 
     @property
     def seed_list(self) -> list[int]:
-        """With --seeds: the sweep's own first, then those above them."""
+        """The seeds. With --seeds: the sweep's own first, then those above them."""
         return self.sweep.seed_list if self.seeds is None else first_seeds(self.sweep.seed_list, self.seeds)
 
     @property
     def folder(self) -> Path:
-        """Where the sweep file lay as it was first asked, and where files that it names are looked for."""
+        """The folder of the sweep file at its first run, in which files that it names are looked for."""
         return self.asked_in or self.path.parent
 
     @property
     def checkpoint(self) -> str | None:
-        """The model that all cells evaluate as it is, as the user names it; None where they train. A path that is not
-        there from the current folder is one from the sweep file's, if it is there."""
+        """The model that all cells evaluate as it is, as the user names it; None if they train.
+
+        A path that does not exist from the current folder is taken from the sweep file's folder, if it exists there.
+        """
         given = parse_settings(self.settings).get("checkpoint", self.sweep.checkpoint)
         if given is None:
             return None
         kind, colon, name = str(given).partition(":")
+        # Other kinds, such as hf:, are no paths.
         path, prefix = (name, f"{kind}:") if colon and kind in ("path", "gguf") else (str(given), "")
         is_elsewhere = not Path(path).expanduser().exists() and (self.folder / path).exists()
         return f"{prefix}{self.folder / path}" if is_elsewhere else str(given)
 
     @property
     def arms_layers(self) -> dict[str, list[Layer]]:
-        """Everything that each arm is made of, for those of --arms, in the file's order; for all without it."""
+        """All layers of each arm in the file's order, for the arms of --arms or for all."""
         found = {arm: Layer(f"{self.path}: tune ({arm})", one.values) for arm, one in self.tuned.items()}
         return {
             arm: [*layers, *([found[arm]] if arm in found else []), *self.overrides]
@@ -97,7 +104,7 @@ class SweepRequest:
         }
 
     def arms_between(self, below: Sequence[Layer], above: Sequence[Layer]) -> dict[str, list[Layer]]:
-        """Each arm's own settings between other layers."""
+        """Return each arm's own settings between other layers."""
         return {
             arm: [*below, Layer(f"{self.path}{_own(arm)}", settings), *above]
             for arm, settings in self.sweep.all_arms.items()
@@ -106,27 +113,32 @@ class SweepRequest:
 
     @property
     def layers(self) -> list[Layer]:
-        """The layers that all arms share: the profile and the sweep's base. If nothing is trained, only the profile's
-        evaluation knobs count."""
+        """The layers that all arms share: the profile and the sweep's base.
+
+        If nothing is trained, only the profile's evaluation knobs count.
+        """
         profile = profile_layer(self.profile_path)
         if self.checkpoint is None:
             return [profile, *self.layers_without_profile]
         said = {k: value for k, value in dotted(profile.settings).items() if knob_at(k) and acts_of(k).evaluates}
+        # The profile's training task is the default of its evaluation, which would be lost with the other training
+        # knobs.
         tasks = {"eval.tasks": [task]} if (task := dotted(profile.settings).get("task.train")) else {}
         return [BARE_MODEL, replace(profile, settings=tasks | said), *self.layers_without_profile]
 
     @property
     def layers_without_profile(self) -> list[Layer]:
+        """The sweep's base alone, for a profile that cannot be read."""
         return [Layer(f"{self.path}: base", self.sweep.base)]
 
     @property
     def overrides(self) -> list[Layer]:
-        """What --set lays over all arms."""
+        """The layer of --set, on top of all arms."""
         knobs = {knob: value for knob, value in parse_settings(self.settings).items() if knob != "checkpoint"}
         return [Layer("--set", knobs)] if knobs else []
 
     def faults_of_an_evaluation(self) -> Iterator[str]:
-        """What a sweep that trains nothing says of training, in its arms or as the question."""
+        """Yield what a sweep that trains nothing says of training, in its arms or as the question."""
         if self.checkpoint is None:
             return
         layers = {layer.origin: layer for arm in self.arms_between([], []).values() for layer in arm}
@@ -153,13 +165,13 @@ def read_request(
     arms: Sequence[str] = (),
     on_gpu: Callable[[], bool] = gpu_here,
 ) -> SweepRequest:
-    """The request for a sweep file (path or shipped name) or a folder of records, with the options of the command line.
-    A folder keeps the options of its last run unless others are given, and what it left to the machine.
+    """Read a sweep file (path or shipped name) or a folder of records, with the options of the command line.
 
-    on_gpu: whether cells that leave their device open run on a GPU.
+    A folder keeps the options of its last run unless others are given, and what it left to the machine. on_gpu: whether
+    cells that leave their device open run on a GPU. The plug-ins that the file names are in use from now on.
 
-    The plug-ins that the file names are in use from now on. Raises RefusedError with all faults of the file, also of
-    its arms where the file's form is at fault, and of the options.
+    Raises RefusedError with all faults of the file and of the options. If the file's form is at fault, those of its
+    arms are included as far as they can be seen.
     """
     if seeds is not None and not 1 <= seeds <= MOST_CELLS:
         raise RefusedError(
@@ -187,7 +199,7 @@ def read_request(
             profile, kept_profile = earlier.profile, folder / KEPT / KEPT_PROFILE
         if (known := earlier.on_gpu) is not None:
             on_gpu = partial(bool, known)
-        # Where a knob is set twice, the later setting counts.
+        # If a knob is set twice, the later setting counts.
         by_knob = {setting.partition("=")[0].strip(): setting for setting in (*earlier.settings, *settings)}
         settings, arms = tuple(by_knob.values()), tuple(arms or earlier.arms)
         seeds = earlier.seeds if seeds is None else seeds
@@ -223,6 +235,7 @@ def read_request(
         )
     if sweep.search is not None and request.checkpoint is not None and sweep.checkpoint is None:
         faults.lines.append("--set checkpoint: a search trains its trials. Leave it out.")
+    # A sound file is checked as it is planned. After a fault nobody plans it, so the rest is checked here.
     if faults.lines:
         faults.lines += _faults_of_content(request, profile_path is not None, left_out)
     faults.refuse()
@@ -230,7 +243,7 @@ def read_request(
 
 
 def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: Collection[str]) -> list[str]:
-    """What is wrong with the arms and the metric of a question whose form is at fault: as far as can be seen."""
+    """Return the faults of arms and metric of a file whose form is at fault, as far as they can be seen."""
     faults = Faults()
     below = request.layers if profile_is_read else request.layers_without_profile
     arms = request.arms_between(below, request.overrides) or {"": [*below, *request.overrides]}
@@ -243,6 +256,7 @@ def _faults_of_content(request: SweepRequest, profile_is_read: bool, left_out: C
         faults.lines += [
             f"{request.path}: {fault}" for fault in metric_faults(request.sweep.compare.metric, evaluation, trains)
         ]
+        # The metric is that of all arms, so the first arm without a fault suffices.
         break
     return faults.lines
 
@@ -254,8 +268,10 @@ def resolved_arms(
     on_gpu: Callable[[], bool],
     checkpoint: str | None = None,
 ) -> dict[str, dict[int, RunSpec]]:
-    """Arm -> seed -> spec, of the arms without a fault; the faults of the others are gathered, each once. on_gpu: as in
-    `SweepRequest`. checkpoint: the model that all evaluate as it is."""
+    """Return arm -> seed -> spec for the arms without a fault; gather the faults of the others, each once.
+
+    on_gpu: as in `SweepRequest`. checkpoint: the model that all evaluate as it is.
+    """
 
     def resolved(layers: Sequence[Layer]) -> RunSpec:
         spec = resolve(layers, seeds[0], checkpoint)
@@ -277,7 +293,10 @@ def resolved_arms(
 
 
 def _each_once(refused: Mapping[str, Sequence[Fault]], n_arms: int) -> list[str]:
-    """The faults of all arms; one that only some have names them, unless it comes from the settings of one."""
+    """Return the faults of all arms, each once.
+
+    A fault of only some arms names them, unless it comes from one arm's own settings.
+    """
     arms_with: dict[Fault, list[str]] = {}
     for arm, faults in refused.items():
         for fault in dict.fromkeys(faults):
@@ -291,13 +310,15 @@ def _each_once(refused: Mapping[str, Sequence[Fault]], n_arms: int) -> list[str]
 
 
 def _own(arm: str) -> str:
-    """How the origin of an arm's own settings ends."""
+    """Return how the origin of an arm's own settings ends."""
     return f": arms.{arm}"
 
 
 def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iterator[str]:
-    """Why arms cannot be compared on `eval.final.[<task>.]<metric>`. trains: whether over training seeds; over the
-    problems of one checkpoint otherwise."""
+    """Yield why arms cannot be compared on `eval.final.[<task>.]<metric>`.
+
+    trains: True to compare over training seeds, False over the problems of one checkpoint.
+    """
     tasks = [get_task(task) for task in evaluation.tasks]
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
@@ -305,7 +326,7 @@ def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iter
         return
     task, _, metric = given.removeprefix(METRIC_PREFIX).rpartition(".")
     compared = tasks[names.index(task) if task in names else 0]
-    # Greedy decoding, and choices among given answers, have one sample of each problem.
+    # Greedy decoding, and choices among given answers, draw one sample of each problem.
     has_one = compared.gives_choices or evaluation.is_greedy
     metrics = metrics_for([k for k in evaluation.k if k == 1] if has_one else evaluation.k)
     comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]

@@ -15,8 +15,9 @@ from typing import Any
 
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
+from harness.config.machine import resolved_for_machine
 from harness.config.resolve import Layer, resolve
-from harness.config.run_spec import RunSpec, resolved_for_machine
+from harness.config.run_spec import RunSpec
 from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
 from harness.executors.slots import gpu_here
@@ -32,20 +33,23 @@ Values = dict[str, Any]
 DEFAULT = "default"
 """The setting of the profile and the base, from which a search departs."""
 _SETTINGS_TRIED = 40
-"""The most settings of the other knobs that are checked when looking for one in which a knob acts."""
+"""The most settings of the other knobs that are tried to find one in which a knob acts."""
 _ENDS = (0, -1)
 """The positions of a range's ends among its corners."""
 _LONGEST_NAME = 255
-"""The limit of the usual file systems on a folder's name, in bytes."""
+"""The limit of common file systems on a folder's name, in bytes."""
 _WILCOXON: dict[str, object] = {"p_threshold": 0.1, "n_startup_steps": 2}
-"""The options of Optuna's WilcoxonPruner as they are unless given."""
+"""The options of Optuna's WilcoxonPruner by default."""
 _FEWEST_PAIRS = 2
-"""That it compares, whatever its options."""
+"""The fewest pairs that it compares, whatever its options."""
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What `bench tune` would search. The layers of `request` lie below a trial's values, its overrides above them."""
+    """A search before it begins.
+
+    The layers of `request` lie below a trial's values, its overrides above them.
+    """
 
     request: SweepRequest
     search: Search
@@ -53,31 +57,36 @@ class SearchPlan:
 
     @property
     def sweep(self) -> SweepFile:
+        """The sweep's file."""
         return self.request.sweep
 
     @property
     def path(self) -> Path:
+        """The path of that file."""
         return self.request.path
 
     @property
     def profile(self) -> str:
+        """The profile's name."""
         return self.request.profile
 
     @property
     def where(self) -> str:
-        """The key of the sweep file that holds the ranges; a search with an arm tunes that."""
+        """The key of the sweep file that holds the ranges; a search with an arm tunes that arm."""
         return "tune.per_arm" if self.sweep.arms else "search.knobs"
 
     @cached_property
     def _layers(self) -> tuple[list[Layer], list[Layer]]:
+        """The layers below and above a trial's values."""
         below = self.request.layers
         for with_arm in self.request.arms_between(below, []).values():
             below = with_arm
         return below, self.request.overrides
 
     def spec(self, values: Mapping[str, Any], seed: int) -> RunSpec:
-        """The resolved spec of a setting. Raises RefusedError for values that do not go together."""
-        key = json.dumps([values, seed], sort_keys=True)  # records name all settings anew after each trial
+        """Return the resolved spec of a setting. Raises RefusedError for values that do not go together."""
+        # Cached, because the records are rewritten with all settings after each trial.
+        key = json.dumps([values, seed], sort_keys=True)
         if key not in self._specs:
             own = [Layer(f"{self.path}: {self.where}", values)]
             below, above = self._layers
@@ -85,7 +94,7 @@ class SearchPlan:
         return self._specs[key]
 
     def plan(self, settings: Mapping[str, Mapping[str, Any]]) -> Plan:
-        """These settings as the arms of a plan."""
+        """Return a plan with these settings as its arms."""
         specs = {arm: {seed: self.spec(values, seed) for seed in self.seeds} for arm, values in settings.items()}
         firsts = {arm: by_seed[self.seeds[0]] for arm, by_seed in specs.items()}
         return Plan(
@@ -99,10 +108,11 @@ class SearchPlan:
 
     @property
     def seeds(self) -> list[int]:
-        """Each trial is trained with."""
+        """The seeds of each trial."""
         return self.request.seed_list
 
     def folder(self, home: Path) -> Path:
+        """Return the folder of the search's records."""
         return home / self.sweep.name
 
     @property
@@ -112,18 +122,18 @@ class SearchPlan:
 
     @cached_property
     def objectives(self) -> list[str]:
-        """With their tasks written out: eval.final.<task>.<metric>."""
+        """The objectives with their tasks written out: eval.final.<task>.<metric>."""
         plan = self.plan({DEFAULT: {}})
         return [_with_task(objective, plan.task_names) for objective in self.search.objectives]
 
     @cached_property
     def always_drawn(self) -> dict[str, object]:
-        """What the knobs without a condition are in the base."""
+        """The values in the base of the knobs without a condition."""
         known = active(self.spec({}, self.seeds[0]))
         return {k: known[k] for k, searched in self.search.knobs.items() if not searched.when and k in known}
 
     def require_searchable(self) -> None:
-        """RefusedError for ranges, overrides or a metric that are wrong, GateError for a knob that cannot act."""
+        """Raise RefusedError for wrong ranges, overrides or metrics, GateError for a knob that cannot act."""
         overridden = [knob for layer in self.request.overrides for knob in dotted(layer.settings)]
         for knob in overridden:
             if knob in self.search.knobs:
@@ -137,11 +147,12 @@ class SearchPlan:
             raise RefusedError("\n".join(f"{self.path}: {fault}" for fault in faults))
         _require_metrics(self)
         _require_something_to_prune_by(self)
+        # Types before action: whether a knob acts can be judged only at values that it can have.
         _require_types(self)
         _require_action(self)
 
     def question(self) -> dict[str, Any]:
-        """What must not change within a search: how trials are compared, drawn and pruned."""
+        """Return what must not change within a search: how trials are compared, sampled and pruned."""
         return {
             "knobs": {knob: searched.model_dump(mode="json") for knob, searched in self.search.knobs.items()},
             "objectives": self.objectives,
@@ -152,7 +163,7 @@ class SearchPlan:
         }
 
     def default_values(self) -> dict[str, object] | None:
-        """What the searched knobs are in the base; None unless each lies in its range."""
+        """Return the values of the searched knobs in the base; None unless each lies in its range."""
         known = active(self.spec({}, self.seeds[0]))
         values: dict[str, object] = {}
         for knob in self.search.ordered():
@@ -171,11 +182,10 @@ def make_search_plan(
     seeds: int | None = None,
     on_gpu: Callable[[], bool] = gpu_here,
 ) -> SearchPlan:
-    """Plan the search of a sweep file (path or shipped name) with the overrides of the command line. on_gpu: as in
-    `read_request`.
+    """Plan the search of a sweep file (path or shipped name) with the overrides of the command line.
 
-    Raises RefusedError for anything wrong with the files, the ranges or the overrides, GateError for a knob that cannot
-    act.
+    on_gpu: as in `read_request`. Raises RefusedError for anything wrong with the files, the ranges or the overrides,
+    GateError for a knob that cannot act.
     """
     request = read_request(given, profile, settings, seeds, on_gpu=on_gpu)
     search = request.sweep.search
@@ -187,6 +197,7 @@ def make_search_plan(
 
 
 def _require_short_name(plan: SearchPlan) -> None:
+    """Refuse a name that is too long once `-confirm` is appended."""
     excess = len(plan.confirmation_name) - _LONGEST_NAME
     if excess > 0:
         raise RefusedError(
@@ -196,6 +207,7 @@ def _require_short_name(plan: SearchPlan) -> None:
 
 
 def _with_task(objective: str, tasks: Sequence[str]) -> str:
+    """Return an objective with its task written out."""
     if objective == GENERATED_TOKENS:
         return objective
     task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
@@ -217,13 +229,16 @@ def _require_metrics(plan: SearchPlan) -> None:
 
 
 def _require_something_to_prune_by(plan: SearchPlan) -> None:
+    """Refuse a pruner that would get nothing to compare."""
     pruner, base = plan.search.pruner.type, plan.spec({}, plan.seeds[0])
     if pruner == "wilcoxon":
         _require_seeds_to_prune_by(plan)
     every, searched = base.eval.every, plan.search.knobs.get("train.steps")
+    # The longest training that a trial may have: one evaluation along it suffices.
     drawn = [value for value in searched.corners if isinstance(value, int)] if searched else []
     steps = max(drawn, default=base.train.steps)
-    if pruner in ("median", "asha") and not 0 < every < steps:  # the one after the last step is the final one
+    # An evaluation after the last step is the final one, not one along training.
+    if pruner in ("median", "asha") and not 0 < every < steps:
         raise RefusedError(
             f"{plan.path}: search.pruner is {pruner} with eval.every={every} and train.steps={steps}: it looks at "
             "evaluations along training, and there is none. Set eval.every above 0 and below train.steps, or pruner to "
@@ -236,11 +251,12 @@ def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
     options = _WILCOXON | plan.search.pruner.options
     threshold, startup, given = options["p_threshold"], options["n_startup_steps"], len(plan.seeds)
     if not isinstance(threshold, int | float) or not threshold <= 1 or not isinstance(startup, int):
-        return  # refused as the study is made, like all that Optuna does not take
+        return  # refused when the study is made, like everything that Optuna does not accept
     if threshold <= 0:
         raise RefusedError(
             f"{plan.path}: search.pruner is wilcoxon with p_threshold {threshold}, below which no p can lie: raise it."
         )
+    # The least k with 2^-k < threshold, and one seed more, which pruning then saves.
     needed = 1 + max(_FEWEST_PAIRS, startup, math.floor(-math.log2(threshold)) + 1)
     if given < needed:
         raise RefusedError(
@@ -252,8 +268,10 @@ def _require_seeds_to_prune_by(plan: SearchPlan) -> None:
 
 
 def _require_types(plan: SearchPlan) -> None:
-    """RefusedError unless every knob can have the values at the ends of its range. The other knobs are where its
-    condition wants them, else as in the base."""
+    """Raise RefusedError unless every knob can have the values at the ends of its range.
+
+    The other knobs are where its condition wants them, else as in the base.
+    """
     problems: list[str] = []
     for knob, searched in plan.search.knobs.items():
         around = _where_drawn(plan.search, knob)
@@ -264,7 +282,7 @@ def _require_types(plan: SearchPlan) -> None:
 
 
 def _problems(plan: SearchPlan, values: Mapping[str, object]) -> list[str]:
-    """Why no trial could have these values; [] if one could."""
+    """Return why no trial could have these values; [] if one could."""
     problems: list[str] = []
     for setting in (*(_with_conditional(plan, values, end) for end in _ENDS), values):
         try:
@@ -277,8 +295,10 @@ def _problems(plan: SearchPlan, values: Mapping[str, object]) -> list[str]:
 
 
 def _with_conditional(plan: SearchPlan, values: Mapping[str, object], end: int) -> dict[str, object]:
-    """These values with the knobs that are drawn because of them, at this end of their ranges: some values need them,
-    as cispo needs its weight_max."""
+    """Return these values with the knobs that are sampled because of them, at this end of their ranges.
+
+    Some values need them, as cispo needs its weight_max.
+    """
     setting = dict(values)
     for knob in plan.search.ordered():
         searched = plan.search.knobs[knob]
@@ -290,7 +310,7 @@ def _with_conditional(plan: SearchPlan, values: Mapping[str, object], end: int) 
 def _where_drawn(
     search: Search, knob: str, pick: Callable[[Sequence[object]], object] = operator.itemgetter(0)
 ) -> dict[str, object]:
-    """Values of the knobs that its condition names, under which a knob is drawn."""
+    """Return values of the knobs that its condition names, under which a knob is sampled."""
     values: dict[str, object] = {}
     for parent, allowed in search.knobs[knob].when.items():
         values |= _where_drawn(search, parent, pick) | {parent: search.knobs[parent].as_drawn(pick(allowed))}
@@ -298,15 +318,20 @@ def _where_drawn(
 
 
 def _require_action(plan: SearchPlan) -> None:
-    """GateError for a knob that cannot act: nowhere, or in a part of the search where it is drawn nevertheless; and for
-    two of its values that do the same wherever it was tried."""
+    """Raise GateError for a knob that cannot act anywhere, or on a branch where it is sampled nevertheless.
+
+    Raises it also for two of its values that do the same wherever they were tried.
+    """
     for knob, searched in plan.search.knobs.items():
         pairs = list(combinations(searched.corners, 2))
-        alike = pairs  # those that made no difference yet
+        # Pairs that have made no difference so far.
+        alike = pairs
         why, inert = "its condition never holds", None
         for around in _surroundings(plan.search, knob):
             reasons = [_why_no_action(plan, knob, around, *pair) for pair in alike]
             others = (_why_no_action(plan, knob, around, *pair) for pair in pairs if pair not in alike)
+            # Pairs that differed elsewhere are checked here too. `others` is lazy, so only if all pairs in `alike` are
+            # alike here.
             if all(reasons) and all(others):
                 inert = inert or (around, reasons[0] if reasons else _why_no_action(plan, knob, around, *pairs[0]))
             alike = [pair for pair, reason in zip(alike, reasons, strict=True) if reason]
@@ -329,9 +354,10 @@ def _require_action(plan: SearchPlan) -> None:
 
 
 def _surroundings(search: Search, knob: str) -> Iterator[dict[str, object]]:
-    """Settings of the other knobs under which this one is drawn: all corners, or a sample of very many."""
+    """Yield settings of the other knobs under which this one is sampled: random corners, without repetition."""
     rng = random.Random(0)
     seen: list[dict[str, object]] = []
+    # A knob that exists because of this one cannot be part of its surroundings.
     others = [other for other in search.ordered() if knob not in _ancestors(search, other)]
     for _ in range(_SETTINGS_TRIED):
         values: dict[str, object] = _where_drawn(search, knob, rng.choice)
@@ -344,20 +370,22 @@ def _surroundings(search: Search, knob: str) -> Iterator[dict[str, object]]:
 
 
 def _ancestors(search: Search, knob: str) -> set[str]:
-    """The knobs that decide whether this one is drawn."""
+    """Return the knobs that decide whether this one is sampled."""
     parents = set(search.knobs[knob].when)
     return parents.union(*(_ancestors(search, parent) for parent in parents))
 
 
 def _why_no_action(plan: SearchPlan, knob: str, around: dict[str, object], one: Any, other: Any) -> str | None:
-    """Why two values of a knob make no difference there, whatever is drawn because of them; None if they do, or do not
-    go with the rest."""
+    """Return why two values of a knob make no difference there, whatever else they bring in.
+
+    None if they do make one, or do not go with the rest.
+    """
     reason = None
     for end in _ENDS:
         settings = {repr(value): _with_conditional(plan, around | {knob: value}, end) for value in (one, other)}
         try:
             specs = {value: plan.spec(setting, plan.seeds[0]) for value, setting in settings.items()}
-        except RefusedError:  # a setting of its own: its trial will say so
+        except RefusedError:  # values that do not go together: their trial will say so
             return None
         if len({semantic_hash(spec) for spec in specs.values()}) == 1:
             reason = "its values make no difference to what a cell computes"

@@ -1,4 +1,4 @@
-"""What is evaluated: a model by its source, its folder or its file, or what a cell has trained."""
+"""The subject of an evaluation: a model by its source, its folder or its file, or what a cell has trained."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 from harness.config.hashing import conditions_of_model, run_by
 from harness.config.knobs import acts_of, spec_knobs
+from harness.config.machine import resolved_for_machine
 from harness.config.model_source import parse_source
 from harness.config.resolve import Layer, resolve
-from harness.config.run_spec import RunSpec, recorded_spec, resolved_for_machine
+from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
 from harness.executors.slots import gpu_here
 from harness.plugins import user_code
@@ -38,15 +39,16 @@ BARE_MODEL = Layer(
 
 @dataclass(frozen=True)
 class Subject:
-    """label: names it in folders and tables. spec: how it is loaded (`checkpoint`, `model`, `rollout.engine`,
-    `train.device`), with nothing left to the machine."""
+    """A model to evaluate."""
 
     label: str
+    """Names it in folders and tables."""
     spec: RunSpec
+    """How it is loaded (`checkpoint`, `model`, `rollout.engine`, `train.device`), with nothing left to the machine."""
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of a cell's checkpoint, or None for the spec's model itself."""
+        """The folder of a cell's checkpoint; None for the spec's model itself."""
         return self.spec.checkpoint_folder
 
     @property
@@ -56,17 +58,17 @@ class Subject:
 
     @property
     def moves(self) -> bool:
-        """Whether the same name may stand for other weights tomorrow."""
+        """True if the same name may mean other weights tomorrow."""
         return self.checkpoint is None and parse_source(self.spec.model.source).moves
 
     def as_in(self, spec: RunSpec) -> Subject:
-        """The same weights, loaded as another spec says."""
+        """Return the same weights, loaded as another spec says."""
         return replace(self, spec=spec.model_copy(update={"checkpoint": self.spec.checkpoint}))
 
     def conditions(self, seed: int) -> dict[str, Any]:
-        """What can change a sample, as `conditions_of_model`. seed: of the noise.
+        """Return what can change a sample, as `conditions_of_model`. seed: of the noise.
 
-        Raises RefusedError for a model's files that are not there.
+        Raises RefusedError for a model's missing files.
         """
         return conditions_of_model(self.spec.model_copy(update={"seed": seed}))
 
@@ -79,13 +81,12 @@ def find_subject(
     as_trained: bool = False,
     on_gpu: Callable[[], bool] = gpu_here,
 ) -> Subject:
-    """The subject of a `model.source`, a model's folder, a .gguf file, a cell's folder (its newest checkpoint) or the
-    folder of one checkpoint.
+    """Find a subject by its `model.source`, a model's folder, a .gguf file, a cell's folder or one checkpoint's folder.
 
-    as_trained: for a cell, `auto` is what it was trained with, not what suits this machine. on_gpu: whether it is
-    evaluated on a GPU where the device is left open.
+    A cell's folder means its newest checkpoint. as_trained: for a cell, `auto` means what it was trained with, not what
+    suits this machine. on_gpu: whether it is evaluated on a GPU if the device is left open.
 
-    Raises RefusedError for what is none of these.
+    Raises RefusedError for anything else.
     """
     machine = {"rollout.engine": engine, "train.device": device, "model.dtype": dtype}
     path = Path(given).expanduser()
@@ -103,6 +104,7 @@ def find_subject(
             "wrote, a .gguf file, a cell or a checkpoint under runs/, builtin:tiny or hf:<id>[@<revision>]."
         )
     parsed = parse_source(source)
+    # Only local files are checked here: planning does not use the network.
     if parsed.kind != "hf":
         parsed.require()
     layers = [BARE_MODEL, Layer("command line", {"model.source": source, **machine})]
@@ -112,13 +114,16 @@ def find_subject(
 
 
 def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
-    """A spec that names a checkpoint, with that model and what was left to the machine written out; what the spec says
-    of loading it counts. Raises as `find_subject`."""
+    """Return a spec that names a checkpoint, with that model and everything left to the machine written out.
+
+    What the spec says of loading the model counts. Raises as `find_subject`.
+    """
     if spec.checkpoint is None:
         raise TypeError("the spec trains, and names no checkpoint")
     machine = (spec.rollout.engine, spec.train.device, spec.model.dtype)
     subject = find_subject(spec.checkpoint, *machine, on_gpu=on_gpu)
     of_loading = [knob.removeprefix("model.") for knob in spec_knobs() if _loads_model(knob)]
+    # Only what the sweep states itself: a default of the spec must not replace what the cell was trained with.
     said = {name: getattr(spec.model, name) for name in of_loading if name in spec.model.model_fields_set}
     found = subject.spec
     changed = spec.model_copy(
@@ -133,12 +138,12 @@ def with_its_model(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
 
 
 def _loads_model(knob: str) -> bool:
-    """Whether a knob says how a model is loaded, whatever is done with it, and is not left to the machine."""
+    """Return whether a knob says how a model is loaded, whatever is done with it, and is not left to the machine."""
     return knob.startswith("model.") and acts_of(knob).evaluates and knob != "model.dtype"
 
 
 def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bool]) -> Subject:
-    """machine: knobs set differently from training; None leaves one as it was."""
+    """Return what a cell has trained. machine: knobs set differently from training; None leaves one as it was."""
     from harness.training.checkpoint import checkpoint_folders
 
     if not (path / "checkpoint.json").is_file():
@@ -154,6 +159,7 @@ def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bo
         )
     cell = CellRecord.at(folder)
     as_trained = recorded_spec(cell)
+    # The spec comes from the cell's folder, so what it would run must be known to this user.
     for code, name in run_by(as_trained.model_copy(update={"checkpoint": str(path)})).items():
         user_code.require_known(code, name, cell.path / "spec.json")
     changed: dict[str, object] = {"checkpoint": str(path)}

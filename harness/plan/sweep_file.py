@@ -1,6 +1,6 @@
-"""A sweep file: the question, the arms, the seeds, the comparison. Shipped ones are found by name.
+"""A sweep file: the question, the arms, the seeds, the comparison. Shipped files are found by name.
 
-A sweep's folder of records keeps its file and what that needs besides, so that it can be asked again from there.
+A sweep's folder of records keeps its file and everything that the file needs, so that it can be run again from there.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from harness.settings.faults import faults_of
 
 SHIPPED = Path(sweeps.__file__).parent
 KEPT = "question"
-"""The folder beside sweep.json that holds the sweep file and what it needs."""
+"""The folder next to sweep.json that holds the sweep file and what it needs."""
 KEPT_PROFILE = "profile.yaml"
 KEPT_CODE = "code"
 _SHARED_FOLDERS = ("cache", "mlartifacts", "probes")
+"""Folders in the runs folder that no sweep may be named after."""
 _PROBES = "probe*.yaml"
 _ARM_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,63}$"
 MOST_ARMS = 200
-"""Every two are compared before a cell starts: twenty thousand pairs take seconds."""
+"""Every two arms are compared before a cell starts, and twenty thousand pairs take seconds."""
 MOST_CELLS = 10_000
 ArmName = Annotated[str, Field(pattern=_ARM_NAME)]
 
 
 def _is_knob_or_section(entry: str) -> str:
+    """Check that a name is a knob or a section of knobs. Raises UnknownNameError."""
     known = ("algorithm", *spec_knobs())
     if not (entry.startswith("reward.parts.") or is_open(entry)) and not any(
         f"{knob}.".startswith(f"{entry}.") for knob in known
@@ -51,18 +53,21 @@ def _is_knob_or_section(entry: str) -> str:
 
 
 def _is_one_knob(entry: str) -> str:
+    """Check that a name is a single knob. Raises ValueError."""
     if entry not in spec_knobs() and not (is_open(entry) or _is_knob_or_section(entry).startswith("reward.parts.")):
         raise ValueError(f"{entry!r} stands for several knobs, and an arm puts back one: name the knob")
     return entry
 
 
 def _is_one_value(given: object) -> object:
+    """Check that a setting is a single value. Raises ValueError."""
     if isinstance(given, list | dict):
         raise ValueError(f"is {shown(given)}, but must be the one value that the knob is put back to")
     return given
 
 
 def _is_compared_metric(given: str) -> str:
+    """Check the form of a compared metric, and that the metric exists. Raises ValueError."""
     if not given.startswith(METRIC_PREFIX):
         raise ValueError(f"{given!r} must be eval.final.[<task>.]<metric>, e.g. eval.final.pass@1")
     find_metric(given.rpartition(".")[2])
@@ -142,7 +147,7 @@ class SweepFile(Settings):
     @model_validator(mode="before")
     @classmethod
     def _a_trial_has_one_seed(cls, document: object) -> object:
-        """A trial has one seed by default: a search spends its cells on settings."""
+        """Give a search one seed per trial by default, since it spends its cells on settings."""
         if isinstance(document, dict) and "search" in document:
             return {"seeds": 1} | document
         return document
@@ -157,7 +162,7 @@ class SweepFile(Settings):
     @field_validator("arms", "grid", "leave_one_out")
     @classmethod
     def _arms_are_few_enough(cls, stated: dict[str, Any], field: ValidationInfo) -> dict[str, object]:
-        """Before anything is made of them: a grid of a few long lists has more points than memory has room for."""
+        """Refuse too many arms before any is made: a grid of a few long lists has more points than fit into memory."""
         of_grid = field.field_name == "grid"
         if (count := math.prod(map(len, stated.values())) if of_grid else len(stated)) > MOST_ARMS:
             raise ValueError(
@@ -174,7 +179,8 @@ class SweepFile(Settings):
         return name
 
     def clashes(self) -> Iterator[str]:
-        """What is wrong with keys that are valid each by itself."""
+        """Yield what is wrong with keys that are each valid."""
+        # No validator: `read_what_can_be_read` skips this check if these keys were left out as faulty.
         given = [name for name in ("arms", "grid", "leave_one_out", "search") if getattr(self, name)]
         starts_from_an_arm = given == ["arms", "search"] and len(self.arms) == 1  # that `tune` searches
         if len(given) != 1 and not starts_from_an_arm:
@@ -200,6 +206,7 @@ class SweepFile(Settings):
             yield from self._clashes_with_tuning(self.tune)
 
     def _clashes_with_tuning(self, tune: Tune) -> Iterator[str]:
+        """Yield what a sweep that tunes its arms cannot be combined with."""
         if self.search is not None:
             yield (
                 "tune is given with search: search looks for the best setting of all, tune for the best of each arm "
@@ -224,6 +231,7 @@ class SweepFile(Settings):
             yield f"seeds reach {max(self.seed_list)}: with tune they stay below {TUNING_SEED}, where its trials begin."
 
     def _without_effect_on_a_checkpoint(self) -> Iterator[str]:
+        """Yield the keys that have no effect if a checkpoint is evaluated."""
         instead = {
             "search": "trials are trained: state the evaluation settings to compare as arms",
             "tune": "nothing is trained, so there are no knobs to tune",
@@ -234,6 +242,7 @@ class SweepFile(Settings):
                 yield f"{name} is given with checkpoint, where {instead[name]}. Leave one of the two out."
 
     def _without_effect_on_a_search(self) -> Iterator[str]:
+        """Yield the keys that have no effect on a search."""
         instead = {
             "ablate": "the searched knobs are what differs",
             "co_changes": "the searched knobs are what differs",
@@ -248,10 +257,12 @@ class SweepFile(Settings):
             yield "compare.baseline is given with search, whose best is compared with the default: leave it out."
 
     def _faulty_arms(self) -> Iterator[str]:
+        """Yield the faults of the arms, stated or made by a design."""
         unusable = [name for name in self.all_arms if not re.fullmatch(_ARM_NAME, name)]
         if unusable:
             design = "grid" if self.grid else "leave_one_out"
             yield f"{design} gives an arm {unusable[0]!r}, which is not a valid name: state the arms one by one."
+        # Arms are named by their values, so equal values give one arm where the grid has two points.
         if self.grid and len(self.all_arms) < math.prod(len(values) for values in self.grid.values()):
             yield "grid gives the same arm twice: list distinct values for each knob."
         if self.leave_one_out and len(self.all_arms) <= len(self.leave_one_out):
@@ -264,8 +275,10 @@ class SweepFile(Settings):
 
     @property
     def under_test(self) -> list[str]:
-        """The knobs whose differences are the question, as dotted prefixes: what `ablate` declares, and those of a
-        design or a search."""
+        """The knobs whose differences are the question, as dotted prefixes.
+
+        They are declared by `ablate`, or are those of a design or a search.
+        """
         if self.search is not None:
             return list(self.search.knobs)
         of_design = (*self.grid, *self.leave_one_out)
@@ -273,24 +286,27 @@ class SweepFile(Settings):
 
     @property
     def tuned_knobs(self) -> list[str]:
-        """The knobs that each arm has its own best value of, none without `tune`."""
+        """The knobs with a best value for each arm; none without `tune`."""
         return [] if self.tune is None else list(self.tune.per_arm)
 
     @property
     def all_arms(self) -> dict[str, dict[str, object]]:
-        """Arms by name, none of a search; those of a design are named by their knobs."""
+        """Arms by name, none for a search; arms of a design are named by their knobs."""
         if self.grid:
             return factorial(self.grid)
         return leave_one_out(self.leave_one_out) if self.leave_one_out else self.arms
 
     @property
     def seed_list(self) -> list[int]:
+        """The seeds, written out."""
         return list(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
 
 def load_sweep(given: str) -> tuple[SweepFile, Path]:
-    """The sweep of a path or of a shipped name. Its plug-ins are in use from now on. Raises RefusedError with all
-    faults of the file's form."""
+    """Load the sweep of a path or of a shipped name.
+
+    Its plug-ins are in use from now on. Raises RefusedError with all faults of the file's form.
+    """
     faults = Faults()
     sweep, path, _ = read_what_can_be_read(given, faults)
     faults.refuse()
@@ -298,8 +314,10 @@ def load_sweep(given: str) -> tuple[SweepFile, Path]:
 
 
 def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, set[str]]:
-    """The sweep of a path or of a shipped name, with its path, as far as it can be read; the faults of its form are
-    gathered. The last are the keys that were left out, wholly or in part, since they are at fault."""
+    """Return the sweep of a path or of a shipped name, its path, and the keys that were left out.
+
+    It is read as far as possible, and the faults of its form are gathered. Faulty keys are left out, wholly or in part.
+    """
     path = shipped_probes().get(given) or find_file(given, shipped(SHIPPED), "sweep")
     document = load_yaml(path)
     if "objectives" in document:
@@ -307,6 +325,7 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
             f"{given} is a probe, not a sweep: it trains nothing and measures gradients at frozen weights. Use "
             f"`bench probe {given}`."
         )
+    # Before the file is validated: it may name a plug-in's knobs, tasks or metrics.
     use_plugins(document, path)
     left_out: set[str] = set()
     try:
@@ -320,23 +339,25 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
             sweep = SweepFile.model_validate(readable)
         except ValidationError:
             raise refused from None
+    # Without these keys, the checks would report as missing what is only faulty.
     if not left_out & {"arms", "grid", "leave_one_out", "search"}:
         faults.lines += [f"{path}: {clash}" for clash in sweep.clashes()]
     return sweep, path, left_out
 
 
 def use_plugins(document: Mapping[str, object], path: Path) -> None:
-    """Let the plug-ins that a file names be in use, so that the rest of it can speak of them. Raises RefusedError."""
+    """Make the plug-ins that a file names available, so that the rest of it can use them. Raises RefusedError."""
     named = document.get("plugins", [])
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise RefusedError(f"{path}: plugins is {named!r}, but must be a list of modules, e.g. [my_rules].")
     folders = [] if SHIPPED in path.parents else [path.parent, path.parent / KEPT_CODE]
+    # A kept file comes with records, perhaps from somebody else: its code runs only if it is trusted.
     is_kept = path.parent.name == KEPT and (path.parent.parent / "sweep.json").is_file()
     plugins.use(named, folders, named_by=f"{path}: plugins", for_records=is_kept)
 
 
 def validated(kind: type[File], document: Mapping[str, object], path: Path) -> File:
-    """The document of a file as its model. Raises RefusedError with all its faults."""
+    """Return the document of a file as its model. Raises RefusedError with all its faults."""
     try:
         return kind.model_validate(document)
     except ValidationError as error:
@@ -345,8 +366,10 @@ def validated(kind: type[File], document: Mapping[str, object], path: Path) -> F
 
 
 def _without_faulty(document: Mapping[str, object], error: ValidationError) -> tuple[dict[str, object], set[str]]:
-    """What of a sweep file can be read nevertheless, so that its faults do not hide others; and the keys that were left
-    out. An arm whose settings are not a mapping keeps its name."""
+    """Return the readable part of a sweep file, and the keys that were left out.
+
+    Its faults then do not hide others. An arm whose settings are not a mapping keeps its name.
+    """
     readable = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
     left_out: set[str] = set()
     for detail in error.errors(include_url=False):
@@ -360,11 +383,12 @@ def _without_faulty(document: Mapping[str, object], error: ValidationError) -> t
         else:
             readable.pop(key, None)
             left_out.add(key)
+    # Placeholders for required keys that are missing; the faults that report this are gathered already.
     return {"name": "unnamed", "question": "", "profile": ""} | readable, left_out
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, object]:
-    """The settings of --set, `key=value` each with a YAML value. Raises RefusedError for what is not of that form."""
+    """Parse the settings of --set: `key=value`, each with a YAML value. Raises RefusedError for any other form."""
     parsed: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -378,18 +402,18 @@ def parse_settings(settings: Sequence[str]) -> dict[str, object]:
 
 
 def shipped(folder: Path) -> dict[str, Path]:
-    """Names and paths of the YAML files in a folder of the package, probes left out."""
+    """Map names to paths of the YAML files in a folder of the package, without probes."""
     probes = set(folder.glob(_PROBES))
     return {path.stem: path for path in sorted(folder.glob("*.yaml")) if path not in probes}
 
 
 def shipped_probes() -> dict[str, Path]:
-    """Names and paths of the shipped files for `bench probe`."""
+    """Map names to paths of the shipped files for `bench probe`."""
     return {path.stem: path for path in sorted(SHIPPED.glob(_PROBES))}
 
 
 def find_file(given: str, names: Mapping[str, Path], what: str) -> Path:
-    """The file of a path or of one of these names. Raises RefusedError if there is neither."""
+    """Return the file of a path or of one of these names. Raises RefusedError if there is neither."""
     if Path(given).is_file():
         return Path(given)
     if given in names:

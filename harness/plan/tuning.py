@@ -1,8 +1,8 @@
-"""Each arm at its best: one search for each arm, alike in budget, and what the searches have found.
+"""Each arm at its best: one search for each arm, all with the same budget, and their results.
 
 The search of an arm is a search like any other, in a folder of its own, `<sweep>-tune-<arm>`. It departs from the arm's
-settings. Its seeds lie above those of any verdict, so the comparison is made with seeds that chose nothing. What it
-found is written into sweep.json, and stays: more seeds, or a copy of the folder elsewhere, do not search again.
+settings. Its seeds lie above those of any verdict, so the comparison is made with seeds that chose nothing. Its result
+is written into sweep.json, and stays: more seeds, or a copy of the folder elsewhere, do not search again.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from harness.records.sweep import TunedArm, Tuning
 
 
 def search_name(sweep: str, arm: str) -> str:
-    """The name of the search that tunes an arm, and of its folder."""
+    """Return the name of the search that tunes an arm, and of its folder."""
     return f"{sweep}-tune-{arm}"
 
 
 def arm_searches(request: SweepRequest) -> dict[str, SearchPlan]:
-    """The search of each arm that is asked for; {} without `tune`. Raises RefusedError and GateError with the arm where
-    its search cannot be made."""
+    """Return the search of each requested arm; {} without `tune`.
+
+    Raises RefusedError and GateError with the arm if its search cannot be made.
+    """
     tune = request.sweep.tune
     arms = [arm for arm in request.sweep.all_arms if not request.arms or arm in request.arms]
     return {} if tune is None else {arm: _arm_search(request, tune, arm) for arm in arms}
 
 
 def _arm_search(request: SweepRequest, tune: Tune, arm: str) -> SearchPlan:
+    """Return the search of one arm. Raises as `arm_searches`."""
     sweep = request.sweep
     search = tune.search(sweep.compare.metric)
     of_arm = SweepFile.model_validate(
@@ -62,8 +65,10 @@ def _arm_search(request: SweepRequest, tune: Tune, arm: str) -> SearchPlan:
 
 
 def digest(plan: SearchPlan) -> str:
-    """A digest of what is searched in an arm, and from where. How the verdict is measured is not a part of it: more
-    samples in the evaluation do not ask for another search."""
+    """Return a digest of what is searched in an arm, and of the settings that the search departs from.
+
+    The evaluation is not part of it: more samples in the verdict do not require another search.
+    """
     departs_from = plan.spec({}, plan.seeds[0]).model_dump(mode="json", exclude={"eval"})
     asked = {
         "knobs": {knob: searched.model_dump(mode="json") for knob, searched in plan.search.knobs.items()},
@@ -76,33 +81,34 @@ def digest(plan: SearchPlan) -> str:
 
 
 def searches_begun(plan: Plan, home: Path) -> list[str]:
-    """The arms that are tuned, wholly or in part."""
+    """Return the arms that are tuned, wholly or in part."""
     begun = [arm for arm, search in arm_searches(plan.request).items() if (search.folder(home) / STUDY).exists()]
     return list(dict.fromkeys([*plan.request.tuned, *begun]))
 
 
 def with_known_tuning(plan: Plan, home: Path) -> Plan:
-    """The plan with what searches of earlier runs found for its arms, and with warnings about its tuning."""
+    """Return the plan with what searches of earlier runs found for its arms, and with warnings about its tuning."""
     if plan.sweep.tune is None:
         return plan
     searches = arm_searches(plan.request)
     try:
         earlier = read_sweep(plan.folder(home)).tuning
-    except (FileNotFoundError, DamagedRecordError):  # written anew by the run
+    except (FileNotFoundError, DamagedRecordError):  # the run will write it anew
         earlier = None
     known = {} if earlier is None else earlier.arms
-    # An arm that is not asked for now keeps what was found for it.
+    # An arm that is not requested now keeps its result. A requested one keeps it only if its search is still the same.
     found = {arm: one for arm, one in known.items() if arm not in searches or digest(searches[arm]) == one.digest}
     return with_tuning(plan, found)
 
 
 def with_tuning(plan: Plan, found: Mapping[str, TunedArm]) -> Plan:
-    """The plan with these settings of its arms."""
+    """Return the plan with these settings of its arms."""
     planned = plan_arms(replace(plan.request, tuned=dict(found)))
     return replace(planned, warnings=[*planned.warnings, *_warnings(planned)])
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
+    """Yield warnings about the tuning of the arms."""
     outside = [arm for arm, search in arm_searches(plan.request).items() if search.default_values() is None]
     if outside:
         yield (
@@ -115,7 +121,7 @@ def _warnings(plan: Plan) -> Iterator[str]:
 
 
 def end_warnings(arm: str, tuned: TunedArm) -> list[str]:
-    """What to say of knobs whose best value is the lowest or the highest that was tried."""
+    """Return warnings about knobs whose best value is the lowest or the highest that was tried."""
     return [
         f"arm {arm}: the best {knob}, {tuned.values[knob]:.4g}, is at the end of what was tried, so a better one may "
         "lie beyond. Widen its range in tune.per_arm, or raise tune.trials."
@@ -124,14 +130,14 @@ def end_warnings(arm: str, tuned: TunedArm) -> list[str]:
 
 
 def in_words(values: Mapping[str, object]) -> str:
-    """`train.learning_rate=0.0004217, rollout.temperature=1.1`."""
+    """Return values as `train.learning_rate=0.0004217, rollout.temperature=1.1`."""
     return ", ".join(
         f"{knob}={value:.4g}" if isinstance(value, float) else f"{knob}={value}" for knob, value in values.items()
     )
 
 
 def tuning_record(request: SweepRequest) -> Tuning | None:
-    """For sweep.json; None without `tune`."""
+    """Return the entry for sweep.json; None without `tune`."""
     tune = request.sweep.tune
     if tune is None:
         return None
@@ -146,8 +152,10 @@ def tuning_record(request: SweepRequest) -> Tuning | None:
 
 
 def ended_trials(folder: Path, most: int) -> list[TrialRecord]:
-    """The trials among the first so many of a search that have ended; [] before it began. Trials that `bench tune`
-    added later do not count, since each arm has the same number."""
+    """Return the ended trials among the first so many of a search; [] before it began.
+
+    Trials that `bench tune` added later do not count, so that each arm has the same number.
+    """
     try:
         trials = read_study(folder).trials
     except FileNotFoundError:

@@ -1,12 +1,13 @@
-"""Plug-ins: one file adds one thing, from inside by lying in its folder, from outside by being named.
+"""Plug-ins: one file adds one thing, from inside by its folder, from outside by its name.
 
-A kind (`Kind`) is what the things are: presets, figures, graders, ... Each has a room, a folder of this project, and
-every module in it is searched for things of that kind: objects at its top level. So are the modules of the same name on
+A kind (`Kind`) says what the things are: presets, figures, graders, ... Each kind has a room, a folder of this project.
+Every module in it is searched for things of that kind: objects at its top level. So are the modules of the same name on
 shelves: `harness/shelves/trl/trainers.py` adds to `harness/trainers`. A shelf is a folder that nothing else imports, so
-that bench runs without it. A module of the user's own is searched in the same way, for things of every kind, if
-`plugins:` of the sweep file or --plugin names it, or an installed package under the entry-point group `bench.plugins`.
+that bench runs without it. A module of the user's own is searched in the same way, for things of every kind. It is
+named by `plugins:` of the sweep file, by --plugin, or by an installed package under the entry-point group
+`bench.plugins`.
 
-This package and `harness.errors` are what everything else stands on: they import nothing else of bench.
+Everything else builds on this package and `harness.errors`; they import nothing else of bench.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class _Outside:
-    """A module of the user's, executed, with the source that it was executed from."""
+    """A module of the user's own, executed, with the source that it was executed from."""
 
     source: UserModule
     module: ModuleType
@@ -73,26 +74,27 @@ _named: list[_Outside] = []
 _referred: dict[str, UserModule] = {}
 """Modules that are not plug-ins, but hold a function that a spec names."""
 _for_records = False
-"""Records say what code to run, not the user: it runs only if it is trusted."""
+"""True if records, and not the user, say what code to run: then it runs only if it is trusted."""
 _left_out: list[str] = []
+"""What readers of the records do without, a sentence each."""
 _generation = 0
-"""Counts the changes of what is in use, for whoever remembers what it has derived from it."""
+"""Counts the changes of what is in use, so that derived results can be recomputed."""
 
 
 def use(
     names: Sequence[str], folders: Sequence[Path], named_by: str = "plugins", for_records: bool = False
 ) -> list[UserModule]:
-    """Let these modules be plug-ins, in place of those that this function was given before; installed packages that
-    register themselves are plug-ins besides.
+    """Make these modules plug-ins, in place of those of earlier calls.
 
-    folders: where modules are looked for before the installed packages, in order; the current folder is the last of
-    them. named_by: the setting that names the modules, for messages. for_records: a run's records name the modules, so
-    that only trusted ones may run from now on.
+    Installed packages that register themselves are plug-ins too. folders: searched in order before the installed
+    packages; the current folder is searched last of the folders. named_by: the setting that names the modules, for
+    messages. for_records: a run's records name the modules, so that only trusted ones may run from now on.
 
     Raises RefusedError as `find_user_module` and `require_trusted`, and for a module that cannot be executed.
     """
     folders = [*folders, Path.cwd()]
     sources = [find_user_module(name, folders, named_by) for name in dict.fromkeys(names)]
+    # All modules are checked before the first is executed.
     for source in sources if for_records else ():
         _require_trusted(source, named_by)
     use_found(sources, folders, for_records, named_by)
@@ -108,27 +110,30 @@ def use_found(
     _for_records = for_records
     _referred.clear()
     _left_out.clear()
+    # Equal sources hold equal bytes, so a repeated call executes nothing again.
     if [one.source for one in _named] != list(sources):
         make_importable(sources)
         try:
             _named[:] = [_Outside(source, _executed(source.name, named_by)) for source in sources]
         except RefusedError:
+            # Back to the modules that are still in use.
             make_importable([one.source for one in _named])
             raise
         _forget()
 
 
 def find_recorded(name: str, digest: str, kept: Path) -> UserModule:
-    """Find the module with the digest that a run's records give: in the current folder, in the folder `kept` of the
-    run, or among the installed packages. Nothing is executed.
+    """Find the module with the digest that a run's records name.
 
-    Raises RefusedError if there is none, and if it may not run.
+    It is looked for in the current folder, in the folder `kept` of the run, and among the installed packages. Nothing
+    is executed. Raises RefusedError if there is none, and if it may not run.
     """
     named_by = f"plug-in {name}"
     candidates = []
     for folders in ([Path.cwd()], [kept], []):
         with suppress(RefusedError):
             candidates.append(find_user_module(name, folders, named_by))
+    # Search once more in all folders, only for its error message, which names them.
     if not candidates:
         find_user_module(name, [Path.cwd(), kept], named_by)
     recorded = [module for module in candidates if module.digest == digest]
@@ -155,64 +160,74 @@ def _require_trusted(module: UserModule, named_by: str) -> None:
 
 
 def is_for_records() -> bool:
-    """Return whether a run's records name the code that is asked for now, and not the user."""
+    """Return whether a run's records, and not the user, name the code that is requested now."""
     return _for_records
 
 
 def leave_out(sentence: str) -> None:
-    """Note what readers of the records go without, until other plug-ins are in use."""
+    """Note what readers of the records do without, until other plug-ins are in use."""
     _left_out.append(sentence)
 
 
 def left_out() -> list[str]:
-    """Return what readers of the records go without, a sentence each."""
+    """Return what readers of the records do without, a sentence each."""
     return list(_left_out)
 
 
 def asked_for() -> tuple[list[str], list[Path]]:
-    """What `use` was given last: for a process that is to use the same."""
+    """Return the names and folders of the last call of `use`, for a process that must use the same."""
     return [one.source.name for one in _named], list(_folders)
 
 
 def named() -> tuple[list[UserModule], list[Path], bool]:
-    """Return the modules that were named, the folders, and whether it was for records: `use_found` takes them."""
+    """Return the modules that were named, the folders, and whether this was for records; `use_found` takes them."""
     return [one.source for one in _named], list(_folders), _for_records
 
 
 def in_use() -> list[UserModule]:
-    """The plug-ins that were named, then those of installed packages."""
+    """Return the plug-ins that were named, then those of installed packages."""
     return [one.source for one in _outside()]
 
 
 def files_in_use() -> set[str]:
-    """The paths of the user's code: of plug-ins, and of modules that hold a function which a spec names."""
+    """Return the paths of the user's code: of plug-ins, and of modules with a function that a spec names."""
     return {str(path) for module in (*in_use(), *list(_referred.values())) for path in module.files.values()}
 
 
 def source_of(module: str, named_by: str) -> UserModule:
-    """The module that holds a function which the setting `named_by` names, looked for where plug-ins are. It is not
-    executed. Raises RefusedError as `find_user_module`."""
+    """Find the module with a function that the setting `named_by` names, in the folders of plug-ins.
+
+    It is not executed. Raises RefusedError as `find_user_module`.
+    """
     if module not in _referred:
         _referred[module] = find_user_module(module, _folders or [Path.cwd()], named_by)
     return _referred[module]
 
 
 def imported(module: str, named_by: str) -> ModuleType:
-    """The same, executed. Raises RefusedError also for what it raises, and as `require_trusted`."""
+    """Find the module as `source_of` does, and execute it.
+
+    Raises RefusedError as `source_of` and `require_trusted`, and for whatever the module raises.
+    """
     require_trusted(source_of(module, named_by), named_by)
     make_importable([*(one.source for one in _named), *_referred.values()])
     return _executed(module, named_by)
 
 
 def user_file(given: str) -> Path:
-    """The path of a file that a setting names: relative to the current folder if the file is there, else to the first
-    folder of plug-ins, the sweep file's, that has it; as given if none has."""
+    """Return the path of a file that a setting names.
+
+    It is relative to the current folder if the file exists there, else to the first folder of plug-ins that has it,
+    such as the sweep file's. If none has it, the path is returned unchanged.
+    """
     return next((folder / given for folder in (Path(), *_folders) if (folder / given).is_file()), Path(given))
 
 
 def folder_of_program(files: Sequence[str], named_by: str) -> Path:
-    """The folder in which the files of a program lie: the first of the current one and those of plug-ins that has the
-    first file. Raises RefusedError if none has."""
+    """Return the folder of a program's files: the first that has the first file.
+
+    The current folder comes first, then the folders of plug-ins. Raises RefusedError if none has it.
+    """
     folders = list(dict.fromkeys(folder.resolve() for folder in (Path(), *_folders)))
     for folder in folders:
         if (folder / files[0]).is_file():
@@ -223,29 +238,34 @@ def folder_of_program(files: Sequence[str], named_by: str) -> Path:
 
 
 def program(files: Sequence[str], named_by: str) -> UserModule:
-    """A program of the user's with all that its files import from below their folders. Raises RefusedError as
-    `folder_of_program` and `find_user_program`."""
+    """Return a program of the user's own with all that its files import from below their folders.
+
+    Raises RefusedError as `folder_of_program` and `find_user_program`.
+    """
     return find_user_program(files, folder_of_program(files, named_by), named_by)
 
 
 def _executed(name: str, named_by: str) -> ModuleType:
     try:
-        with redirect_stdout(sys.stderr):  # what it prints must not stand before a JSON document
+        # Its output on stdout would precede our JSON document.
+        with redirect_stdout(sys.stderr):
             return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # whatever the user's code raises is reported as the user's mistake
+    except (Exception, SystemExit) as error:  # any error of the user's code is the user's to fix
         raise RefusedError(f"{named_by}: {name} cannot be imported ({type(error).__name__}: {error}).") from error
 
 
 @functools.cache
 def _registered() -> tuple[_Outside, ...]:
-    """The plug-ins of installed packages."""
-    from importlib import metadata  # imported late: it takes as long as a third of `bench --help`
+    """Return the plug-ins of installed packages."""
+    # Imported late: it takes a third of the time of `bench --help`.
+    from importlib import metadata
 
     found = []
     for entry in metadata.entry_points(group=GROUP):
         whose = f"the entry point {entry.name} of {entry.dist.name if entry.dist else 'a package'} ({GROUP})"
         found.append(_Outside(find_user_module(entry.module, [], whose), _executed(entry.module, whose)))
-    _forget()  # what they looked up while they were executed was found without them
+    # Whatever they looked up while they were executed was found without them.
+    _forget()
     return tuple(found)
 
 
@@ -260,13 +280,14 @@ def _forget() -> None:
 
 
 def cached(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """As `functools.cache`, until other plug-ins are in use: for what is derived from them."""
+    """Cache a function like `functools.cache`, until other plug-ins are in use: for results derived from them."""
     remembered = functools.cache(function)
     generation = _generation
 
     @functools.wraps(function)
     def current(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         nonlocal generation
+        # Checked at each call and not at each change, so that nobody has to keep a list of the caches.
         if generation != _generation:
             remembered.cache_clear()
             generation = _generation
@@ -279,8 +300,10 @@ SHELVES = "shelves"
 
 
 def on_shelves(room: str) -> list[str]:
-    """Return the dotted names of the modules that stand on shelves for a room, sorted: `harness.shelves.trl.trainers`
-    for `harness.trainers`."""
+    """Return the dotted names of the modules on shelves for a room, sorted.
+
+    `harness.shelves.trl.trainers` is one for `harness.trainers`.
+    """
     package, *_, last = room.split(".")
     shelves = Path(str(importlib.import_module(package).__file__)).parent / SHELVES
     rooms = [*shelves.glob(f"*/{last}.py"), *shelves.glob(f"*/{last}/")]
@@ -288,7 +311,7 @@ def on_shelves(room: str) -> list[str]:
 
 
 def _shipped_folders(room: str) -> Iterator[ModuleType]:
-    """Import the packages that hold the shipped things of a room: its own, if it is there, and those on shelves."""
+    """Import the packages with the shipped things of a room: its own, if it exists, and those on shelves."""
     own = [room] if importlib.util.find_spec(room) is not None else []
     yield from (importlib.import_module(name) for name in (*own, *on_shelves(room)))
 
@@ -299,8 +322,8 @@ class Kind(Generic[Thing]):
     noun: "figure", in messages. is_one: whether an object at a module's top level is such a thing. package: dotted, the
     room of the shipped things. listed_by: the command that lists them. name_of: a thing's name. from_yaml: makes a
     thing of a YAML file in that folder, for kinds that can be declared. summary_of: what a thing is, in a line.
-    about_of: what else there is to know of it, a line for each paragraph. besides: what a setting accepts where it
-    names such a thing, in other forms than a name; each with what it means.
+    about_of: what else there is to know of it, a line for each paragraph. besides: other forms than a name that a
+    setting accepts for such a thing, each with its meaning.
     """
 
     def __init__(
@@ -321,32 +344,36 @@ class Kind(Generic[Thing]):
         self._known = cached(self._search)
 
     def all(self) -> dict[str, Thing]:
-        """Every thing by its name: the shipped ones, module by module, then those of plug-ins.
+        """Map every thing's name to it: the shipped ones, module by module, then those of plug-ins.
 
-        Raises RefusedError if a plug-in gives two things one name, or one that a shipped thing has.
+        Raises RefusedError if a plug-in gives two things one name, or a name that a shipped thing has.
         """
         return {name: thing for name, (thing, _) in self._known().items()}
 
     def names(self) -> tuple[str, ...]:
+        """Return the names of all things."""
         return tuple(self._known())
 
     def find(self, name: str) -> Thing:
-        """The thing of a name. Raises UnknownNameError, which names the nearest ones."""
+        """Return the thing of a name. Raises UnknownNameError, which names the nearest ones."""
         known = self._known()
         if name not in known:
             raise UnknownNameError(self.noun, name, known, self.listed_by)
         return known[name][0]
 
     def summary(self, name: str) -> str:
-        """What the thing of a name is, in a line. Raises UnknownNameError."""
+        """Return what the thing of a name is, in a line. Raises UnknownNameError."""
         return self._summary_of(self.find(name))
 
     def about(self, name: str) -> str:
-        """What else there is to know of it, a line for each paragraph; "" for nothing. Raises UnknownNameError."""
+        """Return what else there is to know of a thing, a line for each paragraph; "" for nothing.
+
+        Raises UnknownNameError.
+        """
         return self._about_of(self.find(name))
 
     def source(self, name: str) -> UserModule | None:
-        """The plug-in that a thing comes from; None for a shipped one. Raises UnknownNameError."""
+        """Return the plug-in that a thing comes from; None for a shipped one. Raises UnknownNameError."""
         self.find(name)
         return self._known()[name][1]
 
@@ -358,6 +385,7 @@ class Kind(Generic[Thing]):
                 self._take(known, vars(room).values(), None)
                 continue
             for info in pkgutil.iter_modules(folders):
+                # Modules with an underscore are helpers of their room.
                 if not info.name.startswith("_"):
                     self._take(known, vars(importlib.import_module(f"{room.__name__}.{info.name}")).values(), None)
             if self._from_yaml is not None:
@@ -378,7 +406,8 @@ class Kind(Generic[Thing]):
             name = self._name_of(thing)
             if name not in known:
                 known[name] = (thing, source)
-            elif known[name][0] is not thing:  # else it was imported from where it is defined
+            # The same object under its name is no clash: a module may import it from another.
+            elif known[name][0] is not thing:
                 other = known[name][1]
                 whose = "shipped one" if other is None else f"thing of the same kind in {other.path}"
                 raise RefusedError(

@@ -1,17 +1,16 @@
 """Code of the user's own: where a module is found, which files it imports, and whether these have changed.
 
 A module that a sweep names is looked for in the sweep file's folder, then in the current one, then among the installed
-packages. Its closure is the module with every file that it imports, directly or through others,
-below those folders (of an installed module: within its own package). Python is let to import the closure alone from
-there, so a stray `reports/` beside the sweep file shadows nothing, and the closure's digest identifies what ran.
+packages. Its closure is the module with every file below those folders that it imports, directly or through others. For
+an installed module, only files of its own package count. Python may import nothing but the closure from these folders,
+so a stray `reports/` next to the sweep file shadows nothing. The closure's digest identifies what ran.
 
-Imports are read from the source; nothing is executed to find them. What a module imports by a computed name, or as one
-of a package's `*`, is not seen, and cannot be imported from those folders.
+Imports are read from the source; nothing is executed to find them. An import by a computed name, or as one of a
+package's `*`, is not seen, and therefore cannot be imported from those folders.
 
-Code of a run's folder runs only if it is trusted. That folder may come from anyone, so nothing in it can say whose it
-is: a ledger in the user's own state folder holds a digest of all code that this user's runs recorded. Trusted code is
-therefore the same, byte for byte, as code that this user has run, or lies in the current folder, unless `--trust-code`
-is given.
+Code of a run's folder runs only if it is trusted. That folder may come from anyone, so nothing in it can prove whose it
+is. A ledger in the user's own state folder holds a digest of all code that this user's runs recorded. Trusted code is
+the same, byte for byte, as code that this user has run, or lies in the current folder, unless `--trust-code` is given.
 """
 
 from __future__ import annotations
@@ -36,16 +35,15 @@ from harness.errors import RefusedError
 
 @dataclass(frozen=True)
 class UserModule:
-    """A module with its closure, as its files were when it was found.
-
-    files, contents: of every module of the closure by its dotted name, the module itself among them.
-    installed: found among the installed packages, and not in one of the folders.
-    """
+    """A module with its closure, as its files were when it was found."""
 
     name: str
     files: Mapping[str, Path]
+    """The path of every module of the closure by its dotted name, the module itself among them."""
     contents: Mapping[str, bytes]
+    """What these files held."""
     installed: bool
+    """True if found among the installed packages, and not in one of the folders."""
 
     @property
     def path(self) -> Path:
@@ -53,7 +51,7 @@ class UserModule:
 
     @cached_property
     def digest(self) -> str:
-        """blake2b, 40 hexadecimal digits. A module that imports nothing beside it has the digest of its file."""
+        """blake2b, 40 hexadecimal digits. A module that imports nothing from the folders has the digest of its file."""
         if len(self.files) == 1:
             return hashlib.blake2b(self.contents[self.name], digest_size=20).hexdigest()
         closure = hashlib.blake2b(digest_size=20)
@@ -63,20 +61,20 @@ class UserModule:
         return closure.hexdigest()
 
     def laid_out(self) -> Iterator[tuple[Path, bytes]]:
-        """Where its files lie in a folder of their own, from which they can be imported."""
+        """Yield where its files lie in a folder of their own, from which they can be imported, with their contents."""
         for name, path in self.files.items():
             parts = name.split(".")
             own = [*parts, path.name] if path.name == "__init__.py" else [*parts[:-1], path.name]
             yield Path(*own), self.contents[name]
 
     def changed_files(self) -> list[Path]:
-        """The files that no longer hold what they held when the module was found, or that are gone."""
+        """Return the files that no longer hold what they held when the module was found, or that are gone."""
         return [path for name, path in self.files.items() if _content(path) != self.contents[name]]
 
 
 @dataclass(frozen=True)
 class UserProgram(UserModule):
-    """A program of the user's, which is run and not imported: `files` go by their paths relative to its folder."""
+    """A program of the user's own, which is run and not imported. `files` uses paths relative to its folder."""
 
     def laid_out(self) -> Iterator[tuple[Path, bytes]]:
         for path in self.files:
@@ -84,8 +82,11 @@ class UserProgram(UserModule):
 
 
 def find_user_program(given: Sequence[str], folder: Path, named_by: str) -> UserProgram:
-    """The files of a program, relative to the folder, with what those in Python import from below their own folders, as
-    Python would find it. Raises RefusedError for a file that is not there, lies elsewhere, or is not valid Python."""
+    """Find the files of a program, relative to the folder, with all that its Python files import.
+
+    Imports are followed below the files' own folders, as Python would find them. Raises RefusedError for a file that is
+    missing, lies elsewhere, or is not valid Python.
+    """
     files: dict[str, Path] = {}
     contents: dict[str, bytes] = {}
     for name in given:
@@ -107,12 +108,13 @@ def find_user_program(given: Sequence[str], folder: Path, named_by: str) -> User
 
 
 def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserModule:
-    """The module of a dotted name with its closure; nothing is executed.
+    """Find the module of a dotted name with its closure; nothing is executed.
 
     folders: where to look before the installed packages, in order. named_by: the setting that names it, for messages.
 
-    Raises RefusedError if there is no such module, if its name is that of a package of bench or of Python's library, if
-    a file of the closure is not valid Python, or if one has the name of an installed package that is loaded already.
+    Raises RefusedError if there is no such module, or if its name is that of a package of bench or of Python's library.
+    It is also raised if a file of the closure is not valid Python, or has the name of an installed package that is
+    loaded already.
     """
     top = name.partition(".")[0]
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
@@ -126,6 +128,7 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
     folders = list(dict.fromkeys(folder.resolve() for folder in folders))
     for folder in folders:
         if found := _locate(name, [folder]):
+            # The module's own folder comes first for its imports too.
             others = [other for other in folders if other != folder]
             return _closed(name, found, [folder, *others], named_by)
     if found := _locate_installed(name):
@@ -140,7 +143,7 @@ def find_user_module(name: str, folders: Sequence[Path], named_by: str) -> UserM
 
 
 def _locate(name: str, folders: Sequence[Path]) -> Path | None:
-    """The file of a module below one of the folders, found without importing the packages that hold it."""
+    """Return the file of a module below one of the folders, found without importing the packages that hold it."""
     path = [str(folder) for folder in folders]
     spec = None
     for part in name.split("."):
@@ -164,10 +167,13 @@ def _locate_installed(name: str) -> Path | None:
 def _closed(
     name: str, file: Path, folders: Sequence[Path], named_by: str, within: str | None = None, in_process: bool = True
 ) -> UserModule:
-    """The closure of a module over its imports below the folders. within: only this package's files. in_process:
-    whether this process is to import it."""
+    """Return the closure of a module over its imports below the folders.
+
+    within: only this package's files. in_process: whether this process is to import it.
+    """
     files: dict[str, Path] = {}
     contents: dict[str, bytes] = {}
+    # The packages that hold the module are executed before it, so their files belong to the closure.
     waiting = {name: file} | {parent: path for parent in _parents(name) if (path := _locate(parent, folders))}
     while waiting:
         module, path = waiting.popitem()
@@ -184,7 +190,7 @@ def _closed(
 
 
 def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator[str]:
-    """Every dotted name in the source that may be an imported module, with the packages that hold it."""
+    """Yield every dotted name in the source that may be an imported module, with the packages that hold it."""
     try:
         tree = ast.parse(content, str(path))
     except (SyntaxError, ValueError) as error:
@@ -194,8 +200,10 @@ def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
+            # One dot means the module's own package, each further dot the package above.
             above = package[: len(package) - node.level + 1] if node.level else []
             source = [*above, *([node.module] if node.module else [])]
+            # `from a import b` may import the module a.b or the name b of a; both are tried.
             names = [".".join(source), *(".".join([*source, alias.name]) for alias in node.names)]
         else:
             continue
@@ -204,7 +212,7 @@ def _imports(module: str, path: Path, content: bytes, named_by: str) -> Iterator
 
 
 def _parents(name: str) -> list[str]:
-    """The packages that hold a module: they are executed before it."""
+    """Return the packages that hold a module: they are executed before it."""
     parts = name.split(".")
     return [".".join(parts[:depth]) for depth in range(1, len(parts))]
 
@@ -214,7 +222,7 @@ def _is_reserved(top: str) -> bool:
 
 
 def _require_free(module: str, path: Path, named_by: str) -> None:
-    """Refuse a file whose name another package has in this process: Python would hand out that one."""
+    """Refuse a file whose name another package has in this process, because Python would return that package."""
     loaded = None if module in _importable else sys.modules.get(module)
     origin = getattr(loaded, "__file__", None)
     if origin is not None and Path(origin).resolve() != path.resolve():
@@ -233,10 +241,10 @@ _importable: dict[str, tuple[Path, bytes]] = {}
 
 
 def make_importable(modules: Sequence[UserModule]) -> None:
-    """Let Python import the closures of these modules, in place of any that it was let to import before.
+    """Let Python import the closures of these modules, in place of those of earlier calls.
 
     What is executed is what the files held when the modules were found, whatever they hold by then. A module is
-    executed anew by its next import if any file of its closure is another one now.
+    executed anew by its next import if any file of its closure has changed.
     """
     wanted = {
         name: (path, module.contents[name])
@@ -245,10 +253,12 @@ def make_importable(modules: Sequence[UserModule]) -> None:
         for name, path in module.files.items()
     }
     stale = {name for name, known in _importable.items() if wanted.get(name) != known}
+    # A module whose closure holds a changed file is stale as a whole: it has names bound to the old code.
     for module in modules:
         if not stale.isdisjoint(module.files):
             stale.update(module.files)
     for name in stale:
+        # A package keeps its imported modules as attributes, so it has to go too.
         for forgotten in (name, *_parents(name)):
             sys.modules.pop(forgotten, None)
     _importable.clear()
@@ -258,7 +268,7 @@ def make_importable(modules: Sequence[UserModule]) -> None:
 
 
 class _ClosureFinder:
-    """Finds what `make_importable` was given, and nothing else; asked before any other finder."""
+    """Finds what `make_importable` allows, and nothing else; it is asked before any other finder."""
 
     @staticmethod
     def find_spec(fullname: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -270,6 +280,7 @@ class _ClosureFinder:
             )
         for name, (file, _) in _importable.items():
             if name.startswith(f"{fullname}."):  # a folder without __init__.py that holds one of them
+                # The number of folders from the known file up to the one that is imported.
                 up = name.count(".") - fullname.count(".") - (file.name != "__init__.py")
                 spec = ModuleSpec(fullname, None, is_package=True)
                 spec.submodule_search_locations = [str(file.parents[up])]
@@ -285,8 +296,11 @@ class _ClosureFinder:
 
 
 class _ContentLoader(SourceLoader):
-    """Executes given source. Not that of the file, nor its cached bytecode, which Python takes for that of any source
-    of the same size from the same second."""
+    """Executes given source, and not that of the file.
+
+    Nor does it use the file's cached bytecode, which Python takes for that of any source of the same size from the same
+    second.
+    """
 
     def __init__(self, filename: str, content: bytes) -> None:
         self._filename, self._content = filename, content
@@ -304,18 +318,21 @@ _trusts_all = False
 
 
 def trust_all(yes: bool) -> None:
-    """Let the code of records run from now on, whoever wrote it, or no longer."""
+    """Allow or disallow running code that records name, whoever wrote it."""
     global _trusts_all
     _trusts_all = yes
 
 
 def of_module(module: UserModule) -> str:
+    """Return the name of a module's code in the ledger."""
     return f"module {module.digest}"
 
 
 def remember(code: Iterable[str]) -> None:
-    """Note in the ledger that this user runs this code. A ledger that cannot be written fails no run: reports then say
-    what they leave out."""
+    """Note in the ledger that this user runs this code.
+
+    A ledger that cannot be written fails no run: reports then say what they leave out.
+    """
     if (ledger := _ledger()) is None:
         return
     with suppress(OSError):
@@ -356,16 +373,19 @@ def why_not(name: str, path: Path) -> str:
 
 
 def is_own(path: Path) -> bool:
-    """Return whether a file lies directly in the current folder, and that is no folder of runs. Folders below it do not
-    count: one of them may have been downloaded."""
+    """Return whether a file lies directly in the current folder, and that is no folder of runs.
+
+    Folders below it do not count: one of them may have been downloaded.
+    """
     here = Path.cwd().resolve()
     holds_records = any((folder / _RECORDS).is_file() for folder in (here, *here.parents))
     return path.resolve().parent == here and not holds_records and next(here.glob(f"*/{_RECORDS}"), None) is None
 
 
 def _ledger() -> Path | None:
-    """Return the folder with an empty file for each code that was run; None where no such folder is known."""
+    """Return the folder with an empty file for each code that was run; None if no such folder is known."""
     state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    # A relative path would make the ledger depend on the current folder, which may hold somebody else's.
     return state / "bench" / "code" if state.is_absolute() else None
 
 

@@ -1,4 +1,4 @@
-"""What a reward part is, what it is given, and which parts there are."""
+"""The interface of reward parts: what a part is and what it gets; and the registry of all parts."""
 
 from __future__ import annotations
 
@@ -22,82 +22,87 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A completion to be rewarded, with the grader's verdict on it.
-
-    sample: its number in the group of its prompt, from 0. n_tokens: with the end-of-sequence token.
-    truncated: cut at the limit. mean_logp: mean log-prob of its tokens under the sampler, in nats.
-    reward_model_score: in standard deviations over the starting weights' completions; NaN without a reward model.
-    answer_logp: log-likelihood of the gold answer after the completion's reasoning, under the policy, in nats, summed
-    over tokens. perplexity_improvement: relative improvement of the gold text's perplexity by the reasoning, under a
-    frozen model (2503.22828), at most 1. Both are NaN if no part needs them (`RewardPart.gold_scored_by`).
-    comparison: a pairwise judge's preference against the group's reference; None for the reference, and without a
-    judge. rule_verdict: the verdict of the task's own grader, if `verdict` is a judge's and the task has a grader.
-    turns: those of a completion that an environment answers, whose words are not in the text; the last one is graded.
-    """
+    """A completion to be rewarded, with the grader's verdict on it."""
 
     problem: Problem
     sample: int
+    """Its number in the group of its prompt, from 0."""
     text: str
     n_tokens: int
+    """Its length, with the end-of-sequence token."""
     truncated: bool
+    """True if the limit ended it."""
     verdict: Verdict
     mean_logp: float
+    """Mean log-prob of its tokens under the sampler, in nats."""
     reward_model_score: float = math.nan
+    """In standard deviations over the starting weights' completions; NaN without a reward model."""
     answer_logp: float = math.nan
+    """Log-likelihood of the gold answer after the completion's reasoning, under the policy, in nats, summed over
+    tokens. NaN if no part needs it (`RewardPart.gold_scored_by`)."""
     perplexity_improvement: float = math.nan
+    """Relative improvement of the gold text's perplexity by the reasoning, under a frozen model (2503.22828), at most
+    1. NaN if no part needs it (`RewardPart.gold_scored_by`)."""
     comparison: Comparison | None = None
+    """A pairwise judge's preference against the group's reference; None for the reference, and without a judge."""
     rule_verdict: Verdict | None = None
+    """The verdict of the task's own grader, if `verdict` is a judge's and the task has a grader."""
     turns: Sequence[Turn] = ()
+    """Those of a completion that an environment answers. Its words are not in the text; the last turn is graded."""
 
 
 @dataclass(frozen=True)
 class RewardContext:
-    """What the attempts of one step have in common.
-
-    step: counts rollout batches from 1. options: the section `reward` of the spec; the options of a part are an
-    attribute of it, e.g. `context.options.kimi_length.from_step`. overlong, credit: those knobs of a policy-gradient
-    objective; an objective on pairs has neither, and these are their defaults.
-    """
+    """What the attempts of one step have in common."""
 
     step: int
+    """Counts rollout batches from 1."""
     seed: int
     max_completion_tokens: int
     options: RewardOptions
+    """The section `reward` of the spec. The options of a part are an attribute of it, e.g.
+    `context.options.kimi_length.from_step`."""
     overlong: Overlong
+    """That knob of a policy-gradient objective; its default for an objective on pairs."""
     credit: Credit
+    """Likewise."""
     task: Task
 
 
 class RewardPart(Settings):
-    """A part of the reward. The fields of a subclass are its options, each a knob `reward.<section>.<field>`; an
-    instance holds their values. Give each a default, bounds and a description: pydantic's `Field`."""
+    """A part of the reward.
+
+    The fields of a subclass are its options, each a knob `reward.<section>.<field>`; an instance holds their values.
+    Give each a default, bounds and a description: pydantic's `Field`.
+    """
 
     name: ClassVar[str] = ""
     """The knob `reward.parts.<name>` is its weight."""
     section: ClassVar[str] = ""
     """Where its options are; by default its name."""
     implied_by: ClassVar[str] = ""
-    """The knob that brings the part in, where `reward.parts` cannot: see `weight`."""
+    """The knob that brings the part in, which `reward.parts` then cannot; see `weight`."""
     needs_reward_model: ClassVar[bool] = False
-    """Whether it reads `Attempt.reward_model_score`, so that a reward model must be trained first."""
+    """True if it reads `Attempt.reward_model_score`, so that a reward model must be trained first."""
     gold_scored_by: ClassVar[Literal["", "policy", "generator"]] = ""
     """Set by a part that depends only on the gold text's likelihood after a completion's reasoning, to the model that
     scores it: the policy (`Attempt.answer_logp`) or a frozen one (`Attempt.perplexity_improvement`)."""
     needs_judge: ClassVar[bool] = False
-    """Whether it reads `Attempt.comparison`, so that a judge must be trained first, and groups have two completions."""
+    """True if it reads `Attempt.comparison`, so that a judge must be trained first, and groups have two completions."""
     rewards_steps: ClassVar[bool] = False
-    """Whether it rewards single steps (see `step_rewards`), so that the task must say what a step is."""
+    """True if it rewards single steps (see `step_rewards`), so that the task must say what a step is."""
     rewards_turns: ClassVar[bool] = False
-    """Whether its steps are turns, so that the task must have an environment; they end at a number of tokens."""
+    """True if its steps are turns, so that the task must have an environment; they end at a number of tokens."""
 
     @classmethod
     def reads_one_turn(cls) -> bool:
-        """Whether a model reads the completion for it, which is given no words of an environment."""
+        """Return whether a model reads the completion for this part, without the words of an environment."""
         return cls.needs_reward_model or cls.needs_judge or bool(cls.gold_scored_by)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Raises TypeError for a part that could not be used."""
+        """Check a part as it is defined. Raises TypeError for a part that could not be used."""
+        # `__dict__` and not getattr: a subclass must not inherit the section of its base.
         cls.section = cls.__dict__.get("section") or cls.name
         if bool(cls.name) != (cls.rewards is not RewardPart.rewards):
             raise TypeError(f'{cls.__qualname__}: a reward part has a name (name = "...") and the method `rewards`')
@@ -108,12 +113,12 @@ class RewardPart(Settings):
 
     @classmethod
     def summary(cls) -> str:
-        """What it rewards: the first sentence of its docstring."""
+        """Return what it rewards: the first paragraph of its docstring."""
         return cls._paragraphs()[0]
 
     @classmethod
     def about(cls) -> str:
-        """The rest of its docstring, one line per paragraph: formula, traps, what others do."""
+        """Return the rest of its docstring, one line per paragraph: formula, traps, what others do."""
         return "\n".join(cls._paragraphs()[1:])
 
     @classmethod
@@ -121,20 +126,22 @@ class RewardPart(Settings):
         return [paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(cls.__doc__ or "").split("\n\n")]
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
-        """A number for each attempt at one prompt, in their order; NaN for one that cannot be scored."""
+        """Return a number for each attempt at one prompt, in their order; NaN for one that cannot be scored."""
         raise NotImplementedError
 
     def weight(self, given: float | None, context: RewardContext) -> float | None:
-        """The part's weight in the sum. given: its weight in `reward.parts`, None if it is not there.
+        """Return the part's weight in the sum.
 
-        0: it is measured and recorded only. None: not even that. The context is that of a whole run: its step and its
-        limit do not count.
+        given: its weight in `reward.parts`, None if it is not there. 0: it is only measured and recorded. None: not
+        even that. The context is that of a whole run: its step and its limit do not count.
         """
         return given
 
     def step_rewards(self, attempt: Attempt, context: RewardContext) -> list[tuple[int, float]]:
-        """For `objective.credit=steps`: each step's end, as a number of characters of the text, or of tokens if it is a
-        turn, and its reward."""
+        """Return each step's end and its reward, for `objective.credit=steps`.
+
+        The end is a number of characters of the text, or of tokens if the step is a turn.
+        """
         raise NotImplementedError
 
 
@@ -149,7 +156,7 @@ class RewardOptions(Protocol):
         """The weights."""
 
     def of(self, part: type[Part]) -> Part:
-        """The part with its options."""
+        """Return the part with its options."""
 
 
 def _is_part(thing: object) -> bool:
@@ -169,5 +176,5 @@ PARTS: Kind[type[RewardPart]] = Kind(
 
 
 def nameable_parts() -> dict[str, type[RewardPart]]:
-    """The parts that `reward.parts` can name, besides functions of the user's own."""
+    """Return the parts that `reward.parts` can name, besides functions of the user's own."""
     return {name: part for name, part in PARTS.all().items() if not part.implied_by}

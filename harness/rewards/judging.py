@@ -33,6 +33,7 @@ class Pair(NamedTuple):
 
     @property
     def swapped(self) -> Pair:
+        """The same pair in the other order."""
         return Pair(self.problem, self.second, self.first)
 
 
@@ -40,37 +41,45 @@ class Judge(Protocol):
     """Compares completions: a model of our own, a model at an address, or a person's rule."""
 
     def scores(self, pairs: Sequence[Pair]) -> Sequence[Scores | CountedScores]:
-        """For each pair, the scores of its first and second completion; NaN if they cannot be read.
+        """Return, for each pair, the scores of its first and second completion; NaN if they cannot be read.
 
         Equal pairs must get equal scores, whatever else is in the batch, so that a resumed cell gets the same rewards.
         """
 
 
 class Preference(NamedTuple):
-    """A judge's verdicts on one pair in both orders: 1 if it prefers the pair's first completion, -1 the second, 0 for
-    equal scores, NaN without scores. replies: those that are to be counted."""
+    """A judge's verdicts on one pair in both orders.
+
+    Each is 1 if it prefers the pair's first completion, -1 for the second, 0 for equal scores, NaN without scores.
+    """
 
     in_order: float
     swapped: float
     replies: tuple[Reply, ...] = ()
+    """The replies whose cost is counted."""
 
     @property
     def agreed(self) -> float:
-        """1 or -1 if both verdicts say so; 0 for a tie, which is equal scores or differing verdicts; NaN if either
-        order has no scores."""
+        """The verdict of both orders together.
+
+        1 or -1 if both say so; 0 for a tie, which is equal scores or differing verdicts; NaN if either order has no
+        scores.
+        """
         if math.isnan(self.in_order + self.swapped):
             return math.nan
         return self.in_order if self.in_order == self.swapped else 0.0
 
     @property
     def flips(self) -> bool:
-        """Whether the preferred completion changes when the order is swapped."""
+        """True if the preferred completion changes when the order is swapped."""
         return self.in_order * self.swapped < 0
 
 
 def preferences(judge: Judge, pairs: Sequence[Pair]) -> list[Preference]:
-    """The judge's preference in each pair, asked in both orders. Repeated questions are asked once; two equal texts are
-    a tie, and the judge is not asked."""
+    """Return the judge's preference in each pair, asked in both orders.
+
+    Repeated questions are asked once. Two equal texts are a tie, and the judge is not asked.
+    """
     orders = [order for pair in pairs if pair.first != pair.second for order in (pair, pair.swapped)]
     asked = list(dict.fromkeys(orders))
     scores = dict(zip(asked, judge.scores(asked) if asked else [], strict=True))
@@ -81,6 +90,7 @@ def preferences(judge: Judge, pairs: Sequence[Pair]) -> list[Preference]:
 
 
 def _preference(in_order: Scores | CountedScores, swapped: Scores | CountedScores) -> Preference:
+    # 0 - x instead of -x: a tie must be 0.0, and not -0.0.
     return Preference(_verdict(*in_order[:2]), 0 - _verdict(*swapped[:2]), (*in_order[2:], *swapped[2:]))
 
 
@@ -97,7 +107,7 @@ class Comparison:
 
 
 def compared(judge: Judge, attempts: Sequence[Attempt], references: Sequence[int]) -> list[Attempt]:
-    """The attempts, each with its comparison to the group's reference.
+    """Return the attempts, each with its comparison to the group's reference.
 
     references: for each attempt, the row of its reference; one per group. The reference itself gets no comparison.
     """
@@ -111,15 +121,14 @@ def compared(judge: Judge, attempts: Sequence[Attempt], references: Sequence[int
 
 
 def judge_metrics(attempts: Sequence[Attempt]) -> dict[str, float | None]:
-    """judge/* of steps.jsonl: outcomes of a step's comparisons, as fractions; None where there is nothing to count.
+    """Return judge/* of steps.jsonl: outcomes of a step's comparisons, as fractions; None if there is nothing to count.
 
     Completions whose text equals their reference's are left out, because the judge was not asked about them.
 
-    * judge/flip_frac: pairs whose verdict flips when the order is swapped;
-    * judge/first_frac: verdicts for the completion shown first, among verdicts with a preference; 0.5 is no bias;
-    * judge/tie_frac: pairs without a winner, because scores are equal or verdicts differ;
-    * judge/no_scores_frac: pairs without readable scores in at least one order;
-    * judge/right_frac: among pairs of a right and a wrong completion, those in which the right one wins.
+    * judge/flip_frac: pairs whose verdict flips when the order is swapped; * judge/first_frac: verdicts for the
+    completion shown first, among verdicts with a preference; 0.5 is no bias; * judge/tie_frac: pairs without a winner,
+    because scores are equal or verdicts differ; * judge/no_scores_frac: pairs without readable scores in at least one
+    order; * judge/right_frac: among pairs of a right and a wrong completion, those in which the right one wins.
     """
     comparisons = [(attempt, attempt.comparison) for attempt in attempts if attempt.comparison is not None]
     asked = [(attempt, found) for attempt, found in comparisons if attempt.text != found.reference.text]
@@ -134,7 +143,9 @@ def judge_metrics(attempts: Sequence[Attempt]) -> dict[str, float | None]:
 
 
 def position_metrics(given: Sequence[Preference], prefix: str = "") -> dict[str, float | None]:
-    """The fields of `judge_metrics` that depend on the order of the completions."""
+    """Return the fields of `judge_metrics` that depend on the order of the completions."""
+    # In the swapped order the pair's second completion is shown first, so that verdict is negated. Ties and NaN drop
+    # out.
     shown_first = [verdict for one in given for verdict in (one.in_order, 0 - one.swapped) if abs(verdict) == 1]
     return {
         f"{prefix}flip_frac": _frac(one.flips for one in given),
@@ -145,6 +156,6 @@ def position_metrics(given: Sequence[Preference], prefix: str = "") -> dict[str,
 
 
 def _frac(holds: Iterable[bool]) -> float | None:
-    """Share of True; None without cases."""
+    """Return the share of True; None without cases."""
     cases = list(holds)
     return sum(cases) / len(cases) if cases else None

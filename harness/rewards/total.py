@@ -1,5 +1,7 @@
-"""The reward of a completion: the parts that a spec names, shipped ones and functions of the user's own, and their
-weighted sum."""
+"""The reward of a completion: the weighted sum of the parts that a spec names.
+
+They are shipped parts, parts of plug-ins, and functions of the user's own.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_REWARD = 1e15
+"""The largest size of a completion's reward; its square still fits into 32 bits."""
 PartFunction = Callable[[Sequence[Attempt], RewardContext], list[float]]
 
 
@@ -26,7 +29,7 @@ class TotalReward:
     """The parts of one run, looked up once."""
 
     def __init__(self, context: RewardContext) -> None:
-        """context: that of the run; its step and its limit do not count.
+        """Look up the parts. context: that of the run; its step and its limit do not count.
 
         Raises RefusedError if a part of the user's own cannot be imported.
         """
@@ -57,17 +60,18 @@ class TotalReward:
     def of_groups(
         self, groups: Sequence[Sequence[Attempt]], context: RewardContext
     ) -> tuple[list[float], dict[str, list[float]]]:
-        """For each attempt, group after group: the sum of its parts, and each part before its weight.
+        """Return, for each attempt, group after group, the sum of its parts, and each part before its weight.
 
-        NaN is what cannot be scored. A part of weight 0 is measured, and cannot make the sum NaN.
+        NaN marks what cannot be scored. A part of weight 0 is measured, and cannot make the sum NaN.
 
-        Raises RefusedError if a part of the user's own gives something else than its numbers, and for a sum above
+        Raises RefusedError if a part of the user's own returns anything but its numbers, and for a sum above
         `LARGEST_REWARD`.
         """
         parts = {
             name: [value for group in groups for value in rewards(group, context)]
             for name, (_, rewards) in self._parts.items()
         }
+        # Parts of weight 0 are dropped here, since 0 x NaN is NaN.
         weighted = [(weight, parts[name]) for name, (weight, _) in self._parts.items() if weight]
         rows = range(sum(map(len, groups)))
         totals = [sum((weight * values[row] for weight, values in weighted), 0.0) for row in rows]
@@ -88,10 +92,10 @@ class TotalReward:
         tokens: Tensor,
         decode: Callable[[Sequence[int]], str],
     ) -> Tensor | None:
-        """Rewards of single steps [N, T], at the token where a step ends; NaN where none does. They are not in the sum.
-        None unless `objective.credit` is `steps`.
+        """Return rewards of single steps [N, T], at the token where a step ends; NaN elsewhere.
 
-        tokens [N, T]: the completions of the N attempts, right-padded.
+        They are not in the sum. tokens [N, T]: the completions of the N attempts, right-padded. None unless
+        `objective.credit` is `steps`.
         """
         import torch
 
@@ -103,31 +107,35 @@ class TotalReward:
             for weight, part in self._of_steps:
                 for end, reward in part.step_rewards(attempt, context):
                     at = end - 1 if part.rewards_turns else token_at(end, completion, decode)
+                    # Several steps may end in one token; the first of them replaces the NaN.
                     rewards[row, at] = rewards[row, at].nan_to_num() + weight * reward
         return rewards
 
 
 def _named_and_implied(context: RewardContext) -> Iterator[tuple[str, float | None]]:
-    """Names with the weights that `reward.parts` gives them."""
+    """Yield the names of all parts with the weights that `reward.parts` gives them; None for implied parts."""
     yield from context.options.parts.items()
     yield from ((name, None) for name, part in PARTS.all().items() if part.implied_by)
 
 
 def token_at(end: int, completion: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
-    """Position of the token with which the first `end` characters of the completion's text are complete."""
+    """Return the position of the token that completes the first `end` characters of the completion's text."""
+    # Tokens are decoded together, since one may hold half a character. The text grows with them, so a bisection
+    # suffices.
     return bisect.bisect_left(range(len(completion)), end, key=lambda token: len(decode(completion[: token + 1])))
 
 
 def is_reference(name: str) -> bool:
-    """Whether the name of a part is `module:function`, perhaps with dots in the module."""
+    """Return whether the name of a part is `module:function`, perhaps with dots in the module."""
     module, colon, function = name.partition(":")
     return bool(colon) and all(part.isidentifier() for part in [*module.split("."), function])
 
 
 def source_digest(part: str) -> str | None:
-    """The digest of a part's module and of what that imports beside it; None for a shipped part. Nothing is executed.
+    """Return the digest of a part's module and its imports from the user's folders; None for a shipped part.
 
-    Raises RefusedError if a function's module is missing, is not valid Python, or does not define the function.
+    Nothing is executed. Raises RefusedError if a function's module is missing, is not valid Python, or does not define
+    the function.
     """
     if not is_reference(part):
         source = PARTS.source(part)
@@ -141,7 +149,7 @@ def source_digest(part: str) -> str | None:
 
 
 def load_function(reference: str) -> Callable[[Sequence[Attempt], RewardContext], list[float]]:
-    """The function, whose results are checked: one number for each attempt, finite or NaN.
+    """Return the function, with its results checked: one number for each attempt, finite or NaN.
 
     Raises RefusedError if it cannot be imported or is not a function.
     """
@@ -160,6 +168,7 @@ def load_function(reference: str) -> Callable[[Sequence[Attempt], RewardContext]
 
 
 def _numbers(reference: str, given: object, count: int) -> list[float]:
+    """Return the numbers that a function gave. Raises RefusedError for anything else."""
     values = given if isinstance(given, list | tuple) else None
     if values is None or len(values) != count:
         what = type(given).__name__ if values is None else f"{len(values)} values"
@@ -177,7 +186,7 @@ def _numbers(reference: str, given: object, count: int) -> list[float]:
 
 
 def _names(tree: ast.Module) -> set[str]:
-    """Names that a file binds somewhere; `*` among them if it imports what cannot be known without running it."""
+    """Return the names that a file binds somewhere, with `*` if some are known only by running it."""
     nodes = list(ast.walk(tree))
     return (
         {node.name for node in nodes if isinstance(node, ast.FunctionDef)}

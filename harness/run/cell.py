@@ -34,7 +34,7 @@ from harness.records.lease import Lease
 from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.embeddings import FollowedTokens
-from harness.run.evaluation import EarlierEvaluations, Evaluator, begin_own_evaluation
+from harness.run.evaluator import EarlierEvaluations, Evaluator, begin_own_evaluation
 from harness.run.flops import FlopsRule, Spent
 from harness.run.health import health_flags
 from harness.run.learning import Trained

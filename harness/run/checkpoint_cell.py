@@ -27,7 +27,7 @@ from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import PROBLEMS_FILE, ProblemsFile, append_jsonl, write_atomic, write_json
 from harness.records.registration import registration_found
 from harness.records.rows import ScoreRow
-from harness.run.evaluation import (
+from harness.run.evaluator import (
     EarlierEvaluations,
     Evaluator,
     begin_own_evaluation,

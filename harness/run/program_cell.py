@@ -35,7 +35,7 @@ from harness.records.files import read_last_row, write_atomic, write_folder, wri
 from harness.records.lease import Lease
 from harness.records.rollouts import stand_of
 from harness.run.cell import CellLog, evaluate_step
-from harness.run.evaluation import Evaluator, begin_own_evaluation
+from harness.run.evaluator import Evaluator, begin_own_evaluation
 from harness.run.flops import Spent
 from harness.run.program_inputs import has_prompts, pairs_by_step, prompts_by_step, write_prompts
 from harness.run.stages import inputs_of_cell, source_of_start

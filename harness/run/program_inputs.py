@@ -16,7 +16,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.run.encoded_pairs import load_pairs
 from harness.run.learning.pairs import pair_up
-from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollouts import Rollouts
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order, read_correct_counts, training_prompts
 from harness.training.preference_update import PairBatch
 from harness.training.sequences import Sequences

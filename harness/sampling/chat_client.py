@@ -1,8 +1,8 @@
-"""Asks a chat model at an OpenAI-compatible address: many questions at once, patiently, until all are answered.
+"""A client for chat models at an OpenAI-compatible address: many questions at once, retried until all are answered.
 
-A server may be busy, restart or drop a connection. Each question is then retried with exponential back-off, and with
-jitter so that clients do not all return at once. `ServerAwayError` is raised only if no question at all was answered
-for as long as the caller's patience lasts.
+A server may be busy, restart or drop a connection. Each question is then retried with exponential back-off. Jitter
+keeps the clients from all returning at once. `ServerAwayError` is raised only if no question at all was answered for as
+long as the caller's patience lasts.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ class ChatReply:
 
 
 OnReply = Callable[[int, ChatReply], None]
-"""(index of the question, its reply); called in the thread that asks."""
+"""(index of the question, its reply), called in the thread that called `ask`."""
 OnWaiting = Callable[[str, bool], None]
-"""Called every few seconds while no reply comes: with a sentence on the wait, and whether the server is away (else it
-is still working on its replies)."""
+"""(sentence about the wait, is the server away?), called every few seconds while no reply comes. The server is not away
+while it still works on its replies."""
 
 
 @dataclass
 class ChatClient:
-    """A client of one model at one address.
-
-    address: URL up to /v1. key_variable: the environment variable with the key; None: no key is sent. timeout_s: limit
-    for one request. patience_s: how long the server may stay without any reply before `ServerAwayError`. requests: how
-    many were sent so far, retries included.
-    """
+    """A client of one model at one address."""
 
     address: str
+    """URL up to /v1."""
     model: str
     key_variable: str | None = None
+    """The environment variable that holds the key; None: no key is sent."""
     concurrency: int = 8
     timeout_s: float = 120.0
+    """Limit for one request."""
     patience_s: float = 600.0
+    """How long the server may stay without any reply before `ServerAwayError`."""
     requests: int = 0
+    """Requests sent so far, retries included."""
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def ask(
@@ -78,11 +78,11 @@ class ChatClient:
         on_reply: OnReply,
         on_waiting: OnWaiting = lambda sentence, is_away: None,
     ) -> None:
-        """Ask all questions, `concurrency` at a time; on_reply gets each reply as it comes.
+        """Ask all questions, `concurrency` at a time, and hand each reply to on_reply as it comes.
 
-        Raises ServerAwayError, and RefusedError for what a retry cannot fix: a missing or wrong key, an unknown model
-        or address, a question that is too long. After an exception the threads stop soon, and replies still under way
-        are lost.
+        Raises ServerAwayError. Raises RefusedError for what a retry cannot fix: a missing or wrong key, an unknown
+        model or address, a question that is too long. After an exception the threads stop soon, and replies still under
+        way are lost.
         """
         body = {"model": self.model, "temperature": temperature, "max_tokens": max_completion_tokens, "n": 1}
         asking = _Asking(self, self._headers())
@@ -95,6 +95,8 @@ class ChatClient:
         try:
             while missing:
                 try:
+                    # The timeout is short because `require_life` runs in between: it reports the wait and gives up on a
+                    # dead server.
                     index, answer = asking.answers.get(timeout=_LOOK_EVERY_S)
                 except Empty:
                     asking.require_life(on_waiting)
@@ -104,6 +106,7 @@ class ChatClient:
                 on_reply(index, answer)
                 missing -= 1
         finally:
+            # Also wakes the threads that sleep before a retry.
             asking.ended.set()
 
     def _headers(self) -> dict[str, str]:
@@ -113,6 +116,7 @@ class ChatClient:
         return headers | {"Authorization": f"Bearer {read_key(self.key_variable, self.address)}"}
 
     def count_request(self) -> None:
+        """Add one request; the threads of a call share the counter."""
         with self._lock:
             self.requests += 1
 
@@ -134,6 +138,7 @@ def read_key(variable: str, address: str) -> str:
             f"{holds} has white space, a line break or a character that is not printable ASCII in its value. A key is "
             "one word of printable ASCII: set the variable to the key alone."
         )
+    # From here on every stream, record and message is redacted of the key's value.
     register_variable(variable)
     return key
 
@@ -161,7 +166,7 @@ class _Asking:
         self.answers: SimpleQueue[tuple[int, ChatReply | BaseException]] = SimpleQueue()
 
     def work(self) -> None:
-        """A thread's loop: ask one question after another, until none is left or the call has ended."""
+        """Ask one question after another until none is left or the call has ended; the loop of one thread."""
         while not self.ended.is_set():
             try:
                 index, body = self.questions.get_nowait()
@@ -174,7 +179,7 @@ class _Asking:
                 return
 
     def reply(self, body: Mapping[str, object]) -> ChatReply:
-        """The reply to one question, with as many retries as it takes."""
+        """Return the reply to one question, with as many retries as it takes."""
         content = json.dumps(body).encode()
         pause_s = FIRST_PAUSE_S
         while not self.ended.is_set():
@@ -188,13 +193,17 @@ class _Asking:
             # No seed is needed: the time of a retry cannot change the reply.
             self.ended.wait(max(pause_s * random.uniform(0.5, 1.0), min(asked_s or 0.0, LONGEST_PAUSE_S)))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        # Reached only if another thread failed or the caller gave up; nobody reads this thread's answer any more.
         raise RuntimeError("the asking has ended")
 
     def require_life(self, on_waiting: OnWaiting) -> None:
-        """Raise ServerAwayError if no reply came for too long; before that, report the wait now and then. Called in the
-        thread that called `ask`."""
+        """Raise ServerAwayError if no reply came for too long; before that, report the wait now and then.
+
+        Called in the thread that called `ask`.
+        """
         now_s, client = time.monotonic(), self._client
         silent_s = now_s - self._answered_s
+        # Silence without trouble is a server that thinks: only `timeout_s` of a request ends that.
         if self._trouble and silent_s > client.patience_s:
             raise ServerAwayError(
                 f"the judge at {client.address} has not answered for {silent_s:.0f} s ({self._trouble}); its replies "
@@ -209,12 +218,13 @@ class _Asking:
                 on_waiting(f"the judge at {client.address} is thinking", False)
 
     def _once(self, content: bytes) -> ChatReply:
-        """Raises _NotNowError, and RefusedError."""
+        """Send the request once. Raises _NotNowError, and RefusedError."""
         from urllib3.exceptions import HTTPError
 
         self._client.count_request()
         url = f"{self._client.address}/chat/completions"
         try:
+            # `preload_content=False`: the body is read below, up to a limit, so no server can fill the memory.
             response = self._pool.request("POST", url, body=content, headers=self._headers, preload_content=False)
             try:
                 received = response.read(_MOST_BYTES)
@@ -239,9 +249,10 @@ class _Asking:
 
 
 def _in_words(error: Exception) -> str:
-    """The error in words; str(error) would show addresses of Python objects."""
+    """Return the error in words; str(error) would show addresses of Python objects."""
     from urllib3.exceptions import NewConnectionError, TimeoutError
 
+    # NewConnectionError derives from TimeoutError in urllib3, but it means that nobody listens at the address.
     if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
         return "no reply in time"
     return {"NewConnectionError": "no connection", "NameResolutionError": "unknown host"}.get(
@@ -250,12 +261,15 @@ def _in_words(error: Exception) -> str:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Seconds in the header Retry-After; None if it is missing or a date."""
+    """Return the seconds in the header Retry-After; None if it is missing or a date."""
     return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
 
 
 def _read(received: bytes) -> ChatReply:
-    """Raises _NotNowError for anything but a chat completion, such as a proxy's page or a truncated response."""
+    """Parse a chat completion.
+
+    Raises _NotNowError for anything else, such as a proxy's page or a truncated response.
+    """
     try:
         document = json.loads(received)
         message = document["choices"][0]["message"]

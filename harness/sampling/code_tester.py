@@ -1,8 +1,8 @@
-"""Running the programs of completions for the grader `unit_tests`, where a spec or `bench eval` allows it.
+"""Running the programs of completions for the grader `unit_tests`, if a spec or `bench eval` allows it.
 
-`<home>/cache/code/<digest>/` remembers how each program ended (see `remembered`): the same text is run once for its
-tests, and a cell that is repeated from its checkpoint gets the same verdicts, also on programs that draw lots or were
-cut short by the clock.
+`<home>/cache/code/<digest>/` remembers how each program ended (see `remembered`). The same text is run once for its
+tests. A cell that is repeated from its checkpoint gets the same verdicts, even on programs that use random numbers or
+were stopped by the time limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDER = "code"
 
 
 class Outcomes(Remembered[Outcome]):
-    """How programs ended, by the digest of a program and its tests."""
+    """How programs ended, keyed by the digest of a program and its tests."""
 
     def _row_of(self, name: str, item: Outcome) -> dict[str, object]:
         return {"program": name, "reason": item.reason, "passed": item.passed}
@@ -38,17 +38,19 @@ class Outcomes(Remembered[Outcome]):
 
 
 class CodeTester:
-    """Runs what the home does not remember, several programs at once."""
+    """Runs the programs whose outcome the home does not remember, several at once."""
 
     def __init__(self, home: Path) -> None:
+        # An outcome depends on all three, so each combination has a folder of its own.
         python = {"python": platform.python_version(), "grader": unit_tests.version, "limits": asdict(Limits())}
         self._outcomes = Outcomes(home / "cache" / FOLDER / digest(python)[:16])
 
     def outcomes(self, asked: Sequence[Trial]) -> list[Outcome]:
-        """As `evals.grading.unit_tests.Tester.outcomes`."""
+        """Implement `evals.grading.unit_tests.Tester.outcomes`."""
         names = [_name(one) for one in asked]
         by_name = dict(zip(names, asked, strict=True))
         missing = self._outcomes.missing([*by_name])
+        # Threads suffice: each waits for a sandboxed process of its own. Every outcome is on disk before it is used.
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for name, outcome in zip(missing, threads.map(outcome_of, map(by_name.__getitem__, missing)), strict=True):
                 self._outcomes.keep(name, outcome)
@@ -56,17 +58,20 @@ class CodeTester:
 
 
 def _name(trial: Trial) -> str:
-    return digest(json.dumps(trial))  # which escapes halves of characters, unlike the digest's own JSON
+    # json.dumps escapes lone surrogates, which cannot be encoded; the digest's own JSON does not.
+    return digest(json.dumps(trial))
 
 
 @contextmanager
 def code_allowed(home: Path, allowed: bool) -> Iterator[None]:
-    """Let programs be run, if that is allowed, with what this home remembers, until the block ends."""
+    """Allow programs to run until the block ends, with the outcomes that this home remembers, if `allowed`."""
     with lent(CodeTester(home)) if allowed else nullcontext():
         yield
 
 
 def code_account(runs_code: bool) -> dict[str, object]:
-    """What a start's provenance says of how programs are contained; {} where none are run. Raises EvalError where they
-    cannot be contained."""
+    """Return how programs are contained, for a start's provenance; {} if none are run.
+
+    Raises EvalError if they cannot be contained.
+    """
     return {"code": isolation().account} if runs_code else {}

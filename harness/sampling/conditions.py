@@ -1,4 +1,4 @@
-"""Under what conditions completions are drawn and graded: all but the model that can change a sample or its verdict."""
+"""The conditions of sampling and grading: everything but the model that can change a sample or its verdict."""
 
 from __future__ import annotations
 
@@ -29,13 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Conditions:
-    """How completions of one task's problems are prompted, drawn and graded.
+    """How completions of one task's problems are prompted, sampled and graded.
 
     The noise of a sample is keyed by seed, split, problem and number.
-
-    thinking_budget_tokens: after so many tokens without the template's end of thinking the model is told to answer;
-        None: never.
-    fits_context: the length is an upper bound, lowered to what the model's context has room for.
     """
 
     task: Task
@@ -45,21 +41,25 @@ class Conditions:
     seed: int
     split: Split = "test"
     thinking_budget_tokens: int | None = None
+    """After so many tokens without the template's end of thinking, the model is told to answer; None: never."""
     fits_context: bool = False
+    """The length is an upper bound, lowered to what the model's context has room for."""
 
     @classmethod
     def of_training(cls, spec: RunSpec) -> Conditions:
-        """Those of rollouts, but with the noise of step 0, before training, and of no cell's seed."""
+        """Return the conditions of rollouts, with the noise of step 0 (before training) and of no cell's seed."""
         rollout, template = spec.rollout, spec.task.template
         stop = rollout.stop + get_template(template).stop
         params = SamplingParams(rollout.max_completion_tokens, rollout.temperature, rollout.top_p, rollout.top_k, stop)
+        # `spec.environment` has the number of turns that the spec sets for training.
         task = replace(get_task(spec.task.train), environment=spec.environment)
         return cls(task, template, params, spec.rollout_grader, SEED_OF_ALL_CELLS, "train")
 
     @classmethod
     def of_evaluation(cls, spec: EvalSpec, task: Task, seed: int) -> Conditions:
-        """Those of the one evaluation of all arms, with the noise of a cell's seed."""
+        """Return the conditions of the one evaluation of all arms, with the noise of a cell's seed."""
         template, grader = spec.template, spec.grader
+        # Such a task brings its own prompts and comparison, which the spec's must not replace.
         if task.asks_itself:
             template, grader = task.template, task.require_grader()
         stop = spec.stop + get_template(template).stop + task.stop
@@ -67,15 +67,17 @@ class Conditions:
         return cls(task, template, params, grader, seed, thinking_budget_tokens=task.thinking_budget_tokens)
 
     def samples(self, asked: int) -> int:
-        """How many samples a problem has where so many are asked for: one where all would be equal."""
+        """Return how many samples a problem gets if `asked` are requested: one if all would be equal."""
         return 1 if self.task.gives_choices or self.params.temperature == 0 else asked
 
     @property
     def stream(self) -> Stream:
+        """The stream of random keys that the noise comes from."""
         return "rollout" if self.split == "train" else "eval"
 
     @property
     def prompts(self) -> Template:
+        """The prompt template."""
         return get_template(self.template)
 
     def draw(
@@ -85,11 +87,12 @@ class Conditions:
         params: SamplingParams | None = None,
         on_drawn: OnDrawn = lambda index, drawn: None,
     ) -> list[Drawn]:
-        """Completions of these draws, in their order: choices, in turns, under a thinking budget, or at once.
+        """Sample the completions of these draws, in their order: choices, in turns, under a thinking budget, or plain.
 
-        params: `sampling_params` of the sampler's model, where they are not those of the conditions.
+        params: the `sampling_params` of the sampler's model, if they differ from those of the conditions.
         """
         params = params or self.params
+        # The order matters: choices are never written, and an environment has no thinking budget.
         if self.task.gives_choices:
             return choose(draws, sampler)
         if self.task.environment is not None:
@@ -99,7 +102,7 @@ class Conditions:
         return sampler.draw(draws, params, on_drawn)
 
     def sampling_params(self, model: LanguageModel) -> SamplingParams:
-        """How this model draws: where the length is an upper bound, no longer than its context has room for.
+        """Return how this model samples: if the length is an upper bound, no longer than its context has room for.
 
         Raises RefusedError if there is no room at all.
         """
@@ -110,18 +113,21 @@ class Conditions:
         return fitted(self.params, model, self.prompts, self.task.split(self.split).load(), other_tokens)
 
     def graded(self, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> list[SampleRow]:
-        """The records of drawn samples. On training problems no other graders are asked than the one that decides."""
+        """Grade samples and return their records.
+
+        On training problems only the grader that decides is asked.
+        """
         return graded_rows(self.task, draws, drawn, self.grader, ask_others=self.split == "test")
 
     @property
     def deciding(self) -> dict[str, object]:
-        """What decides whether a sample is correct."""
+        """The identity of everything that decides whether a sample is correct."""
         extraction = {"name": self.task.extract, "version": EXTRACTION_VERSION}
         return {"grader": self.grader, "version": grader_version(self.grader), "extraction": extraction}
 
     @property
     def grading(self) -> dict[str, object]:
-        """What stored verdicts depend on."""
+        """The identity of everything that stored verdicts depend on."""
         return {
             "grader": self.grader,
             "graders": self.graders,
@@ -130,17 +136,19 @@ class Conditions:
 
     @property
     def graders(self) -> dict[str, int | str]:
-        """The versions of the graders that have a name: all that compare answers, and the one that decides."""
+        """The versions of the graders that are asked by name: all that compare answers, and the one that decides."""
         asked = {name for name, grader in GRADERS.all().items() if name == self.grader or not grader.reads_whole}
         return {name: grader_version(name) for name in sorted(asked)}
 
     def as_json(self, problems: Sequence[Problem]) -> dict[str, Any]:
-        """What two evaluations of one model must have in common for their samples to be mixed.
+        """Return what two evaluations of one model must have in common for their samples to be mixed.
 
-        Not among it: how many problems and samples there are, and the grader, since more can be drawn later and stored
-        text can be graded again. problems: all of the task as they were loaded, since it may have several sources.
+        The number of problems and of samples is left out, since more can be sampled later. So is the grader, since
+        stored text can be graded again. problems: all of the task as they were loaded, since it may have several
+        sources.
         """
         identity: dict[str, object] = {"task": {"name": self.task.name, "problems": problems_digest(problems)}}
+        # Neither template nor decoding can change which of the given texts is chosen.
         if self.task.gives_choices:
             return identity | {"choices": self.task.split(self.split).fingerprint}
         return identity | {
@@ -152,17 +160,17 @@ class Conditions:
 
 
 def problems_digest(problems: Sequence[Problem]) -> str:
-    """40 hexadecimal digits over ids, statements and answers, in their order."""
+    """Return 40 hexadecimal digits over ids, statements and answers, in their order."""
     return digest([[problem.id, problem.problem, problem.answer] for problem in problems])
 
 
 def fitted(
     params: SamplingParams, model: LanguageModel, template: Template, problems: Sequence[Problem], other_tokens: int = 0
 ) -> SamplingParams:
-    """The parameters with the length lowered to what the context has room for behind the longest prompt.
+    """Return the parameters with the length lowered to what the context leaves after the longest prompt.
 
-    problems: of the whole task, so that the length does not depend on how many of them are asked for, or are missing.
-    other_tokens: that stand between prompt and answer. Raises RefusedError if there is no room at all.
+    problems: of the whole task, so that the length does not depend on how many are requested or missing. other_tokens:
+    tokens between prompt and answer. Raises RefusedError if there is no room at all.
     """
     context = getattr(model.model.config, "max_position_embeddings", None)
     if context is None:

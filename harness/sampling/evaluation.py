@@ -1,4 +1,4 @@
-"""The one way to evaluate: samples that a store lacks are taken over from elsewhere or drawn, then graded and kept."""
+"""Evaluation: samples that a store lacks are taken over from elsewhere or sampled anew, then graded and kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from harness.sampling.sampler import Policy
 from harness.sampling.store import OnProgress, SampleStore, ignore_progress
 
 CHUNK_SAMPLES = 1024
+"""About this many samples are sampled together."""
 BLOCK_SAMPLES = 16
+"""A chunk holds at most this many samples of one problem."""
 
 
 def evaluate(
@@ -26,13 +28,15 @@ def evaluate(
     drawn_before: Sequence[SampleRow] = (),
     on_progress: OnProgress = ignore_progress,
 ) -> list[SampleRow]:
-    """The graded samples of each problem, in the order of problems. What the store lacks is taken from `drawn_before`
-    (samples of this policy under these conditions, perhaps by another grader), else drawn.
+    """Return the graded samples of each problem, in the order of problems.
 
-    on_progress: is told problems that are done, of all; where the store is lasting, samples of those that were missing.
+    What the store lacks is taken from `drawn_before`, else sampled anew. drawn_before: samples of this policy under
+    these conditions, perhaps with verdicts of another grader. on_progress: called with the problems that are done, of
+    all. If the store is lasting, it is called with samples, of those that were missing.
     """
     there = {_key(row): row for row in store.rows() if row["task"] == conditions.task.name}
     store.record_problems(problems, conditions)
+    # Before any row is added: rows with verdicts of two graders must be marked for grading again.
     if store.is_lasting:
         store.begin(conditions, there.values())
     wanted = {problem.id for problem in problems}
@@ -41,7 +45,7 @@ def evaluate(
         graded = regrade(conditions.task, problems, taken, conditions.grader)
         store.append(graded)
         there |= {_key(row): row for row in graded}
-    # What is chosen among given texts is always the same, so a chunk of it costs nothing that matters.
+    # Choices among given texts are always the same, so repeating a chunk of them after a kill loses nothing.
     if store.is_lasting and not conditions.task.gives_choices:
         fresh = _draw_missing(policy, conditions, store, problems, samples, there, on_progress)
     else:
@@ -51,11 +55,11 @@ def evaluate(
 
 
 def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence[Problem], range]]:
-    """The problems, and numbers of samples, that are drawn together.
+    """Yield the problems, and the numbers of their samples, that are sampled together.
 
-    The size of a batch can decide the last bit of a log-prob, so a chunk depends neither on what is there already, nor,
-    once it is whole, on how many samples are drawn in all: sample 3 of a problem is the same bit for bit, whether it is
-    drawn as one of 16, or of 256.
+    The size of a batch can decide the last bit of a log-prob. So a chunk does not depend on which samples exist
+    already. Once it is whole, it does not depend on the total number of samples either. Sample 3 of a problem is bit
+    for bit the same as one of 16 and as one of 256.
     """
     for first in range(0, samples, BLOCK_SAMPLES):
         block = range(first, min(samples, first + BLOCK_SAMPLES))
@@ -77,10 +81,11 @@ def _draw_chunks(
     there: _There,
     on_progress: OnProgress,
 ) -> list[SampleRow]:
-    """Draw, grade and record whole chunks, those of which any sample is missing."""
+    """Sample, grade and record every chunk that lacks a sample, as a whole."""
     rows: list[SampleRow] = []
     done_samples = 0
     for chunk, block in chunks(problems, samples):
+        # Without the known samples as an argument, `missing_draws` lists every draw: a chunk is repeated as a whole.
         draws = [one for one in missing_draws(chunk, conditions.prompts, block.stop) if one.sample in block]
         if any((one.example, one.sample) not in there for one in draws):
             rows += _recorded(store, conditions, draws, conditions.draw(policy(), draws))
@@ -98,8 +103,10 @@ def _draw_missing(
     there: _There,
     on_progress: OnProgress,
 ) -> list[SampleRow]:
-    """Draw the missing samples in one go. Each is graded and recorded as it finishes; those whose grader reads several
-    at once wait for each other."""
+    """Sample the missing completions in one go; grade and record each as it finishes.
+
+    Samples whose grader reads several at once wait for each other.
+    """
     draws = list(missing_draws(problems, conditions.prompts, samples, there.keys()))
     if not draws:
         return []
@@ -123,6 +130,7 @@ def _draw_missing(
         on_progress(len(rows), len(draws), f"{sum(row['correct'] for row in rows) / len(rows):.1%} correct")
 
     conditions.draw(sampler, draws, params, take)
+    # The last samples do not fill a call of the grader.
     if ended:
         record()
     return rows
@@ -133,7 +141,10 @@ def _recorded(
 ) -> list[SampleRow]:
     rows = conditions.graded(draws, drawn)
     if store.keeps_tokens:
-        rows = [{**row, "tokens": list(one.tokens)} for row, one in zip(rows, drawn, strict=True)]  # type: ignore[typeddict-unknown-key]
+        rows = [
+            {**row, "tokens": list(one.tokens)}  # type: ignore[typeddict-unknown-key]
+            for row, one in zip(rows, drawn, strict=True)
+        ]
     store.append(rows)
     return rows
 

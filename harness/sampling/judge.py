@@ -1,6 +1,6 @@
 """A generative judge: a language model that reads a problem and two completions and writes two scores.
 
-It decodes greedily, so that the same question has the same answer in every step and after every resume.
+It decodes greedily, so the same question has the same answer in every step and after every resume.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from harness.rewards.judging import NO_SCORES, Pair, Scores
 from harness.rewards.parts.learned import PairwiseJudge
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
+# `\W*` forgives a closing bracket, a full stop or markdown behind the numbers.
 _SCORES = re.compile(rf"{_NUMBER}\s*,\s*{_NUMBER}\W*$")
 
 
 def read_scores(text: str) -> Scores:
-    """The two comma-separated numbers at the end of a judgement; `NO_SCORES` if it does not end with these."""
+    """Return the two comma-separated numbers at the end of a judgement; `NO_SCORES` if it does not end with these."""
     found = _SCORES.search(text)
     return (float(found[1]), float(found[2])) if found else NO_SCORES
 
 
 def written_scores(first: int, second: int) -> str:
-    """The text that `read_scores` reads as these scores."""
+    """Return the text that `read_scores` reads as these scores."""
     return f"{first},{second}"
 
 
 @dataclass(frozen=True)
 class GenerativeJudge:
-    """A `harness.rewards.judging.Judge` that is a language model. engine: draws from that model."""
+    """A `harness.rewards.judging.Judge` that is a language model. engine: samples from that model."""
 
     language_model: LanguageModel
     engine: Engine
@@ -46,8 +47,10 @@ class GenerativeJudge:
 
     @classmethod
     def of(cls, spec: RunSpec, language_model: LanguageModel) -> GenerativeJudge:
-        """The judge that a spec asks for, with these weights. It always uses the torch engine, so that no second vLLM
-        needs a share of the GPU."""
+        """Return the judge that a spec asks for, with these weights.
+
+        It always uses the torch engine, so that no second vLLM needs a share of the GPU.
+        """
         rollout = spec.rollout.model_copy(update={"engine": "torch", "dtype": "trainer"})
         template = get_template(spec.judge_template or "")
         limit = spec.reward.of(PairwiseJudge).max_completion_tokens
@@ -55,7 +58,7 @@ class GenerativeJudge:
 
     @classmethod
     def load(cls, folder: Path, spec: RunSpec, start: LanguageModel) -> GenerativeJudge:
-        """The judge in this folder, frozen, on the device and in the dtype of the starting model."""
+        """Load the judge in this folder, frozen, on the device and in the dtype of the starting model."""
         loaded = load_model(
             f"path:{folder.resolve()}",
             start.model.device.type,
@@ -67,17 +70,19 @@ class GenerativeJudge:
         return cls.of(spec, loaded)
 
     def prompt(self, pair: Pair) -> list[int]:
-        """Token ids of the question about a pair."""
+        """Return the token ids of the question about a pair."""
         return self.language_model.encode(self.template.render(pair.problem, first=pair.first, second=pair.second))
 
     def params(self, temperature: float) -> SamplingParams:
+        """Return the sampling parameters of a judgement at this temperature."""
         return SamplingParams(self.max_completion_tokens, temperature, stop=self.template.stop)
 
     def scores(self, pairs: Sequence[Pair]) -> list[Scores]:
-        """As `Judge.scores`; NO_SCORES for a question that leaves no room for an answer in the model's context."""
+        """Implement `Judge.scores`; NO_SCORES for a question whose answer does not fit into the model's context."""
         found = [NO_SCORES] * len(pairs)
         prompts = {place: prompt for place, pair in enumerate(pairs) if self._fits(prompt := self.prompt(pair))}
         if prompts:
+            # Greedy decoding uses no noise, so any keys do.
             keys = torch.zeros(len(prompts), 1, dtype=torch.int64)
             drawn = self.engine.generate(list(prompts.values()), keys, self.params(temperature=0.0))
             for place, read in zip(prompts, self.read(drawn.tokens, drawn.lengths, drawn.truncated), strict=True):
@@ -85,8 +90,12 @@ class GenerativeJudge:
         return found
 
     def read(self, tokens: torch.Tensor, lengths: torch.Tensor, truncated: torch.Tensor) -> list[Scores]:
-        """The scores in judgements, token ids [N, T] of these lengths [N]; NO_SCORES if a judgement was truncated."""
+        """Return the scores in judgements, token ids [N, T] of these lengths [N].
+
+        NO_SCORES if a judgement is truncated.
+        """
         return [
+            # Two numbers before the cut may belong to a critique: the scores are what a judgement ends with.
             NO_SCORES if is_cut else read_scores(self.language_model.decode(row[:length]))
             for row, length, is_cut in zip(tokens.tolist(), lengths.tolist(), truncated.tolist(), strict=True)
         ]

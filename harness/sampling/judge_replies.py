@@ -1,8 +1,8 @@
 """The cache of judges' replies in a home: a question that was answered once is never asked again.
 
 `<home>/cache/judges/<digest>/` holds the replies of one model under one decoding, whichever sweep, cell or judge asked
-(see `remembered`). Each reply is on disk before it is used, so a cell that repeats steps from its checkpoint gets the
-same verdicts, even from a server whose replies vary.
+(see `remembered`). Each reply is on disk before it is used. A cell that repeats steps from its checkpoint therefore
+gets the same verdicts, even from a server whose replies vary.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Replies(Remembered[Reply]):
     """The replies in one folder, by the names of their questions."""
 
     def add(self, reply: Reply) -> None:
+        """Keep a reply under the name of its question."""
         self.keep(reply.question, reply)
 
     def _row_of(self, name: str, item: Reply) -> dict[str, object]:
@@ -44,18 +45,17 @@ class Replies(Remembered[Reply]):
 
 @dataclass
 class JudgeMessenger:
-    """Asks judges, at their addresses or in this process, the questions that the home has no reply to yet.
-
-    on_waiting: called while a judge keeps us waiting. requests: how many were sent to addresses, retries included.
-    """
+    """Asks judges, at their addresses or in this process, the questions that the home has no reply to yet."""
 
     home: Path
     on_waiting: OnWaiting = lambda sentence, is_away: None
+    """Called while a judge keeps us waiting."""
     requests: int = 0
+    """Requests sent to addresses, retries included."""
     _replies: dict[str, Replies] = field(default_factory=dict)
 
     def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
-        """As `evals.grading.asked_model.Messenger.ask`. Raises as `ChatClient.ask`, and as `load_model`."""
+        """Implement `evals.grading.asked_model.Messenger.ask`. Raises as `ChatClient.ask`, and as `load_model`."""
         replies = self._replies_of(judge)
         by_name = {question.name: question for question in questions}
         missing = replies.missing([*by_name])
@@ -73,6 +73,7 @@ class JudgeMessenger:
 
     def _replies_of(self, judge: Asking) -> Replies:
         weights = judge.file.source and model_fingerprint(judge.file.source)  # unknown for a server's model
+        # The file's address is no part of the name, so a judge that moves to another server keeps its replies.
         name = digest(judge.file.decoding | {"weights": weights})[:16]
         if name not in self._replies:
             self._replies[name] = Replies(self.home / "cache" / FOLDER / name)
@@ -85,6 +86,7 @@ class JudgeMessenger:
             file.address, file.model, file.api_key_env, file.concurrency, file.timeout_s, file.patience_s
         )
         messages = [question.messages for question in asked]
+        # Requests count even if the call fails: they were sent, and perhaps paid for.
         try:
             client.ask(messages, file.temperature, file.max_completion_tokens, keep, self.on_waiting)
         finally:
@@ -93,7 +95,7 @@ class JudgeMessenger:
 
 @contextmanager
 def judges_in(home: Path, on_waiting: OnWaiting = lambda sentence, is_away: None) -> Iterator[None]:
-    """Allow asking judges, with this home's cache of replies, until the block ends."""
+    """Allow asking judges until the block ends, with this home's cache of replies."""
     with lent(JudgeMessenger(home, on_waiting)):
         yield
 
@@ -108,8 +110,9 @@ def require_askable(judge: Asking) -> None:
 
 
 _BATCH = 32
+"""Questions in one batch of a judge that runs in this process."""
 _in_process: dict[str, LanguageModel] = {}
-"""The last model of a judge in this process, by its source."""
+"""The model of the judge that was last asked in this process, by its source."""
 
 
 def _ask_in_process(judge: Asking, asked: Sequence[Question], keep: Callable[[int, ChatReply], None]) -> None:
@@ -122,6 +125,7 @@ def _ask_in_process(judge: Asking, asked: Sequence[Question], keep: Callable[[in
 
     source = str(judge.file.source)
     if source not in _in_process:
+        # Drop the previous judge first: two would have to fit into memory together.
         _in_process.clear()
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
@@ -134,6 +138,7 @@ def _ask_in_process(judge: Asking, asked: Sequence[Question], keep: Callable[[in
     for first in range(0, len(asked), _BATCH):
         batch = asked[first : first + _BATCH]
         prompts = [model.encode(question.messages) for question in batch]
+        # The first 64 bits of the question's digest, as the signed integer that an int64 tensor holds.
         keys = [[int.from_bytes(bytes.fromhex(question.name)[:8], "little", signed=True)] for question in batch]
         drawn = engine.generate(prompts, torch.tensor(keys), params)
         rows = zip(drawn.tokens.tolist(), drawn.lengths.tolist(), strict=True)

@@ -38,14 +38,17 @@ class Remembered(ABC, Generic[Item]):
 
     @abstractmethod
     def _row_of(self, name: str, item: Item) -> dict[str, object]:
-        """The item as a line of JSON."""
+        """Return the item as a line of JSON."""
 
     @abstractmethod
     def _item_in(self, row: dict[str, Any]) -> tuple[str, Item]:
-        """An item with its name. Raises ValueError, TypeError or KeyError for a damaged line, which is passed over."""
+        """Return the item of a line, with its name.
+
+        Raises ValueError, TypeError or KeyError for a damaged line, which is skipped.
+        """
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """The names that no process has a result for, without duplicates."""
+        """Return the names that no process has a result for, without duplicates."""
         if any(name not in self._known for name in names):
             self._read_news()
         return [name for name in dict.fromkeys(names) if name not in self._known]
@@ -54,9 +57,11 @@ class Remembered(ABC, Generic[Item]):
         return self._known[name]
 
     def keep(self, name: str, item: Item) -> None:
+        """Write an item to this process's file, then remember it."""
         if self._own is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._drop_oldest()
+            # Host, process and a random part: process ids repeat, on other machines and after a restart.
             self._own = self._folder / f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
         append_jsonl(self._own, [self._row_of(name, item)])
         self._known[name] = item
@@ -69,8 +74,9 @@ class Remembered(ABC, Generic[Item]):
             try:
                 with path.open("rb") as handle:
                     handle.seek(self._read_bytes.get(path.name, 0))
+                    # Read up to the last line break only: the rest may be a line that is still being written.
                     whole, newline, _ = handle.read().rpartition(b"\n")
-            except FileNotFoundError:  # another process has dropped it
+            except FileNotFoundError:  # another process deleted it to make room
                 continue
             self._read_bytes[path.name] = self._read_bytes.get(path.name, 0) + len(whole) + len(newline)
             for line in whole.splitlines():
@@ -81,9 +87,11 @@ class Remembered(ABC, Generic[Item]):
                 self._known.setdefault(name, item)
 
     def _drop_oldest(self) -> None:
+        """Delete the oldest files while the folder is above `MOST_BYTES`."""
         sizes = {path: path.stat() for path in self._folder.glob("*.jsonl")}
         total = sum(stat.st_size for stat in sizes.values())
         for path, stat in sorted(sizes.items(), key=lambda item: item[1].st_mtime):
+            # Files come oldest first, so all that follow are younger and may be in use too.
             if total <= MOST_BYTES or time.time() - stat.st_mtime < _IN_USE_S:
                 return
             path.unlink(missing_ok=True)

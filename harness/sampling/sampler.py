@@ -1,4 +1,4 @@
-"""Completions from an engine, each with noise of its own: the one way in which evaluations and stages draw.
+"""Sampling from an engine, each completion with noise of its own; evaluations and stages all sample through this.
 
 Evaluation under a thinking budget: a model that has not finished thinking by then is told to answer, in the words of
 the prompt template (Qwen3, 2505.09388).
@@ -21,17 +21,17 @@ from harness.sampling.scoring import likelihoods
 from harness.sampling.turns import Conversation, Dialogue, generate_rows
 
 OnDrawn = Callable[[int, Drawn], None]
-"""Is told of each completion as it finishes: its index among the draws, and what it is."""
+"""(index among the draws, completion), called for each completion as it finishes."""
 Policy = Callable[[], "EngineSampler"]
-"""A model that is evaluated. It is called when the first sample is to be drawn, perhaps again, and loads the model
-once."""
+"""A model that is evaluated. It is called when the first sample is needed, perhaps again, and loads the model once."""
 
 
 @dataclass(frozen=True)
 class EngineSampler:
-    """Draws with an engine over this language model. The noise of a draw is that of seed, stream, example and sample.
+    """Samples with an engine over this language model.
 
-    Where several problems have the same prompt, it is computed once.
+    The noise of a draw is that of seed, stream, example and sample. A prompt that several problems share is computed
+    once.
     """
 
     language_model: LanguageModel
@@ -41,13 +41,13 @@ class EngineSampler:
 
     @classmethod
     def of(cls, spec: RunSpec, language_model: LanguageModel) -> EngineSampler:
-        """With the engine and the seed of a spec."""
+        """Return a sampler with the engine and the seed of a spec."""
         return cls(language_model, make_engine(spec.rollout, language_model), spec.seed)
 
     def draw(
         self, draws: Sequence[Draw], params: SamplingParams, on_drawn: OnDrawn = lambda index, drawn: None
     ) -> list[Drawn]:
-        """One completion for each draw, in their order, with its tokens.
+        """Sample one completion for each draw, in their order, with its tokens.
 
         Raises what `Engine.generate` raises, and RefusedError for a prompt that cannot be written as tokens.
         """
@@ -61,8 +61,10 @@ class EngineSampler:
         return [drawn[index] for index in range(len(draws))]
 
     def score(self, continuations: Sequence[Continuation]) -> list[Likelihood]:
-        """As `evals.choices.Scorer.score`, by the language model itself, whatever the engine. Raises as
-        `likelihoods`."""
+        """Implement `evals.choices.Scorer.score`, by the language model itself, whatever the engine.
+
+        Raises as `likelihoods`.
+        """
         return likelihoods(self.language_model, continuations)
 
     def draw_within(
@@ -73,15 +75,15 @@ class EngineSampler:
         thinking: Thinking,
         on_drawn: OnDrawn = lambda index, drawn: None,
     ) -> list[Drawn]:
-        """Thoughts of up to `budget_tokens`, then up to `params.max_completion_tokens` more for the answer.
+        """Sample thoughts of up to `budget_tokens`, then up to `params.max_completion_tokens` more for the answer.
 
-        A thought that has not ended by then gets `thinking.stop` appended; a completion that was answering already just
-        goes on. The text holds all of it, n_tokens counts all but the forced words. The thoughts of two budgets begin
+        A thought that has not ended by then gets `thinking.stop` appended. A completion that was answering already just
+        goes on. The text holds all of it; n_tokens counts all but the forced words. The thoughts of two budgets begin
         alike, since the noise is the same.
         """
         model, prompts = self.language_model, self.encode(draws)
         forced_words = model.encode_text(thinking.stop)
-        # Before any thought is drawn: an answer that finds no room would cost them all.
+        # Check before any thought is sampled: an answer that finds no room would cost them all.
         between = budget_tokens + len(forced_words)
         require_room(model.model, max(map(len, prompts)), between + params.max_completion_tokens)
         drawn: dict[int, Drawn] = {}
@@ -99,7 +101,9 @@ class EngineSampler:
             on_drawn(index, drawn[index])
 
         self.draw_tokens(prompts, draws, replace(params, max_completion_tokens=budget_tokens), take_thought)
+        # A completion within the budget is finished already: `thoughts` holds only what the first pass truncated.
         unfinished = sorted(thoughts)
+        # Truncated in the answer, not in the thought: its end-of-thinking mark is there, so nothing is forced.
         forced = [[] if thinking.end in model.decode(thoughts[index]) else forced_words for index in unfinished]
 
         def take_answer(position: int, tokens: list[int], truncated: bool) -> None:
@@ -123,8 +127,10 @@ class EngineSampler:
         environment: Environment,
         on_drawn: OnDrawn = lambda index, drawn: None,
     ) -> list[Drawn]:
-        """Completions of several turns, each of which the environment answers. The text and the tokens are the model's
-        own. The noise of turn t is that of step t."""
+        """Sample completions of several turns, each of which the environment answers.
+
+        The text and the tokens are the model's own. The noise of turn t is that of step t.
+        """
         model = self.language_model
         in_chat = any(not isinstance(draw.prompt, str) for draw in draws)
         asked = zip(self.encode(draws), draws, strict=True)
@@ -142,7 +148,7 @@ class EngineSampler:
         return [drawn(index) for index in range(len(draws))]
 
     def encode(self, draws: Sequence[Draw]) -> list[list[int]]:
-        """Token ids of each draw's prompt; that of several samples is encoded once."""
+        """Return the token ids of each draw's prompt; a prompt of several samples is encoded once."""
         distinct = {repr(draw.prompt): draw.prompt for draw in draws}
         encoded = {text: self.language_model.encode(prompt) for text, prompt in distinct.items()}
         return [encoded[repr(draw.prompt)] for draw in draws]
@@ -155,12 +161,14 @@ class EngineSampler:
         take: Callable[[int, list[int], bool], None],
         step: int = 0,
     ) -> None:
-        """Continue a prompt (token ids) for each draw. `take` is given index, tokens and whether they are truncated, as
-        they finish. step: of the noise."""
+        """Continue a prompt (token ids) for each draw.
+
+        take: called with index, tokens and whether they are truncated, as completions finish. step: of the noise.
+        """
         keys = [self.key(draw, step) for draw in draws]
         if draws:
             generate_rows(self.engine, prompts, keys, params, take)
 
     def key(self, draw: Draw, step: int) -> int:
-        """The noise of a draw."""
+        """Return the key of a draw's noise."""
         return random_key(self.seed, self.stream, step, draw.example, draw.sample)

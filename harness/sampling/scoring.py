@@ -1,6 +1,6 @@
 """How likely a model finds given texts, and what it therefore chooses among the choices of a problem.
 
-Texts become tokens, and their log-likelihoods are added up, as lm-eval's `hf` backend does it (0.4.13,
+Texts become tokens, and their log-likelihoods are summed, as in lm-eval's `hf` backend (0.4.13,
 `TemplateLM.loglikelihood`), so that verdicts are lm-eval's.
 
 Shapes: R rows, K last positions of each, V vocabulary.
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 PASS_TOKENS = 16_384
-"""Tokens of one pass, padding included."""
+"""The most tokens of one forward pass, padding included."""
 PASS_LOGITS = 2**27
-"""Logits of one pass: half a gigabyte in float32."""
+"""The most logits of one forward pass: half a gigabyte in float32."""
 
 _Pair = tuple[tuple[int, ...], tuple[int, ...]]
-"""Token ids of a context and of what stands behind it."""
+"""Token ids of a context and of its continuation."""
 
 
 def choose(draws: Sequence[Draw], scorer: Scorer) -> list[Drawn]:
-    """The choice of each draw's problem as if it had been written, empty where none is chosen."""
+    """Return the choice of each draw's problem as if it had been written; empty if none is chosen."""
     asked = [_choices(draw.require_problem()) for draw in draws]
     scored = iter(scorer.score([one for choices in asked for one in choices.continuations]))
     drawn = []
@@ -51,13 +51,13 @@ def _choices(problem: Problem) -> Choices:
 
 
 def likelihoods(language_model: LanguageModel, continuations: Sequence[Continuation]) -> list[Likelihood]:
-    """The log-likelihood of each continuation behind its context, in their order.
+    """Return the log-likelihood of each continuation given its context, in their order.
 
-    Raises RefusedError for one without tokens, for one that does not fit into the model's context, and for a token that
-    the model does not know.
+    Raises RefusedError for a continuation without tokens, for one that does not fit into the model's context, and for a
+    token that the model does not know.
     """
     pairs = [_encode(language_model, one) for one in continuations]
-    # Choices of one token behind one context need the same pass.
+    # The last token is only predicted, never read. So choices of one token after one context need the same pass.
     by_input: dict[tuple[int, ...], list[int]] = {}
     for index, (context, text) in enumerate(pairs):
         by_input.setdefault((*context, *text[:-1]), []).append(index)
@@ -70,12 +70,18 @@ def likelihoods(language_model: LanguageModel, continuations: Sequence[Continuat
 
 
 def _encode(model: LanguageModel, one: Continuation) -> _Pair:
-    """A space between the two belongs to the continuation, as tokenizers write it with the word behind it."""
+    """Split a continuation into token ids of its context and of its text.
+
+    A space between the two belongs to the text, as tokenizers write it with the word that follows.
+    """
     if one.context:
+        # Both are encoded together, because a tokenizer may merge characters across the border.
         whole = model.encode(one.context + one.text)
         before = len(model.encode(one.context.rstrip()))
     else:
         tokens: list[int] = model.tokenizer(one.text, add_special_tokens=False)["input_ids"]
+        # Without a context the first token needs something to be predicted from: the beginning-of-sequence token, or
+        # the end token of models without one. It is not added to a text that already begins with it.
         begin = model.tokenizer.bos_token_id
         begin = model.eos_token_ids[0] if begin is None else int(begin)
         whole, before = [*([] if tokens[:1] == [begin] else [begin]), *tokens], 1
@@ -85,6 +91,7 @@ def _encode(model: LanguageModel, one: Continuation) -> _Pair:
             f"behind {one.context[-80:]!r}. Leave that document out of the task's rows"
         )
     room = getattr(model.model.config, "max_position_embeddings", None)
+    # The last token is not an input, so it needs no room.
     if room is not None and len(whole) - 1 > room:
         raise RefusedError(
             f"a question with its choice has {len(whole)} tokens, and the model's context {room}: take fewer few-shot "
@@ -96,10 +103,11 @@ def _encode(model: LanguageModel, one: Continuation) -> _Pair:
 def _batches(
     model: LanguageModel, by_input: dict[tuple[int, ...], list[int]], pairs: Sequence[_Pair]
 ) -> Iterator[tuple[list[tuple[int, ...]], int]]:
-    """Inputs of like length together, and of how many last positions logits are wanted."""
+    """Yield batches of inputs of similar length, each with the number of last positions whose logits are wanted."""
     vocabulary = int(model.model.get_input_embeddings().weight.shape[0])
     batch: list[tuple[int, ...]] = []
     kept = 1
+    # Longest first, so the first row of a batch sets its width.
     for tokens in sorted(by_input, key=len, reverse=True):
         wanted = max(kept, *(len(pairs[index][1]) for index in by_input[tokens]))
         rows = len(batch) + 1
@@ -113,7 +121,10 @@ def _batches(
 
 
 def _last_logps(model: LanguageModel, inputs: Sequence[Sequence[int]], kept: int) -> Tensor:
-    """Log-probs [R, K, V] in float32 of what follows the last `kept` positions of each input, padded on the left."""
+    """Return log-probs [R, K, V] in float32 of what follows the last `kept` positions of each input.
+
+    Inputs are padded on the left.
+    """
     import torch
 
     width = max(map(len, inputs))
@@ -127,6 +138,7 @@ def _last_logps(model: LanguageModel, inputs: Sequence[Sequence[int]], kept: int
         logits = model.model(
             input_ids=padded.to(device),
             attention_mask=mask.to(device),
+            # Padding must not shift the positions; those of padding itself are masked and only have to be valid.
             position_ids=(mask.cumsum(1) - 1).clamp_min(0).to(device),
             use_cache=False,
             logits_to_keep=kept,
@@ -136,7 +148,7 @@ def _last_logps(model: LanguageModel, inputs: Sequence[Sequence[int]], kept: int
 
 
 def _likelihood(logps: Tensor, tokens: Sequence[int]) -> Likelihood:
-    """logps [K, V]: the last of them are those of the tokens."""
+    """Return the likelihood of the tokens, which the last positions of logps [K, V] predict."""
     import torch
 
     mine = logps[len(logps) - len(tokens) :]

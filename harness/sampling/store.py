@@ -1,4 +1,4 @@
-"""Samples on disk, so that none is drawn twice: whatever was killed goes on with what is missing.
+"""Samples on disk, so that none is sampled twice: after a kill, the next run adds only what is missing.
 
 evals.jsonl      graded samples as they came; evals.parquet: those of finished evaluations
 problems.jsonl   the prompts and reference answers that they refer to
@@ -49,6 +49,7 @@ EVALS = "evals"
 """The folder of a home with the stores of `bench eval`, by model and then by `store_name`."""
 _COMPLETIONS_FILE = "samples.jsonl"
 _IDENTITY = ("task", "step", "final", "problem_id", "sample")
+"""Two rows that agree in these fields are the same sample."""
 
 OnProgress = Callable[[int, int, str], None]
 """(how much is done, of how much, a remark)"""
@@ -56,52 +57,52 @@ AppendStart = Callable[[Path, Mapping[str, object]], None]
 
 
 def ignore_progress(done: int, total: int, remark: str) -> None:
-    """Stand in for an `OnProgress` that nobody asked for."""
+    """Stand in for an `OnProgress` if the caller has none."""
 
 
 def store_name(task: str, asked: Mapping[str, object]) -> str:
-    """The name of the folder with a task's samples that were all drawn as `asked`."""
+    """Return the name of the folder with a task's samples that were all drawn as `asked`."""
     return f"{file_name(task)}-{digest(asked)[:10]}"
 
 
 @dataclass(frozen=True)
 class SampleStore:
-    """Graded samples in a file of rows, `<name>.jsonl`, and what was compacted of them, `<name>.parquet`. One process
-    writes at a time.
+    """Graded samples in a file of rows, `<name>.jsonl`, and the compacted ones in `<name>.parquet`.
 
-    mark: fields that tell this store's rows from others in the same file; they come first in a row.
-    epoch: the number of the start of a cell that writes, for the end of each row.
-    keeps_tokens: rows hold their completion's `tokens` too.
-    problems: where the problems are recorded that the samples refer to.
-    superseded: (epoch, step) -> whether rows of that start count no more; see `CellRecord.superseded`.
+    One process writes at a time.
     """
 
     path: Path
     mark: Mapping[str, object] = field(default_factory=dict)
+    """Fields that tell this store's rows from others in the same file; they come first in a row."""
     epoch: int | None = None
+    """The number of the start of a cell that writes, for the end of each row."""
     keeps_tokens: bool = False
+    """Rows hold their completion's `tokens` too."""
     problems: ProblemsFile | None = None
+    """Where the problems are recorded that the samples refer to."""
     superseded: Callable[[int, int], bool] = lambda epoch, step: False
+    """(epoch, step) -> whether rows of that start count no more; see `CellRecord.superseded`."""
     is_lasting: bool = False
-    """Whether it outlives evaluations: more samples may be asked for later, and another grader."""
+    """True if it outlives evaluations: more samples may be requested later, and another grader."""
 
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, asked: Mapping[str, object]) -> Iterator[SampleStore]:
-        """The store in a folder of its own, whose samples were all drawn as `asked`. Raises as `claimed`."""
+        """Open the store in a folder of its own, whose samples were all drawn as `asked`. Raises as `claimed`."""
         with claimed(folder, asked):
             store = cls(folder / SAMPLES_FILE, problems=ProblemsFile(folder / PROBLEMS_FILE), is_lasting=True)
             store.mend()
             yield store
 
     def mend(self) -> None:
-        """Cut the torn end that a kill may have left."""
+        """Remove the torn last line that a kill may have left."""
         keep_jsonl(self.path, lambda row: True)
 
     def rows(self) -> list[SampleRow]:
-        """Every sample once, in the order in which they first came, without mark and epoch.
+        """Return every sample once, in the order in which they first came, without mark and epoch.
 
-        Raises DamagedRecordError for a file that is not what was written.
+        Raises DamagedRecordError for a file that does not hold what was written.
         """
         parquet = self.path.with_suffix(".parquet")
         found = typed_rows(parquet, read_parquet(parquet).to_pylist(), SampleRow) if parquet.exists() else []
@@ -109,8 +110,9 @@ class SampleStore:
         mine = [cast(dict[str, Any], row) for row in found]
         mine = [row for row in mine if all(row.get(name) == value for name, value in self.mark.items())]
         mine = [row for row in mine if "epoch" not in row or not self.superseded(row["epoch"], row["step"])]
-        # A kill between compacting and removing leaves samples in both files.
-        # A row that an earlier start wrote late follows those of the later one.
+        # A kill between compacting and removing leaves samples in both files. A row that an earlier start wrote late
+        # follows those of the later one. The sort is stable, and the dictionary below keeps the last row of each
+        # sample.
         mine.sort(key=lambda row: row.get("epoch", 0))
         once = {tuple(row.get(name) for name in _IDENTITY): row for row in mine}
         left_out = {*self.mark, "epoch"}
@@ -120,11 +122,12 @@ class SampleStore:
         ]
 
     def append(self, rows: Sequence[SampleRow]) -> None:
+        """Append rows, with the store's mark and epoch."""
         last = {} if self.epoch is None else {"epoch": self.epoch}
         append_jsonl(self.path, ({**self.mark, **row, **last} for row in rows))
 
     def record_problems(self, problems: Sequence[Problem], conditions: Conditions) -> None:
-        """Before the samples that refer to them."""
+        """Record problems; call it before appending the samples that refer to them."""
         if self.problems is not None:
             self.problems.add(conditions.task.name, conditions.split, problems, conditions.prompts.ask)
 
@@ -140,26 +143,32 @@ class SampleStore:
         )
 
     def drop(self) -> None:
-        """Remove the .jsonl file: it was compacted, or is needed no more."""
+        """Remove the .jsonl file: it was compacted, or is no longer needed."""
         remove(self.path)
 
     def graded(self, conditions: Conditions, again: bool = False) -> list[SampleRow]:
-        """All rows, compacted, with verdicts of the grader as it is today. again: grade even if they are that."""
+        """Return all rows, compacted, with verdicts of the grader as it is today.
+
+        again: grade even if the stored verdicts are current.
+        """
         rows, task = self.rows(), conditions.task
         if again or self._read_grading() != conditions.grading:
             rows = regrade(task, task.split(conditions.split).load(), rows, conditions.grader)
+        # The order matters: the rows must be in the parquet file before the .jsonl file goes, and the grading is
+        # claimed last.
         self.compact(rows)
         self.drop()
         self._write_grading(conditions.grading)
         return rows
 
     def begin(self, conditions: Conditions, there: Collection[SampleRow]) -> None:
-        """Before more samples are recorded: if those that are there were graded otherwise, all will be graded again."""
+        """Prepare for more samples: if the stored ones were graded otherwise, all will be graded again."""
         alike = not there or self._read_grading() == conditions.grading
+        # {} equals no grading, so `graded` will grade every row.
         self._write_grading(conditions.grading if alike else {})
 
     def _read_grading(self) -> object:
-        """None if it is not known, which only means that the rows are to be graded again."""
+        """Return the stored grading; None if it is unknown, which only means that the rows are graded again."""
         path = self.path.with_name("grading.json")
         try:
             return read_json(path) if path.exists() else None
@@ -179,11 +188,12 @@ class _Completion(TypedDict):
 
 @dataclass(frozen=True)
 class RememberingSampler:
-    """A sampler that keeps each completion as it finishes: whoever asks for it again gets it from the file. For what
-    draws and grades in a way of its own, as lm-eval does. Use `opened`.
+    """A sampler that keeps each completion as it finishes, so that a repeated request is answered from the file.
 
-    policy: is called if anything has to be drawn. append_start: adds a row with versions and machine to a file of
-    starts, and what else is known of the model.
+    For evaluations that sample and grade in their own way, as lm-eval does. Use `opened`.
+
+    policy: called if anything has to be sampled. append_start: adds a row with versions, machine and what is known of
+    the model to a file of starts.
     """
 
     folder: Path
@@ -202,10 +212,14 @@ class RememberingSampler:
         append_start: AppendStart,
         on_progress: OnProgress,
     ) -> Iterator[RememberingSampler]:
-        """asked: the conditions of whatever is drawn, all but prompt, parameters and names. Raises as `claimed`."""
+        """Open the sampler of a folder.
+
+        asked: the conditions of whatever is sampled, all but prompt, parameters and names. Raises as `claimed`.
+        """
         with claimed(folder, asked):
             path = folder / _COMPLETIONS_FILE
-            keep_jsonl(path, lambda row: True)  # without the torn end that a kill may have left
+            # Remove the torn last line that a kill may have left.
+            keep_jsonl(path, lambda row: True)
             known = {
                 row["key"]: Drawn(row["text"], row["n_tokens"], row["truncated"])
                 for row in typed_rows(path, read_jsonl(path), _Completion)
@@ -213,7 +227,8 @@ class RememberingSampler:
             yield cls(folder, policy, append_start, on_progress, known)
 
     def draw(self, draws: Sequence[Draw], params: SamplingParams) -> list[Drawn]:
-        """As `evals.sampler.Sampler.draw`."""
+        """Implement `evals.sampler.Sampler.draw`."""
+        # Prompt and parameters are in the key: unlike in a `SampleStore`, they may differ from call to call.
         keys = [digest([draw.prompt, draw.example, draw.sample, asdict(params)]) for draw in draws]
         missing = [index for index, key in enumerate(keys) if key not in self._known]
         if missing:
@@ -241,11 +256,12 @@ class RememberingSampler:
 
 @contextmanager
 def claimed(folder: Path, asked: Mapping[str, object]) -> Iterator[None]:
-    """A folder, made if it is not there, for this process alone. asked: the conditions under which what it holds was
-    drawn, kept in its spec.json.
+    """Hold a folder for this process alone until the block ends; create it if it is missing.
 
-    Raises RefusedError if it holds samples of other conditions or of unknown ones, if another process has it open, or
-    if it cannot be read or written; DamagedRecordError if the conditions in it are no such thing.
+    asked: the conditions under which its contents were sampled, kept in its spec.json.
+
+    Raises RefusedError if it holds samples of other or unknown conditions, if another process has it open, or if it
+    cannot be read or written. Raises DamagedRecordError if its spec.json does not hold conditions.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -264,7 +280,7 @@ def claimed(folder: Path, asked: Mapping[str, object]) -> Iterator[None]:
 
 
 def _is_about(error: OSError, folder: Path) -> bool:
-    """Whether it is about the folder, what is in it or what it is in, and not about a model's files, say."""
+    """Return whether an error concerns the folder, its contents or its parents, and not, say, a model's files."""
     if not isinstance(error.filename, str):
         return False
     place = Path(error.filename)

@@ -1,9 +1,9 @@
 """From search to claim: the best setting against the default, with fresh seeds.
 
 The winner of many trials is biased upwards: it was picked for its score, luck included. Fresh seeds bring fresh
-training and fresh evaluation samples, and no choice among them.
+training and fresh evaluation samples, and nothing is chosen among them.
 
-Pruned trials that are trained to the end after all: to see what the pruner missed, or to keep the weights.
+Pruned trials can also be trained to the end here, to see what the pruner missed, or to keep the weights.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _SCORED = ("complete", "pruned")
 
 @dataclass(frozen=True)
 class Winner:
-    """What is confirmed: a trial with its values and score, from study.json. `n_trials`: among how many settings it was
-    picked, of which a pruned one was passed over for its score too."""
+    """The trial that is confirmed, with its values and score, from study.json."""
 
     number: int
     params: dict[str, Any]
     n_trials: int
+    """The number of settings that it was picked from. Pruned ones count: they were passed over for their score too."""
     score: float
     default_score: float | None
 
     @classmethod
     def of(cls, study: StudyRecord) -> Winner:
-        """Raises RefusedError where no trial is complete, or the best one is the default."""
+        """Find the winner of a study. Raises RefusedError if no trial is complete, or the best one is the default."""
         best = study.best_trial
         if best is None or best.values is None:
             raise RefusedError(
@@ -61,7 +61,7 @@ class Winner:
 
 
 def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int) -> Plan:
-    """The best setting and the default as two arms, with so many seeds that no trial had."""
+    """Plan the best setting and the default as two arms, with so many seeds that no trial had."""
     first = max(plan.seeds) + 1
     sweep = SweepFile.model_validate(
         {
@@ -87,7 +87,10 @@ def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int) -> Plan:
 
 
 def confirmation(plan: Plan, winner: Winner, report: Mapping[str, Any]) -> dict[str, Any]:
-    """For study.json: the comparison, and how much of the winner's score was luck. report: of the confirming sweep."""
+    """Return the entry for study.json: the comparison, and how much of the winner's score was luck.
+
+    report: of the confirming sweep.
+    """
     (contrast,) = report["contrasts"]
     means = {arm["arm"]: arm["mean_pp"] for arm in report["arms"]}
     confirmed = means.get(BEST)
@@ -107,8 +110,10 @@ def confirmation(plan: Plan, winner: Winner, report: Mapping[str, Any]) -> dict[
 
 
 def finish_plan(study: SearchStudy, numbers: Sequence[int]) -> Plan:
-    """The plan of these trials' cells, which go on from their checkpoints. Raises RefusedError for trials that were not
-    pruned."""
+    """Plan these trials' cells, which continue from their checkpoints.
+
+    Raises RefusedError for trials that were not pruned.
+    """
     trials = {trial.number: trial for trial in study.trials()}
     pruned = [number for number, trial in trials.items() if STATES[trial.state.name] == "pruned"]
     for number in numbers:

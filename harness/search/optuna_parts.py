@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
 JOURNAL = "study.journal"
 SETTLED_AFTER_S = 1.0
-"""What several workers wrote into a database at one moment can be read by all of them after this."""
+"""What several workers wrote into a database at one moment can be read by all of them after this time."""
 _OPENING_TRIES = 5
+"""How often a database is opened whose tables another worker is making."""
 _MADE_MEANWHILE = re.compile("already exists|UNIQUE|unique|duplicate")
+"""What databases say of a table that exists already."""
 _PLAIN = ("int", "float", "bool", "str")
 """Types of options that a file can hold."""
 _LEAST = {"n_startup_trials": 0, "n_ei_candidates": 1}
-"""Lower bounds of the options that Optuna does not check, or checks only when it draws, in mid-search."""
+"""Lower bounds of the options that Optuna does not check, or checks only in mid-search, when it samples."""
 _LEAVING = ("consider_prior", "prior_weight", "consider_magic_clip", "consider_endpoints", "warn_independent_sampling")
-"""TPE's options that Optuna warns of at each use: they go with its version 6."""
+"""TPE's options that Optuna warns of at each use: its version 6 removes them."""
 _SAMPLERS = {
     "tpe": "TPESampler",
     "gp": "GPSampler",
@@ -46,18 +48,23 @@ _PRUNERS = {
 
 
 def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
-    """The sampler for one trial's values. Its seed is that of the search and the trial's number, so that a search that
-    was interrupted draws what an unbroken one would have drawn; a kill within the very draw moves qmc on by a point,
-    and gp by what it had noted of the trial. Raises RefusedError for options that it does not have."""
+    """Return the sampler for one trial's values. Raises RefusedError for unknown options.
+
+    Its seed is made of that of the search and the trial's number, so an interrupted search samples what an unbroken one
+    would have. Only a kill during the sampling itself moves qmc on by a point, and gp by what it had noted of the
+    trial.
+    """
     import optuna
 
-    # The points of a quasi-random sequence belong together: one seed for all.
+    # The points of a quasi-random sequence belong together, so they have one seed.
     seed = sampler.seed if sampler.type == "qmc" else (1_000_003 * sampler.seed + trial) % 2**31
     kind = getattr(optuna.samplers, _SAMPLERS[sampler.type])
     ours: dict[str, Any] = {"seed": seed}
-    if sampler.type in ("gp", "qmc"):  # what is conditional is drawn alone by design, which needs no warning each time
+    # Conditional knobs are sampled independently by design, which needs no warning each time.
+    if sampler.type in ("gp", "qmc"):
         ours["warn_independent_sampling"] = False
     if sampler.type == "qmc":
+        # Conditional knobs are not part of the sequence; like those of other samplers, they get a seed for each trial.
         alone = optuna.samplers.RandomSampler(seed=(1_000_003 * sampler.seed + trial) % 2**31)
         ours["independent_sampler"] = alone
     made: optuna.samplers.BaseSampler = _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
@@ -65,7 +72,7 @@ def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
 
 
 def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:
-    """Raises RefusedError for options that it does not have."""
+    """Return the pruner. Raises RefusedError for unknown options."""
     import optuna
 
     kind = getattr(optuna.pruners, _PRUNERS[pruner.type])
@@ -74,6 +81,11 @@ def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:
 
 
 def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
+    # An option is known if its annotation in Optuna's own signature names a type that a file can hold.
+    """Return an object of this class with the user's options and ours.
+
+    Raises RefusedError for options that do not fit.
+    """
     known = {
         name: types
         for name, parameter in inspect.signature(kind).parameters.items()
@@ -97,14 +109,16 @@ def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, A
 
 
 def _plain_types(annotation: object) -> list[str]:
-    """Which of the types that a file can hold an option takes, from its annotation: a type, or its text."""
+    """Return which of the types that a file can hold an option takes, from its annotation: a type, or its text."""
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation).strip("'")
     return [name for name in _PLAIN if name in text.split(" | ")]
 
 
 def open_storage(url: str | None, folder: Path) -> optuna.storages.BaseStorage:
-    """A journal in the search's folder, or the database of --storage. Nobody else may open or write it meanwhile.
-    Raises RefusedError if it cannot be opened."""
+    """Open a journal in the search's folder, or the database of --storage.
+
+    Nobody else may open or write it meanwhile. Raises RefusedError if it cannot be opened.
+    """
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -146,15 +160,17 @@ def reporting_storage_errors(url: str | None) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """What the driver said, without what Optuna and SQLAlchemy make of it."""
+    """Return what the driver said, without what Optuna and SQLAlchemy add."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).splitlines()[0]
 
 
 def _open_database(url: str) -> optuna.storages.RDBStorage:
-    """Open a database, whose tables are made if it is new. When several workers make them at once, all but one fail
-    because a table exists already, and succeed a moment later."""
+    """Open a database; its tables are made if it is new.
+
+    When several workers make them at once, all but one fail because a table exists already, and succeed a moment later.
+    """
     import optuna
     from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
@@ -170,7 +186,10 @@ def _open_database(url: str) -> optuna.storages.RDBStorage:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """A kill or a full disk can leave the beginning of a line at the end, to which the next one would be appended."""
+    """Remove a torn last line from the journal.
+
+    A kill or a full disk can leave the beginning of a line at the end, to which the next one would be appended.
+    """
     if not path.exists():
         return
     content = path.read_bytes()
@@ -188,12 +207,14 @@ class _FileLock:
         self._handle: IO[str] | None = None
 
     def acquire(self) -> bool:
+        """Wait for the lock and take it."""
         handle = self._path.open("a", encoding="utf-8")
         fcntl.flock(handle, fcntl.LOCK_EX)
         self._handle = handle
         return True
 
     def release(self) -> None:
+        """Give the lock back, if it is held."""
         if self._handle is not None:
             self._handle.close()
             self._handle = None
@@ -201,7 +222,7 @@ class _FileLock:
 
 @contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """What Optuna calls experimental was chosen by name."""
+    """Silence Optuna's warnings about experimental parts, which the user chose by name."""
     import optuna
 
     with warnings.catch_warnings():

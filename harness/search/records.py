@@ -1,4 +1,4 @@
-"""What a search leaves on disk besides its cells: sweep.json with a trial's setting as an arm, and study.json."""
+"""What a search leaves on disk besides its cells: sweep.json with each trial's setting as an arm, and study.json."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 STATES = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+"""Optuna's name of a trial's state -> ours."""
 
 
 def arm_name(number: int) -> str:
+    """Return the name of a trial's arm."""
     return f"trial_{number}"
 
 
@@ -66,6 +68,7 @@ def write_study(
         "front": front(study),
         "importances": shares,
         "importances_refused": refused,
+        # Another command writes the confirmation, and it must survive the rewriting.
         "confirmation": earlier.get("confirmation"),
     }
     write_json(path, document)
@@ -73,10 +76,12 @@ def write_study(
 
 
 def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, object]:
+    """Return a trial's entry in study.json."""
     attributes = trial.user_attrs
     records = [CellRecord.at(study.folder / "cells" / name) for name in attributes.get("cells", [])]
     spent = spent_on(trial, study.folder)
     values = list(trial.values) if trial.state.name == "COMPLETE" else None
+    # `--finish` trained it to the end; Optuna is not told, because for it the trial has ended.
     if trial.state.name == "PRUNED" and records and all(record.state == "done" for record in records):
         finished = final_values(records, study.plan.objectives)  # see `harness.search.confirm`
         values = None if isinstance(finished, str) else finished
@@ -98,7 +103,7 @@ def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, object]:
 
 
 def front(study: SearchStudy) -> list[int]:
-    """Numbers of the best complete trial, or of those on the Pareto front; of equal settings the first."""
+    """Return the number of the best complete trial, or those on the Pareto front; among equal settings the first."""
     if len(study.plan.objectives) == 1:
         best = best_number(study)
         return [] if best is None else [best]
@@ -106,24 +111,28 @@ def front(study: SearchStudy) -> list[int]:
 
 
 def best_number(study: SearchStudy) -> int | None:
-    """The complete trial with the best first objective, accuracy; of equal ones the first, None before there is one."""
+    """Return the complete trial with the best first objective, accuracy; None before there is one.
+
+    Among equals it is the first.
+    """
     complete = [trial for trial in study.trials() if trial.state.name == "COMPLETE"]
     return max(complete, key=_merit).number if complete else None
 
 
 def _merit(trial: FrozenTrial) -> tuple[float, ...]:
-    """The sort key of trials: accuracy first, then fewer tokens, then the lower number."""
+    """Return the sort key of trials: accuracy first, then fewer tokens, then the lower number."""
     accuracy, *tokens = trial.values
     return (accuracy, *(-few for few in tokens), -trial.number)
 
 
 def write_confirmation(folder: Path, confirmation: Mapping[str, Any]) -> None:
+    """Add the confirmation to study.json."""
     path = folder / STUDY
     write_json(path, earlier_document(path) | {"confirmation": confirmation})
 
 
 def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, object]]:
-    """The distinct settings that have cells, by the name of the first trial that has each."""
+    """Return the distinct settings that have cells, by the name of the first trial with each."""
     return {
         arm_name(trial.number): dict(trial.params)
         for trial in trials
@@ -132,6 +141,9 @@ def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, object]]:
 
 
 def plan_of_trials(study: SearchStudy) -> Plan:
-    """The settings as arms, beside the default, which has no cells unless a trial has its values."""
+    """Return a plan with the settings as arms, next to the default.
+
+    The default has no cells unless a trial has its values.
+    """
     plan = study.plan.plan({DEFAULT: {}, **settings_of(study.trials())})
     return replace(plan, cells=[cell for cell in plan.cells if cell.arm != DEFAULT])

@@ -1,5 +1,7 @@
-"""A search's run: trials are taken one after another, their cells trained a seed at a time, and their results
-go to Optuna."""
+"""The run of a search: trials are taken one after another, and their cells trained a seed at a time.
+
+Their results go to Optuna.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, Trial
 
 HEARTBEAT_S = 30.0
+"""The time between two heartbeats in the storage."""
 IDLE_TRIALS = 20
 """So many trials in a row that used nothing of the budget end a search without a limit of trials."""
 WAIT_S = 1.0
@@ -47,17 +50,16 @@ WAIT_S = 1.0
 
 @dataclass
 class SearchRun:
-    """One `bench tune`. `trials`: at most so many in all, whoever ran them; None: no limit.
-
-    open_executor: gives an executor with so many slots; called if there is anything to do.
-    """
+    """One `bench tune`."""
 
     plan: SearchPlan
     home: Path
     command: str
     workers: int
     open_executor: Callable[[int], Executor]
+    """Returns an executor with so many slots; called if there is anything to do."""
     trials: int | None
+    """At most so many trials in all, whoever ran them; None: no limit."""
     storage_url: str | None = None
 
     def __post_init__(self) -> None:
@@ -67,12 +69,15 @@ class SearchRun:
 
     @property
     def folder(self) -> Path:
+        """The folder of the search's records."""
         return self.home / self.plan.sweep.name
 
     def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> dict[str, object]:
-        """Search until the budget is used up; returns study.json. `while_running` is called once, when the records
-        exist. Raises RefusedError before any trial started, StoppedError when the disk is full. Left by Ctrl-C or a
-        kill, its trials are continued by the next run."""
+        """Search until the budget is used up; return study.json.
+
+        `while_running` is called once, when the records exist. Raises RefusedError before any trial started,
+        StoppedError when the disk is full. After Ctrl-C or a kill, the next run continues its trials.
+        """
         base = self.plan.plan({"default": {}})
         if self.budget_is_left(0):
             for sentence in require_models_and_data(base):
@@ -82,6 +87,7 @@ class SearchRun:
         trials = self.study.trials()
         observer.planned(self.trials, sum(trial.state.is_finished() for trial in trials))
         observer.used(self.used(trials))
+        # With the budget used up, only an abandoned trial is left to do; whether there is one may take a while to know.
         while not self.budget_is_left(0) and not self.is_settled(observer):
             time.sleep(WAIT_S)
         if self.budget_is_left(0) or self.study.is_any_abandoned():
@@ -100,8 +106,10 @@ class SearchRun:
         return self.write(with_importances=True)
 
     def is_settled(self, observer: Observer) -> bool:
-        """Whether it is known of each running trial whether its worker lives. If not, the next heartbeat will tell, or
-        `STALE_AFTER_S` without one; the user is told once."""
+        """Return whether it is known of each running trial whether its worker lives.
+
+        If not, the next heartbeat will tell, or `STALE_AFTER_S` without one. The user is told once.
+        """
         unknown = self.study.unknown()
         if unknown and not self._told_of_waiting:
             self._told_of_waiting = True
@@ -119,10 +127,11 @@ class SearchRun:
         lease.mkdir(parents=True)
         with hold_lease(lease):
             yield
+        # Our lease is released by now, so our own folder goes too, unless a trial of ours is left.
         self.study.forget_dead_workers()
 
     def budget_is_left(self, started: int) -> bool:
-        """Whether another trial may start when so many have started, and not all of them ended."""
+        """Return whether another trial may start when so many have started, and not all of them have ended."""
         trials = self.study.trials()
         if self.trials is not None and max(started, sum(t.state.is_finished() for t in trials)) >= self.trials:
             return False
@@ -131,7 +140,7 @@ class SearchRun:
         return all(share < 1 for share in self.used(trials).values())
 
     def used(self, trials: Sequence[FrozenTrial]) -> dict[str, float]:
-        """The budget's bounds of tokens and hours, in words, with the share of each that is used."""
+        """Map the budget's bounds of tokens and hours, in words, to the share of each that is used."""
         budget = self.plan.search.budget
         spent = [spent_on(trial, self.folder) for trial in trials]
         used = {}
@@ -142,8 +151,11 @@ class SearchRun:
         return used
 
     def _is_used_up(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether the search has run dry: the last trials used none of the budget, because their settings were tried
-        before or cannot be tried. A budget of only tokens or hours would then never be used up."""
+        """Return whether the search has run dry.
+
+        That is so if the last trials used none of the budget, because their settings were tried before or cannot be
+        tried. A budget of only tokens or hours would then never be used up.
+        """
         last = [spent_on(trial, self.folder) for trial in trials if trial.state.is_finished()][-IDLE_TRIALS:]
         counts_hours = self.plan.search.budget.hours is not None
         return len(last) == IDLE_TRIALS and not any(
@@ -151,7 +163,7 @@ class SearchRun:
         )
 
     def write(self, with_importances: bool = False) -> dict[str, Any]:
-        """Write sweep.json and study.json, as things stand; returns study.json."""
+        """Write sweep.json and study.json as things stand; return study.json."""
         budget = self.plan.search.budget.model_dump() | {"trials": self.trials}
         with self.study.turn():
             write_question(plan_of_trials(self.study), self.home, self.command)
@@ -160,29 +172,35 @@ class SearchRun:
 
 @dataclass(eq=False)
 class _ActiveTrial:
-    """A trial that we are training.
-
-    cells: to be trained; none where its values are `refused`. same_as: the earlier trial with the same values, whose
-    result it takes. job: the one that is running for it. rests_until_s: by the monotonic clock.
-    """
+    """A trial that this worker is training."""
 
     trial: Trial
     cells: list[PlannedCell]
+    """The cells to be trained; none if its values are `refused`."""
     same_as: int | None
+    """The earlier trial with the same values, whose result it takes."""
     refused: str | None = None
+    """Why its values do not go together."""
     pruning: Pruning | None = None
     trained: int = 0
+    """How many of its cells are done."""
     job: Job | None = None
+    """The job that is running for it."""
     rests_until_s: float = 0.0
+    """By the monotonic clock."""
 
     @property
     def name(self) -> str:
+        """The name of its arm."""
         return arm_name(self.trial.number)
 
 
 @dataclass
 class _Trials:
-    """The trials of a search as jobs: as many trials at once as there are slots, at most one job of each under way."""
+    """The trials of a search as jobs.
+
+    As many trials are active as there are slots, and each has at most one running job.
+    """
 
     run: SearchRun
     owner: str
@@ -193,6 +211,7 @@ class _Trials:
     _beaten_s: float = field(default_factory=time.monotonic)
 
     def next(self) -> Job | None:
+        """Return the next job; None if all active trials wait and no other can start."""
         self._beat()
         while True:
             for active in [active for active in self._active if active.job is None]:
@@ -203,11 +222,13 @@ class _Trials:
                 return None
 
     def is_over(self) -> bool:
+        """Return whether no trial is left, neither active, nor to be started, nor abandoned by another worker."""
         if not self._budget_is_used_up or self._active:
             return False
         return self.run.is_settled(self.observer) and not self.run.study.is_any_abandoned()
 
     def progress(self, job: Job, event: Event) -> bool:
+        """Take a report of a running job; return whether its trial is to be stopped."""
         self._beat()
         if remark := event.pop("remark", None):
             self.observer.remark(remark)
@@ -220,17 +241,18 @@ class _Trials:
         return active.pruning.is_hopeless(self._record(active.cells[active.trained]))
 
     def ended(self, ended: Ended) -> None:
+        """Take the end of a job."""
         active = self._of(ended.job)
         active.job = None
         if ended.job.kind != CELL:
             self._stage_ended(active, ended)
-        elif ended.state == "taken":  # by a worker whose search was killed, and which has not noticed yet
+        elif ended.state == "taken":  # by a worker whose search was killed, and which is not yet aware of it
             active.rests_until_s = time.monotonic() + WAIT_S
         else:
             self._cell_ended(active, ended)
 
     def _take(self) -> bool:
-        """Start on a trial that a dead worker left, else on a new one; returns whether there is one."""
+        """Start on a trial that a dead worker left, else on a new one; return whether there is one."""
         study = self.run.study
         with study.turn():
             trial = study.take_over_dead(self.owner)
@@ -243,8 +265,11 @@ class _Trials:
         return True
 
     def _taken(self, trial: Trial) -> _ActiveTrial:
-        """A trial of ours from now on, its values drawn. In the turn in which it was found: so draws do not depend on
-        who else draws, and of two trials of one setting one knows of the other."""
+        """Return a trial that is ours from now on, with its values sampled.
+
+        This happens in the turn in which it was found. So its values do not depend on who else samples, and of two
+        trials of one setting one knows of the other.
+        """
         study = self.run.study
         values = study.draw(trial)
         try:
@@ -258,10 +283,11 @@ class _Trials:
         return _ActiveTrial(trial, plan.cells, None if first is None else first.number)
 
     def _advance(self, active: _ActiveTrial) -> Job | None:
-        """The next job of an active trial; None: it has ended, or has to wait."""
+        """Return the next job of an active trial; None if it has ended, or has to wait."""
         if time.monotonic() < active.rests_until_s:
             return None
-        if active.refused is not None:  # values that do not go together: nothing can be measured there
+        # The values do not go together, so nothing can be measured.
+        if active.refused is not None:
             self._tell(active, "FAIL", reason=active.refused)
             return None
         if active.same_as is not None:
@@ -272,7 +298,9 @@ class _Trials:
         spec = active.cells[0].spec
         if jobs := missing_stage_jobs([(spec, stages_of_cell(spec))], self.run.home):
             under_way = {other.job.path for other in self._active if other.job is not None}
-            return next((job for job in jobs if job.path not in under_way), None)  # what trials share is made once
+            # A stage that trials share is made once.
+            return next((job for job in jobs if job.path not in under_way), None)
+        # `_seed_done` may end the trial, which takes it off the list.
         while active in self._active:
             cell = active.cells[active.trained]
             if (record := self._record(cell)).state != "done":
@@ -281,6 +309,7 @@ class _Trials:
         return None
 
     def _begin(self, active: _ActiveTrial) -> None:
+        """Prepare the cells of a trial, and write it into the records."""
         active.pruning = Pruning(active.trial, self.run.plan)
         records = [self._record(cell) for cell in active.cells]
         active.trial.set_user_attr("cells", [record.path.name for record in records])
@@ -289,7 +318,7 @@ class _Trials:
         self.run.write()
 
     def _wait_for(self, active: _ActiveTrial, first: int) -> None:
-        """A setting that was trained, or is being trained, ends as that trial did."""
+        """End a trial as the earlier trial with the same setting ended; wait while that one is running."""
         study = self.run.study
         same = study.study.get_trials()[first]
         if same.state.is_finished():
@@ -300,34 +329,39 @@ class _Trials:
             return
         with study.turn():
             left = study.take_over_dead(self.owner, first)
-            if left is not None:  # its worker died: nobody else may be there to continue it
+            # Its worker died, and no other may be left to continue it.
+            if left is not None:
                 self._active.append(self._taken(left))
 
     def _stage_ended(self, active: _ActiveTrial, ended: Ended) -> None:
+        """Fail a trial whose stage could not be made."""
         try:
             require_made(ended, self.run.home)
         except (RefusedError, StoppedError) as error:
+            # Every further trial would fail for the same reason, so the whole search stops.
             if ended.reason == DISK_FULL:
                 raise
             self._tell(active, "FAIL", reason=str(error))
 
     def _cell_ended(self, active: _ActiveTrial, ended: Ended) -> None:
+        """Take the end of a cell: its trial continues, is pruned, waits or fails, or the search stops."""
         record = CellRecord.at(self.run.home / ended.job.path)
         assert active.pruning is not None
         if ended.state == "done":
             self._seed_done(active)
+        # Before the other states: a cell that the pruner stopped ends `interrupted` too.
         elif active.pruning.reason is not None:
             self._prune(active, record, ended.job)
         elif ended.state in ("interrupted", "away"):
             raise StoppedError(f"{active.name}-s{record.seed}: {ended.reason}.")
-        else:  # it could not be measured: the trial fails with its reason, and the search goes on
+        else:  # the cell could not be measured: the trial fails with its reason, and the search goes on
             if record_end(ended, record).state == "taken":
                 active.rests_until_s = time.monotonic() + WAIT_S
             else:
                 self._tell(active, "FAIL", reason=f"{record.path.name}: {ended.reason}")
 
     def _seed_done(self, active: _ActiveTrial) -> None:
-        """A seed's cell is done: the trial is pruned, continues with its next seed, or is complete."""
+        """Take a seed's finished cell: the trial is pruned, continues with its next seed, or is complete."""
         pruning, record = active.pruning, self._record(active.cells[active.trained])
         assert pruning is not None
         active.trained += 1
@@ -344,7 +378,7 @@ class _Trials:
                 self._tell(active, "COMPLETE", values=scores)
 
     def _prune(self, active: _ActiveTrial, record: CellRecord | None = None, stopped: Job | None = None) -> None:
-        """End a trial that is not worth going on with. record, stopped: its cell and its job, if one was running."""
+        """End a trial that the pruner gave up. record, stopped: its cell and its job, if one was running."""
         assert active.pruning is not None
         if record is not None and stopped is not None and record.state == "interrupted" and not active.pruning.is_taken:
             remedy = f"`bench tune --finish {active.trial.number}` trains it to the end"
@@ -354,17 +388,20 @@ class _Trials:
     def _tell(
         self, active: _ActiveTrial, state: str, values: list[float] | None = None, reason: str | None = None
     ) -> None:
+        """Tell Optuna and the records how a trial ended, unless another worker has it by now."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         trial, study = active.trial, self.run.study
+        # Whatever becomes of it, this worker does nothing more for the trial.
         self._active.remove(active)
         is_ours = False
-        # Somebody who took us for dead may have the trial, or have ended it.
+        # Another worker that took us for dead may have the trial, or have ended it.
         with study.turn(), suppress(UpdateFinishedTrialError):
             if study.is_claimed_by(self.owner, trial.number):
                 if reason is not None:
                     trial.set_user_attr("reason", reason)
+                # Before `tell`: Optuna takes no attributes for a trial that has ended.
                 note_spent(trial, self.run.folder)
                 study.study.tell(trial.number, values if state == "COMPLETE" else None, TrialState[state])
                 is_ours = True
@@ -383,13 +420,15 @@ class _Trials:
 
         self._beaten_s = time.monotonic()
         for active in self._active:
-            # A database that is busy now is asked again in half a minute; of a trial that somebody else has ended
-            # `_tell` hears by itself.
+            # A database that is busy now gets the next heartbeat in half a minute. That somebody else has ended a
+            # trial, `_tell` notices by itself.
             with suppress(StorageInternalError, UpdateFinishedTrialError):
                 self.run.study.claim(active.trial, self.owner)
 
     def _of(self, job: Job) -> _ActiveTrial:
+        """Return the active trial that a job belongs to."""
         return next(active for active in self._active if active.job is job)
 
     def _record(self, cell: PlannedCell) -> CellRecord:
+        """Return the record of a cell."""
         return cell.record(self.run.folder / "cells")

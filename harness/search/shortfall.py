@@ -1,8 +1,8 @@
-"""What the search of an arm found, and how far it may have stopped short of the arm's best.
+"""The result of an arm's search, and how far it may have stopped short of the arm's best.
 
-A few noisy trials do not end at the peak. What is left above the setting found differs from arm to arm, and would pass
-for a difference of the arms. The trials themselves say how much it is: a Gaussian process is fitted to their scores,
-and functions drawn from it show how far the peak may lie above the setting that was picked.
+A few noisy trials do not end at the peak. The distance to the peak differs from arm to arm, and would pass for a
+difference of the arms. The trials themselves tell its size. A Gaussian process is fitted to their scores, and functions
+sampled from it show how far the peak may lie above the setting that was picked.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from harness.search.trials import final_value
 FloatArray: TypeAlias = NDArray[np.float64]
 
 _CANDIDATES = 128
-"""Points of the searched space at which drawn functions are looked at, besides the trials."""
+"""Points of the searched space at which sampled functions are evaluated, besides the trials."""
 _DRAWS = 1000
+"""Functions sampled from the mixture of processes."""
 _LENGTHS = np.geomspace(0.2, 1, 5)
 """Length scales of the process, in widths of the range."""
 _AMPLITUDES = (0.5, 1, 2)
 """Its standard deviations, in those of the trials' scores."""
 
 _NEAR = 10
-"""Scores so many standard errors below the best tell how steep the slopes of the peak are, and are kept."""
+"""Scores within so many standard errors of the best are kept, since they show how steep the slopes of the peak are."""
 
 
 def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
-    """What the search of an arm found, from its records. Raises RefusedError where no trial has a score."""
+    """Return the result of an arm's search, from its records. Raises RefusedError if no trial has a score."""
     most = plan.search.budget.trials or 0
     folder = plan.folder(home)
     ended = ended_trials(folder, most)
@@ -53,6 +54,7 @@ def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
             if (value := final_value(CellRecord.at(folder / "cells" / name), objective)) is not None
         ]
         for trial in ended
+        # A trial with the values of an earlier one has no scores of its own.
         if trial.state == "complete" and trial.same_as is None
     }
     complete = [trial for trial in ended if trial.number in scores]
@@ -82,7 +84,7 @@ def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
 
 
 def _at_end(knobs: Mapping[str, KnobRange], best: TrialRecord, trials: Sequence[TrialRecord]) -> list[str]:
-    """The numeric knobs whose best value is the lowest or the highest of those tried."""
+    """Return the numeric knobs whose best value is the lowest or the highest of those tried."""
     found = []
     for knob, value in best.params.items():
         tried = {trial.params[knob] for trial in trials if knob in trial.params}
@@ -102,13 +104,13 @@ class Shortfall:
 def shortfall(
     knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, object]], scores: FloatArray
 ) -> Shortfall:
-    """How far the setting with the best mean score may be from the best there is, in the unit of the scores.
+    """Estimate how far the setting with the best mean score is from the best there is, in the unit of the scores.
 
     settings: of the trials; scores [n_trials, n_seeds], n_seeds at least 2. The posterior is a mixture of Gaussian
     processes (Matern 5/2 with a flat mean; Rasmussen and Williams 2006, equations 2.25, 4.17) over length scale and
     amplitude, weighted by likelihood. Scores below their median that lie far below the best are raised: a setting at
-    which training collapsed says little about the peak. What lies near the best is kept, however many trials are better
-    still, since it shows how steep the slopes are.
+    which training collapsed says little about the peak. Scores near the best are kept, however many trials are better
+    still, since they show how steep the slopes are.
     """
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern
@@ -117,14 +119,16 @@ def shortfall(
     picked = int(means.argmax())
     n = len(means)
     median = float(np.median(means))
+    # The noise is first estimated without the lower half, whose collapsed trials would inflate it.
     level = min(median, float(means.max()) - _NEAR * math.sqrt(_noise_variance(scores[means >= median])))
     noise = _noise_variance(scores[means >= level])
     observed = np.maximum(means, level)
     observed = observed - observed.mean()
     spread = max(float(observed.std()), math.sqrt(noise))
-    if spread == 0:  # all settings score alike, without any noise
+    if spread == 0:  # all settings have equal scores, without any noise
         return Shortfall(0.0, 0.0)
     points = np.vstack([np.array([_coordinates(knobs, values) for values in settings]), _candidates(knobs)])
+    # The second constant, wide against the scores, is the unknown flat mean.
     processes = [
         GaussianProcessRegressor(
             ConstantKernel((amplitude * spread) ** 2) * Matern(length, nu=2.5) + ConstantKernel((10 * spread) ** 2),
@@ -135,14 +139,17 @@ def shortfall(
         for amplitude in _AMPLITUDES
     ]
     logs = np.array([process.log_marginal_likelihood_value_ for process in processes])
+    # The largest is subtracted, so that exp cannot underflow for all of them.
     weights = np.exp(logs - logs.max())
+    # A fixed seed: the same records always give the same result.
     random = np.random.default_rng(0)
     drawn = []
     for share, process in zip(weights / weights.sum(), processes, strict=True):
         if count := round(_DRAWS * share):
             # `sample_y` would decompose the covariance by singular values, which takes ten times as long.
             mean, covariance = process.predict(points, return_cov=True)
-            root = np.linalg.cholesky(covariance + 1e-8 * spread**2 * np.eye(len(mean)))  # without it hardly positive
+            # Without the added diagonal the matrix is hardly positive definite.
+            root = np.linalg.cholesky(covariance + 1e-8 * spread**2 * np.eye(len(mean)))
             functions = mean + random.standard_normal((count, len(mean))) @ root.T
             drawn.append(functions.max(axis=1) - functions[:, picked])
     left = np.concatenate(drawn)
@@ -150,22 +157,29 @@ def shortfall(
 
 
 def _noise_variance(scores: FloatArray) -> float:
-    """The variance of a trial's mean score beside the others, from [n_trials, n_seeds]: what seeds do to all trials
-    alike is no noise in the choice between them."""
+    """Return the variance of a trial's mean score relative to the others, from [n_trials, n_seeds].
+
+    What seeds do to all trials alike is no noise in the choice between them.
+    """
     n_trials, n_seeds = scores.shape
     within = scores - scores.mean(axis=1, keepdims=True)
     if n_trials == 1:
         return float((within**2).sum() / (n_seeds - 1) / n_seeds)
+    # The residuals of a two-way layout without interaction, with (n_trials - 1) (n_seeds - 1) degrees of freedom.
     rest = within - within.mean(axis=0, keepdims=True)
     return float((rest**2).sum() / ((n_trials - 1) * (n_seeds - 1)) / n_seeds)
 
 
 def _coordinates(knobs: Mapping[str, KnobRange], values: Mapping[str, Any]) -> list[float]:
-    """A setting as a point: ranges from 0 to 1, categories at equal distances; a knob that is not drawn is in the
-    middle."""
+    """Return a setting as a point.
+
+    Ranges go from 0 to 1, and categories have equal distances. A knob that was not sampled is in the middle.
+    """
     point: list[float] = []
     for knob, searched in knobs.items():
         if searched.choices:
+            # One coordinate for each choice, scaled so that two different choices have the distance 1, the width of a
+            # range.
             point += [math.sqrt(0.5) * (knob in values and values[knob] == choice) for choice in searched.choices]
         elif knob not in values:
             point.append(0.5)
@@ -177,7 +191,7 @@ def _coordinates(knobs: Mapping[str, KnobRange], values: Mapping[str, Any]) -> l
 
 
 def _candidates(knobs: Mapping[str, KnobRange]) -> FloatArray:
-    """Points that fill the searched space evenly, of Sobol's sequence."""
+    """Return points that fill the searched space evenly, from Sobol's sequence."""
     from scipy.stats import qmc
 
     points = []

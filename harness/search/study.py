@@ -1,11 +1,11 @@
-"""The study of a search: what Optuna keeps of it, and whose trial is whose.
+"""The study of a search: what Optuna keeps of it, and which worker has which trial.
 
-Whatever workers must know of each other is in the storage: a trial's attributes say what was drawn (`drawn`), which
-setting that is (`hash`), who works on it (`owner`), and why it failed (`reason`). The records of its cells stay the
-truth of what was measured. No clocks are compared: as in `harness.records.lease`, an owner that is known by its
-heartbeats alone is dead once they have stopped for `STALE_AFTER_S` of the reader's own clock.
+Everything that workers must know of each other is in the storage. A trial's attributes say what was sampled (`drawn`),
+which setting that is (`hash`), who works on it (`owner`), and why it failed (`reason`). The records of its cells remain
+the truth about what was measured. No clocks are compared. As in `harness.records.lease`, an owner that is known only by
+its heartbeats is dead once they have stopped for `STALE_AFTER_S` of the reader's own clock.
 
-study.json as a file: what is drawn on the search's page, written anew after each trial.
+`earlier_document` reads study.json, from which the search's page is drawn; it is written anew after each trial.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ WORKERS = "workers"
 
 @dataclass(frozen=True)
 class _Sighting:
-    """What a trial said of its owner since some time of the reader's clock. has_changed: whether it said something else
-    before, so that its owner lived."""
+    """What a trial has said of its owner since some time of the reader's clock."""
 
     owner: dict[str, object] | None
     since_s: float
     has_changed: bool
+    """True if it said something else before, so that its owner lived."""
 
 
 class SearchStudy:
     """The study of a plan, in a journal in `folder` or in the database at `storage_url`.
 
-    Raises RefusedError if the storage cannot be opened, or holds a study of that name that asks something else, or
-    that is empty and has other directions.
+    Raises RefusedError if the storage cannot be opened, or holds a study of that name that asks something else, or that
+    is empty and has other directions.
     """
 
     def __init__(self, plan: SearchPlan, folder: Path, storage_url: str | None) -> None:
@@ -71,9 +71,11 @@ class SearchStudy:
         self.plan, self.folder, self.storage_url = plan, folder, storage_url
         self._sightings: dict[int, _Sighting] = {}
         self._beats = 0
-        make_sampler(plan.search.sampler, 0)  # refuses unknown options before anything is written
+        # Made only to refuse unknown options before anything is written.
+        make_sampler(plan.search.sampler, 0)
         pruner = make_pruner(plan.search.pruner)
         folder.mkdir(parents=True, exist_ok=True)
+        # The folder may be another worker's too, and the study must be made only once.
         with self.turn():
             known_id = earlier_document(folder / STUDY).get("study_id")
             if storage_url is None and known_id is not None:
@@ -89,10 +91,12 @@ class SearchStudy:
                     load_if_exists=True,
                     pruner=pruner,
                 )
-            if QUESTION not in self.study.user_attrs and not self.study.get_trials():  # new, or left as it was made
+            # New, or its maker was killed before asking its question.
+            if QUESTION not in self.study.user_attrs and not self.study.get_trials():
                 _require_directions(self.study, plan, storage_url or str(folder))
                 self.study.set_user_attr(QUESTION, plan.question() | {"id": uuid.uuid4().hex})
-                if storage_url is not None:  # the last of those who made it at one moment has named it
+                # If several workers made it at once, the last one has named it.
+                if storage_url is not None:
                     time.sleep(SETTLED_AFTER_S)
             _require_same_question(self.study, plan, storage_url or str(folder))
             if known_id not in (None, self.id):
@@ -105,25 +109,28 @@ class SearchStudy:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Be the only worker of this folder that counts trials and asks for the next."""
+        """Be the only worker of this folder that counts trials and asks for the next, until the block ends."""
         with (self.folder / _LOCK).open("a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def trials(self) -> list[FrozenTrial]:
-        """All that were started, by number."""
+        """Return all trials that were started, by number."""
         from optuna.trial import TrialState
 
         return [trial for trial in self.study.get_trials() if trial.state != TrialState.WAITING]
 
     def ask(self, owner: str) -> Trial:
-        """The next trial, its values not drawn yet. Call in a `turn`."""
+        """Return the next trial, its values not sampled yet. Call in a `turn`."""
         trial = self.study.ask()
         self.claim(trial, owner)
         return trial
 
     def take_over_dead(self, owner: str, number: int | None = None) -> Trial | None:
-        """A trial (of this number) that runs on paper, but whose worker is dead: ours from now on. Call in a `turn`."""
+        """Take over a trial (of this number) that is marked as running, but whose worker is dead.
+
+        None if there is none. Call in a `turn`.
+        """
         import optuna
 
         for frozen in self._running():
@@ -135,8 +142,10 @@ class SearchStudy:
         return None
 
     def _is_ours(self, trial: Trial, owner: str) -> bool:
-        """Whether the claim on a trial holds: when several workers claim it at once, the last one gets it. In our own
-        folder a `turn` already excludes the others."""
+        """Return whether the claim on a trial holds: when several workers claim it at once, the last one gets it.
+
+        In our own folder a `turn` already excludes the others.
+        """
         if self.storage_url is None:
             return True
         time.sleep(SETTLED_AFTER_S)
@@ -147,21 +156,23 @@ class SearchStudy:
         return bool(self.study.get_trials(deepcopy=False)[number].user_attrs["owner"]["worker"] == owner)
 
     def running(self) -> list[int]:
-        """Numbers of the trials that a worker is training which is not known to be dead."""
+        """Return the numbers of the running trials whose worker is not known to be dead."""
         with self.turn():
             return [trial.number for trial in self._running() if self._look(trial) != "free"]
 
     def unknown(self) -> list[int]:
-        """Numbers of the trials of which only time can tell whether a worker is training them."""
+        """Return the numbers of running trials whose worker may be dead or alive: only time can tell."""
         with self.turn():
             return [trial.number for trial in self._running() if self._look(trial) == "unknown"]
 
     def _running(self) -> list[FrozenTrial]:
+        """Return the trials that are marked as running."""
         from optuna.trial import TrialState
 
         return [trial for trial in self.trials() if trial.state == TrialState.RUNNING]
 
     def is_any_abandoned(self) -> bool:
+        """Return whether a trial was left by a dead worker."""
         with self.turn():
             return any(self._look(trial) == "free" for trial in self._running())
 
@@ -175,14 +186,17 @@ class SearchStudy:
 
     def claim(self, trial: Trial, owner: str) -> None:
         """Record who works on a trial, and that this worker is alive now."""
+        # The count makes each claim differ from the one before, which is what readers look for.
         self._beats += 1
         trial.set_user_attr("owner", {"worker": owner, "host": socket.gethostname(), "beats": self._beats})
 
     def _look(self, trial: FrozenTrial) -> Literal["free", "held", "unknown"]:
-        """Whether a worker is training a trial, as `harness.records.lease.Leases.look` says it. One that shares our
-        folder is known by its lease there, whose lock dies with it; one with a folder of its own by its heartbeats in
-        the storage. A trial without an owner was asked for just now by one of those, as ours ask and claim in one
-        `turn`. Call in a `turn`."""
+        """Return whether a worker is training a trial, in the words of `harness.records.lease.Leases.look`.
+
+        A worker that shares our folder is known by its lease there, whose lock dies with it. One with a folder of its
+        own is known by its heartbeats in the storage. A trial without an owner was requested just now by one of the
+        latter, as ours ask and claim in one `turn`. Call in a `turn`.
+        """
         owner = trial.user_attrs.get("owner")
         if owner is None and self.storage_url is None:
             return "free"
@@ -196,12 +210,15 @@ class SearchStudy:
         return "held" if seen.has_changed else "unknown"
 
     def is_default(self, trial: Trial | FrozenTrial) -> bool:
-        """The first trial is the default, where that lies in the ranges."""
+        """Return whether a trial is the default: the first is, if the default lies in the ranges."""
         return trial.number == 0 and self.plan.default_values() is not None
 
     def draw(self, trial: Trial) -> Values:
-        """The values of a trial; those that it has already stay as they are. All are drawn before the first is stored,
-        and written at once: a kill in between would leave the rest to be drawn with the random numbers of the first."""
+        """Return the values of a trial; those that it has already stay as they are.
+
+        All are sampled before the first is stored, and stored at once. After a kill in between, the rest would be
+        sampled with the random numbers of the first.
+        """
         from optuna.samplers import PartialFixedSampler, RandomSampler
 
         if _DRAWN not in trial.user_attrs:
@@ -209,11 +226,12 @@ class SearchStudy:
             trial.set_user_attr(_DRAWN, values)
         drawn: dict[str, object] = trial.user_attrs[_DRAWN]
         with without_experimental_warnings():
+            # Optuna knows a value only by `suggest`, so it is made to suggest what was sampled.
             self.study.sampler = PartialFixedSampler(drawn, RandomSampler())
             return {knob: _suggest(trial, knob, _distribution(self.plan.search.knobs[knob])) for knob in drawn}
 
     def _sample(self, trial: Trial) -> Values:
-        """What Optuna's `suggest` would draw, without storing it."""
+        """Return what Optuna's `suggest` would sample, without storing it."""
         search, values = self.plan.search, Values()
         sampler = make_sampler(search.sampler, trial.number)
         frozen = self.study.get_trials(deepcopy=False)[trial.number]
@@ -227,17 +245,21 @@ class SearchStudy:
                         value = together[knob]
                     else:
                         value = sampler.sample_independent(self.study, frozen, knob, distribution)
+                    # The round trip gives the value the type in which Optuna returns it.
                     values[knob] = distribution.to_external_repr(distribution.to_internal_repr(value))
         return values
 
     def first_of(self, trial: Trial, setting: str) -> FrozenTrial | None:
-        """The other trial that trains the same setting; None if this one is to. Call in the `turn` in which the trial's
-        hash is set."""
+        """Return the other trial that trains the same setting; None if this one must train it.
+
+        Call in the `turn` in which the trial's hash is set.
+        """
         others = (t for t in self.trials() if t.number != trial.number and t.user_attrs.get("hash") == setting)
         return next((t for t in others if t.user_attrs.get("same_as") is None), None)
 
 
 def _distribution(searched: KnobRange) -> BaseDistribution:
+    """Return Optuna's distribution for a range."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if searched.kind == "categorical":
@@ -249,6 +271,7 @@ def _distribution(searched: KnobRange) -> BaseDistribution:
 
 
 def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> object:
+    """Let Optuna record a value of this distribution for a trial, and return it."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(distribution, CategoricalDistribution):
@@ -260,6 +283,7 @@ def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> object:
 
 
 def _require_journal(folder: Path) -> None:
+    """Refuse a folder with records of this search, but without its journal."""
     if not (folder / JOURNAL).exists():
         raise RefusedError(
             f"{folder}: its records are of this search, but {JOURNAL}, in which it was kept, is not there. Restore it, "
@@ -269,6 +293,7 @@ def _require_journal(folder: Path) -> None:
 
 
 def _in_another_storage(folder: Path) -> RefusedError:
+    """Return the error for a folder whose search is kept in another storage."""
     return RefusedError(
         f"{folder}: its records are of this search in another storage. Go on with the --storage that they were made "
         f"with; or choose another --home, or move {STUDY} away, for a search of its own."
@@ -288,6 +313,7 @@ def _require_directions(study: optuna.Study, plan: SearchPlan, where: str) -> No
 
 
 def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) -> None:
+    """Refuse a study of another search, or of another program."""
     theirs, ours = study.user_attrs.get(QUESTION), json.loads(json.dumps(plan.question()))
     if theirs is None:
         raise RefusedError(
@@ -306,7 +332,7 @@ def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) ->
 
 
 def earlier_document(path: Path) -> dict[str, object]:
-    """The content of study.json; empty if it is missing or damaged, because it will be rewritten."""
+    """Return the content of study.json; empty if it is missing or damaged, because it will be rewritten."""
     try:
         document = read_json(path) if path.exists() else {}
     except DamagedRecordError:

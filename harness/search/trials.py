@@ -1,10 +1,7 @@
-"""What a trial is worth, from the records of its cells.
+"""What a trial is worth, what it cost, which knobs mattered, and when it is pruned.
 
-What trials cost: as their worker reported at their end, before that from the records of their cells.
-
-How much of the spread of trials each knob accounts for.
-
-When a trial is pruned: what is reported of a running cell, and what its pruner decides.
+All of it comes from the records of a trial's cells. Its cost is what its worker reported at its end; before that, what
+the records say so far.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def final_values(cells: Sequence[CellRecord], objectives: Sequence[str]) -> list[float] | str:
-    """The mean of each objective over the cells, which differ in their seed; or why there is none."""
+    """Return the mean of each objective over the cells, which differ in their seed; or why there is none."""
     values = []
     for objective in objectives:
         by_seed = [final_value(cell, objective) for cell in cells]
@@ -41,7 +38,7 @@ def final_values(cells: Sequence[CellRecord], objectives: Sequence[str]) -> list
 
 
 def final_value(cell: CellRecord, objective: str) -> float | None:
-    """eval.final.<task>.<metric> or generated_tokens of a finished cell; None where it is not there or not finite."""
+    """Return eval.final.<task>.<metric> or generated_tokens of a finished cell; None if it is missing or not finite."""
     if objective == GENERATED_TOKENS:
         return float(_allowed_tokens(cell) if DIVERGED in cell.flags else cell.generated_tokens or 0)
     task, metric = _task_and_metric(objective)
@@ -50,7 +47,10 @@ def final_value(cell: CellRecord, objective: str) -> float | None:
 
 
 def _allowed_tokens(cell: CellRecord) -> int:
-    """What a cell could have generated in training. One that diverged counts with it: stopping early saves nothing."""
+    """Return the tokens that a cell could have generated in training.
+
+    A cell that diverged counts with them: stopping early saves nothing.
+    """
     spec = recorded_spec(cell)
     rollout = spec.rollout
     most = spec.train.steps * rollout.prompts_per_step * rollout.samples_per_prompt * rollout.max_completion_tokens
@@ -58,7 +58,7 @@ def _allowed_tokens(cell: CellRecord) -> int:
 
 
 def curve(cell: CellRecord, objective: str) -> list[tuple[int, float]]:
-    """(step, value) of the evaluations along training so far."""
+    """Return (step, value) of the evaluations along training so far."""
     task, metric = _task_and_metric(objective)
     return [
         (row["step"], value)
@@ -68,11 +68,13 @@ def curve(cell: CellRecord, objective: str) -> list[tuple[int, float]]:
 
 
 def seconds(cell: CellRecord) -> float:
-    """That training and evaluating took so far, over all processes that had a part in it."""
+    """Return the seconds that training and evaluating took so far, over all processes that had a part in it."""
+    # A row is of a step or of an evaluation, and has the time of that one.
     return sum(row.get("total_s") or row.get("eval_s") or 0.0 for row in cell.read_timing())
 
 
 def _task_and_metric(objective: str) -> tuple[str, str]:
+    """Split an objective into its task and its metric."""
     task, _, metric = objective.removeprefix("eval.final.").rpartition(".")
     return task, metric
 
@@ -93,12 +95,15 @@ class Spent:
 
 
 def spent_on(trial: FrozenTrial, folder: Path) -> Spent:
-    """What a trial has spent so far; nothing for a trial that shares another's cells, nor for one that another machine
-    runs, until it ends. folder: of the search."""
+    """Return what a trial has spent so far. folder: of the search.
+
+    It is nothing for a trial that shares another's cells. It is nothing, until it ends, for a trial that another
+    machine runs.
+    """
     if trial.user_attrs.get("same_as") is not None:
         return Spent()
     cells = _cells(trial, folder)
-    # A pruned trial can be trained to the end, of which its study, for which it has ended, is not told.
+    # A pruned trial can be trained to the end. Its study is not told, because for it the trial has ended.
     may_go_on = trial.state.name == "PRUNED" and all(cell.path.exists() for cell in cells)
     if _SPENT in trial.user_attrs and not may_go_on:
         return Spent(**trial.user_attrs[_SPENT])
@@ -106,25 +111,29 @@ def spent_on(trial: FrozenTrial, folder: Path) -> Spent:
 
 
 def note_spent(trial: Trial, folder: Path) -> None:
-    """In the study, for workers that do not see our folder. Call when the trial ends."""
+    """Record in the study what a trial spent, for workers that do not see our folder. Call when the trial ends."""
     trial.set_user_attr(_SPENT, asdict(_recorded(_cells(trial, folder))))
 
 
 def _cells(trial: FrozenTrial | Trial, folder: Path) -> list[CellRecord]:
+    """Return the records of a trial's cells."""
     return [CellRecord.at(folder / "cells" / name) for name in trial.user_attrs.get("cells", [])]
 
 
 def _recorded(cells: Sequence[CellRecord]) -> Spent:
+    """Return what these cells have used, by their records."""
     return Spent(sum(cell.generated_tokens or 0 for cell in cells), sum(map(seconds, cells)))
 
 
 FEWEST_TRIALS = 8
-"""With fewer a forest of trees sees little but noise."""
+"""With fewer trials a forest of trees sees little but noise."""
 
 
 def importances(study: SearchStudy) -> tuple[list[dict[str, object]], str | None]:
-    """fANOVA's shares (Hutter et al. 2014, ICML) for each objective, of the knobs that all trials have; and why
-    there are none, of any objective or of some."""
+    """Return fANOVA's shares (Hutter et al. 2014, ICML) for each objective, of the knobs that all trials have.
+
+    The second value says why there are none, of any objective or of some.
+    """
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
     from optuna.trial import TrialState
 
@@ -134,6 +143,7 @@ def importances(study: SearchStudy) -> tuple[list[dict[str, object]], str | None
     found, constant = [], []
     for place, metric in enumerate(study.plan.objectives):
         values = [trial.values[place] for trial in complete]
+        # Without any variance there is nothing to share out.
         if len(set(values)) == 1:
             constant.append(metric)
             continue
@@ -147,11 +157,11 @@ def importances(study: SearchStudy) -> tuple[list[dict[str, object]], str | None
 
 
 class Pruning:
-    """The pruner of one trial. `reason`: why it is given up; None while it is not. `is_taken`: it was ended elsewhere.
+    """The pruner of one trial.
 
-    median and asha are told the evaluations along the training of the first seed, which all trials have: a curve that
-    went on with another seed would hide its end behind the best of its beginning. wilcoxon is told the final score of
-    each seed.
+    median and asha get the evaluations along the training of the first seed, which all trials have. A curve that went
+    on with another seed would hide its end behind the best of its beginning. wilcoxon gets the final score of each
+    seed.
     """
 
     def __init__(self, trial: Trial, plan: SearchPlan) -> None:
@@ -164,7 +174,7 @@ class Pruning:
         self.reason: str | None = None
 
     def is_hopeless(self, cell: CellRecord) -> bool:
-        """Whether the pruner gives the trial up, after what the running cell has recorded since it was last asked."""
+        """Return whether the pruner gives the trial up, after what the running cell has recorded meanwhile."""
         scores = cell.path / "scores.jsonl"
         looks_at_it = self._kind in ("median", "asha") and cell.seed == self._plan.seeds[0]
         if not looks_at_it or self.reason is not None or not scores.exists():
@@ -176,14 +186,16 @@ class Pruning:
         return any(self._report(value, step) for step, value in curve(cell, self._objective))
 
     def seed_ended(self, cell: CellRecord, is_last: bool) -> None:
-        """After a cell is done."""
+        """Report the final score of a finished cell to the pruner."""
         value = final_value(cell, self._objective)
         if self._kind == "wilcoxon" and value is not None:
             gives_up = self._report(value, cell.seed)
-            if is_last and gives_up:  # there is nothing left to be saved
+            # After the last seed, giving up saves nothing.
+            if is_last and gives_up:
                 self.reason = None
 
     def _report(self, value: float, step: int) -> bool:
+        """Report a value to Optuna; return whether the pruner gives the trial up."""
         if step in self._reported:
             return False
         self._reported.add(step)
@@ -203,5 +215,5 @@ class Pruning:
         return True
 
     def _reported_before(self) -> dict[int, float]:
-        """What was reported to the trial before a kill."""
+        """Return what was reported to the trial before a kill."""
         return self._trial.study.get_trials()[self._trial.number].intermediate_values

@@ -1,4 +1,4 @@
-"""What is wrong with settings, as data and in words."""
+"""Faults of settings, as data and in words."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Code = Literal["missing", "unknown", "value", "clash"]
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong with a document of settings.
-
-    code: missing: a knob without a default is not set; unknown: there is no such knob; value: a knob cannot have this
-    value; clash: what is below `path` does not go together. path: dotted; "" for the document. words: a sentence.
-    origin: where the settings come from, if the document is made of several.
-    """
+    """One fault in a document of settings."""
 
     code: Code
+    """missing: a knob without a default is not set. unknown: there is no such knob. value: a knob cannot have this
+    value. clash: what is below `path` does not go together."""
     path: str
+    """Dotted; "" for the whole document."""
     words: str
+    """A sentence."""
     origin: str = ""
+    """Where the settings come from, if the document is made of several."""
 
     @property
     def line(self) -> str:
-        """The words, with where the settings come from."""
+        """The words, with the origin of the settings."""
         return f"{self.origin}: {self.words}" if self.origin else self.words
 
 
@@ -40,7 +40,7 @@ class FaultyError(RefusedError, ValueError):
     """Settings that are refused, with every fault as data; the message has a line for each."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        """faults: in the order in which they are told."""
+        """Refuse settings for these faults, which the message lists in this order."""
         super().__init__("\n".join(dict.fromkeys(fault.line for fault in faults)))
         self.faults = list(faults)
 
@@ -48,11 +48,12 @@ class FaultyError(RefusedError, ValueError):
 def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", listed_by: str = "") -> Iterator[Fault]:
     """Put pydantic's errors into the project's words.
 
-    prefix: what stands before the names of the model's knobs, e.g. `objective.`. listed_by: the command that lists
-    these; without one an unknown key is answered with those that are known at its place.
+    prefix: what precedes the names of the model's knobs, e.g. `objective.`. listed_by: the command that lists these.
+    Without it an unknown key is answered with the known keys of its group.
     """
     details = error.errors(include_url=False)
-    # A list whose items are faulty counts as too short as well.
+    # A list whose items are faulty counts as too short as well, so an error at a prefix of another's location is
+    # dropped.
     faulty_within = {detail["loc"][:depth] for detail in details for depth in range(len(detail["loc"]))}
     for detail in details:
         if detail["loc"] in faulty_within:
@@ -77,6 +78,7 @@ def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", l
                 yield Fault("unknown", path, f"{path} is not a key here{near} {rest}")
             case "value_error":
                 where = f"{path}: " if path else ""
+                # A validator of ours may raise several problems at once, one on each line.
                 for line in _unindented(message).splitlines():
                     yield Fault("clash", path, f"{where}{line}{'' if line.endswith(('?', '.')) else '.'}")
             case "dict_type" | "model_type":
@@ -93,8 +95,10 @@ def faults_of(error: ValidationError, model: type[Settings], prefix: str = "", l
 
 
 def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str, list[str]]:
-    """Find the dotted name at a location of pydantic's, which also names the member of a union that was chosen, and the
-    keys of the group that it lies in."""
+    """Return the dotted name at a location of pydantic's, and the keys of the group that it lies in.
+
+    Such a location also names the member of a union that was chosen, and marks a key of a mapping by "[key]".
+    """
     names: list[str] = []
     keys: list[str] = []
     unions, members = unions_of(model), None
@@ -119,7 +123,7 @@ def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str,
 
 
 def _entry_of(annotation: object) -> object:
-    """What the entries of a mapping or a list are; None for anything else."""
+    """Return the type of the entries of a mapping or a list; None for anything else."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (dict, tuple, list):
         return arguments[1] if origin is dict else arguments[0]
@@ -137,5 +141,5 @@ def misnamed(name: str, model: type[Settings], prefix: str = "") -> str | None:
 
 
 def _unindented(message: str) -> str:
-    """With the indented lines of a list, as of the faults of a template's file, on the line that leads to them."""
+    """Join the indented lines of a list, such as the faults of a template's file, to the line that introduces them."""
     return re.sub(r"\.?\n +", "; ", re.sub(r":\n +", ": ", message))

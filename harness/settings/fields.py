@@ -1,4 +1,4 @@
-"""The base class of all settings, the markers of their fields, and the walk over a group at hand."""
+"""The base class of all settings, the markers of their fields, and the walk over an instance of a group."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Settings(BaseModel):
 
     @classmethod
     def excludes(cls) -> tuple[str, ...]:
-        """Fields of the enclosing group that do not exist beside this group."""
+        """Return the fields of the enclosing group that do not exist in the presence of this group."""
         return ()
 
     def absent_fields(self) -> list[str]:
-        """Fields that nothing reads at this point, besides those that markers name; they are no knobs then."""
+        """Return fields that nothing reads at this point, besides those with markers; they are no knobs then."""
         return []
 
     def contradictions(self) -> Iterator[str]:
-        """What is wrong with fields that are valid each by itself: the fields with their values, rule and remedy."""
+        """Yield what is wrong with fields that are valid one by one: their values, the rule and the remedy."""
         yield from ()
 
     @model_validator(mode="after")
@@ -42,30 +42,28 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """Marks a field that exists only where another one, the selector, has one of these values.
-
-    selector: a field of the same group, or dotted from there. values: () for any that is given. unless: values at which
-    the field does not exist. refused: whether setting it where it does not exist is an error.
-    """
+    """Marks a field that exists only if another one, the selector, has one of these values."""
 
     selector: str
+    """A field of the same group, or dotted from there."""
     values: tuple[object, ...] = ()
+    """() for any value that is not None."""
     unless: tuple[object, ...] = ()
+    """Values at which the field does not exist."""
     refused: bool = True
+    """True if it is an error to set the field where it does not exist."""
 
     def holds_at(self, value: object) -> bool:
-        """Return whether the field exists where the selector has this value; None if nothing is given."""
+        """Return whether the field exists if the selector has this value; None if nothing is set."""
         return (value in self.values if self.values else value is not None) and value not in self.unless
 
 
 @dataclass(frozen=True)
 class IfChosen:
-    """Marks a field that is no knob while it holds nothing: null, or a group of `type: none`.
-
-    explained_by: the knob, named from the top, of which it is a consequence that something is chosen here.
-    """
+    """Marks a field that is no knob while it holds nothing: null, or a group of `type: none`."""
 
     explained_by: str | None = None
+    """The knob, named from the top, that implies that something is chosen here."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class OneOf:
         return schema
 
     def _chosen(self, given: object) -> object:
-        """Make of settings by name the group that their `type` names. Raises UnknownNameError."""
+        """Validate a mapping as the group that its `type` names. Raises UnknownNameError."""
         if not isinstance(given, dict):
             return given
         if "type" not in given:
@@ -90,7 +88,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class MadeOf:
-    """Marks a field whose group depends on the plug-ins in use: it is what `make` returns at the time."""
+    """Marks a field whose group depends on the plug-ins in use: `make` returns it at the time of the call."""
 
     make: Callable[[], type[Settings]]
 
@@ -104,33 +102,33 @@ class MadeOf:
 
 @dataclass(frozen=True)
 class InWords:
-    """Marks a field about which its declaration does not say all, for tables of knobs.
-
-    type: asked when a table is made, since plug-ins may add choices.
-    """
+    """Marks a field whose declaration does not say everything that a table of knobs should."""
 
     type: Callable[[], str] | None = None
+    """Called when a table is made, since plug-ins may add choices."""
     default: str | None = None
 
 
 LARGEST_NUMBER = 1e30
-"""The largest size of a knob's value; its inverse is the smallest. Beyond them a 32-bit number multiplied once is
-infinite or 0."""
+"""The largest size of a knob's value; its inverse is the smallest. Beyond these a 32-bit number becomes infinite or 0
+after a single multiplication."""
 
 KnobValue = str | float | int | None
 Marker = TypeVar("Marker")
 Item = TypeVar("Item")
-# YAML has lists only; strict mode would refuse them for tuples.
+# YAML has no tuples, and strict mode would refuse its lists for them.
 Listed = Annotated[tuple[Item, ...], Field(strict=False)]
 
 
 class Groups(NamedTuple):
-    """A field that holds one of several groups. selector: the field of theirs that says which; None where their other
-    fields tell them apart. members: the groups by the selector's values. is_kind: whether plug-ins can add to them."""
+    """A field that holds one of several groups."""
 
     selector: str | None
+    """The field of the groups that says which one it is; None if their other fields tell them apart."""
     members: Mapping[str, type[Settings]]
+    """The groups by the selector's values."""
     is_kind: bool = False
+    """True if plug-ins can add to them."""
 
 
 @dataclass(frozen=True)
@@ -146,12 +144,12 @@ class SettingsField:
 
     @cached_property
     def only_with(self) -> OnlyWith | None:
-        """Where it exists, by its own marker."""
+        """The marker that says where it exists."""
         return self.mark(OnlyWith)
 
     @cached_property
     def if_chosen(self) -> IfChosen | None:
-        """That it is no knob while it holds nothing."""
+        """The marker that it is no knob while it holds nothing."""
         return self.mark(IfChosen)
 
     @property
@@ -177,14 +175,14 @@ class SettingsField:
 
 @cache
 def fields_of(group: type[Settings]) -> tuple[SettingsField, ...]:
-    """Return a group's fields: its own, a selector first, before those that it shares with others."""
+    """Return a group's fields: its own, of which a selector is declared first, then those that it inherits."""
     own = [name for name in group.__annotations__ if name in group.model_fields]
     names = dict.fromkeys([*own, *group.model_fields])
     return tuple(SettingsField(name, group.model_fields[name]) for name in names)
 
 
 def groups_in(annotation: object) -> list[type[Settings]]:
-    """The groups that a field may hold: one, or the members of a union."""
+    """Return the groups that a field may hold: one, or the members of a union."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return [annotation]
     if get_origin(annotation) in (Union, UnionType, Annotated):
@@ -193,12 +191,12 @@ def groups_in(annotation: object) -> list[type[Settings]]:
 
 
 def without(name: str, union: Groups) -> tuple[str, ...]:
-    """The members of a union beside which a field of the enclosing group exists."""
+    """Return the members of a union that leave a field of the enclosing group in existence."""
     return tuple(kind for kind, member in union.members.items() if name not in member.excludes())
 
 
 class Setting(NamedTuple):
-    """A knob of a group at hand."""
+    """A knob of an instance of a group."""
 
     knob: str
     value: Any
@@ -208,7 +206,7 @@ class Setting(NamedTuple):
 
 
 def active_knobs(group: Settings) -> dict[str, Any]:
-    """Map the knobs that exist at this point to their values: what is gated, hashed and shown. A tuple is a list."""
+    """Map the knobs that exist at this point to their values, which are gated, hashed and shown. A tuple is a list."""
     return {one.knob: one.value for one in settings_of(group) if one.absent_by is None}
 
 
@@ -218,7 +216,7 @@ def defaults(group: Settings) -> dict[str, object]:
 
 
 def _without_effect(group: Settings) -> Iterator[str]:
-    """Say of each field that is set, but does not exist at this point, what it would need."""
+    """Yield, for each field that is set but does not exist at this point, what it would need."""
     if not _is_conditional(type(group)):
         return
     values = vars(group)
@@ -228,6 +226,7 @@ def _without_effect(group: Settings) -> Iterator[str]:
         if only_with is None or not only_with.refused or only_with.holds_at(_value_at(values, only_with.selector)):
             continue
         chosen, value = _value_at(values, only_with.selector), values[field.name]
+        # Only what differs from its default counts as set: pydantic fills in the rest.
         if isinstance(value, Settings):
             changed = [one for one in settings_of(value, f"{field.name}.") if one.value != one.default]
         else:
@@ -241,12 +240,12 @@ def _without_effect(group: Settings) -> Iterator[str]:
 
 @cache
 def _is_conditional(group: type[Settings]) -> bool:
-    """Whether some of its fields may not exist at a point; a union may exclude some."""
+    """Return whether some of its fields may not exist at a point; a union may exclude some."""
     return bool(_unions_in(group)) or any(field.only_with for field in fields_of(group))
 
 
 def settings_of(group: Settings, prefix: str = "") -> list[Setting]:
-    """Return all knobs of a group at hand, whose groups may be of plug-ins that are not in use any more."""
+    """Return all knobs of an instance of a group, whose groups may be of plug-ins that are no longer in use."""
     found: list[Setting] = []
     _collect(group, prefix, None, found)
     return found
@@ -258,14 +257,17 @@ def _collect(group: Settings, prefix: str, absent_by: OnlyWith | None, found: li
     for field in fields_of(type(group)):
         value, only_with = values[field.name], field.only_with
         path = f"{prefix}{field.name}"
+        # A group that does not exist takes everything below it along.
         absent = absent_by or excluded.get(field.name)
         if absent is None and only_with is not None and not only_with.holds_at(_value_at(values, only_with.selector)):
             absent = replace(only_with, selector=f"{prefix}{only_with.selector}")
         if field.name in unread or (field.if_chosen and getattr(value, "type", value) in (None, "none")):
+            # No single knob decides, so the marker names none.
             absent = absent or OnlyWith("")
         if isinstance(value, Settings):
             _collect(value, f"{path}.", absent, found)
         elif isinstance(value, dict):
+            # The user chose these names; each entry is a knob of its own.
             entries = dotted(value, f"{path}.").items()
             found += (Setting(knob, entry, None, absent) for knob, entry in entries if entry != {})
         else:
@@ -274,7 +276,7 @@ def _collect(group: Settings, prefix: str, absent_by: OnlyWith | None, found: li
 
 
 def _excluded(group: Settings, prefix: str) -> dict[str, OnlyWith]:
-    """The fields that do not exist beside the groups that are chosen, each with where it would."""
+    """Map the fields that do not exist in the presence of the chosen groups to the condition under which they would."""
     return {
         name: OnlyWith(f"{prefix}{field.name}.{union.selector}", without(name, union))
         for field in _unions_in(type(group))
@@ -285,12 +287,12 @@ def _excluded(group: Settings, prefix: str) -> dict[str, OnlyWith]:
 
 @cache
 def _unions_in(group: type[Settings]) -> tuple[SettingsField, ...]:
-    """Its fields that hold one of several groups."""
+    """Return its fields that hold one of several groups."""
     return tuple(field for field in fields_of(group) if field.mark(OneOf) or len(groups_in(field.info.annotation)) > 1)
 
 
 def _value_at(values: object, path: str) -> object:
-    """The value at a dotted path; None where there is none."""
+    """Return the value at a dotted path; None if there is none."""
     for name in path.split("."):
         values = values.get(name) if isinstance(values, Mapping) else getattr(values, name, None)
     return values
@@ -310,7 +312,10 @@ def dotted(settings: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 def nested(
     knobs: Mapping[str, Any], split: Callable[[str], Sequence[str] | None] = lambda knob: None
 ) -> dict[str, Any]:
-    """Nest dotted names. split: the segments of a name of which one has dots of its own; None for any other."""
+    """Nest dotted names.
+
+    split: the segments of a name of which one has dots of its own; None for any other name.
+    """
     document: dict[str, Any] = {}
     for knob, value in knobs.items():
         *path, last = split(knob) or knob.split(".")

@@ -1,4 +1,4 @@
-"""The walk over a class of settings: all knobs that it has, whether or not they exist at a given point."""
+"""The walk over a class of settings: all its knobs, whether or not they exist at a given point."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ class Knob:
     selector: str | None = None
     """The knob that decides whether it exists; None for a knob that always does."""
     exists_at: tuple[object, ...] = ()
-    """The selector's values at which it exists; () where its declaration lists none."""
+    """The selector's values at which it exists; () if its declaration lists none."""
     above: tuple[FieldInfo, ...] = ()
     """The declarations of the groups that it lies in, from the top."""
     is_selector: bool = False
-    """Whether it says which group the last of these holds."""
+    """True if it says which group the last of these holds."""
 
     def mark(self, kind: type[Marker]) -> Marker | None:
-        """Return its marker of a class: of a selector, that of the field which holds the group that it chooses."""
+        """Return its marker of a class.
+
+        For a selector, that is the marker of the field which holds the group that it chooses.
+        """
         fields = self.above[-1:] if self.is_selector else self.fields
         return next((mark for info in fields for mark in _marks_in(info) if isinstance(mark, kind)), None)
 
     def inherited(self, kind: type[Marker]) -> Marker | None:
-        """Return its marker of a class or, where it has none, that of the nearest group around it."""
+        """Return its marker of a class or, if it has none, that of the nearest enclosing group."""
         fields = (*self.fields, *reversed(self.above))
         return next((mark for info in fields for mark in _marks_in(info) if isinstance(mark, kind)), None)
 
     @property
     def default(self) -> Any:
-        """Its default as `active_knobs` gives values; of a selector, that of the group which is held by default."""
+        """Its default in the form of `active_knobs`; for a selector, that of the group which is held by default."""
         default = (self.above[-1] if self.is_selector else self.fields[0]).default
         if self.is_selector and default is not None:
             selector = self.name.rpartition(".")[2]
@@ -60,13 +63,14 @@ def knobs_of(group: type[Settings]) -> Mapping[str, Knob]:
 
 @cached
 def unions_of(group: type[Settings]) -> Mapping[str, Groups]:
-    """Map the dotted name of every field that holds one of several groups to these."""
+    """Map the dotted name of every field that holds one of several groups to these groups."""
     return dict(_unions(group, ""))
 
 
 def _marks_in(info: FieldInfo) -> Iterator[object]:
-    """The markers of a field, and of the types that its own is made of."""
+    """Yield the markers of a field, and of the types that its own is made of."""
     yield from info.metadata
+    # pydantic keeps the outermost Annotated in `metadata`; markers of inner types are among their arguments.
     types = [info.annotation]
     while types:
         arguments = get_args(types.pop())
@@ -75,6 +79,7 @@ def _marks_in(info: FieldInfo) -> Iterator[object]:
 
 
 def _unions(group: type[Settings], prefix: str) -> Iterator[tuple[str, Groups]]:
+    """Yield every field below a group that holds one of several groups, by its dotted name."""
     for field in fields_of(group):
         if union := field.union:
             yield f"{prefix}{field.name}", union
@@ -91,8 +96,11 @@ def _knobs(
     of_group: OnlyWith | None,
     selector: str | None = None,
 ) -> Iterator[Knob]:
-    """All knobs of a group, or of those of a union by its selector's values. of_group: where it exists, with the full
-    name of its selector."""
+    """Yield all knobs of a group, or of the groups of a union by its selector's values.
+
+    of_group: where the group exists, with the full name of its selector.
+    """
+    # Members of a union may declare the same knob, so fields are gathered by name over all of them.
     declared: dict[str, dict[str, SettingsField]] = {}
     for kind, group in groups.items():
         for field in fields_of(group):
@@ -109,6 +117,8 @@ def _knobs(
         infos = tuple(field.info for field in fields.values())
         first = next(iter(fields.values()))
         path = f"{prefix}{name}"
+        # The nearest reason counts: another group that excludes the field, its own marker, the union's type, then the
+        # group.
         exists = excluding.get(name) or _marked(first, prefix)
         if selector is not None and name != selector:
             exists = exists or OnlyWith(f"{prefix}{selector}", tuple(fields))
@@ -116,6 +126,7 @@ def _knobs(
         within = (*above, first.info)
         if name == selector:
             meanings = {kind: first_sentence(groups[kind]) for kind in fields}
+            # The selector's values are explained by the docstrings of the groups that they choose.
             yield replace(_knob(path, joined_meanings(meanings), infos, of_group, above), is_selector=True)
         elif union := first.union:
             yield from _knobs(union.members, f"{path}.", within, exists, union.selector)
@@ -134,7 +145,7 @@ def _knob(
 
 
 def _marked(field: SettingsField, prefix: str) -> OnlyWith | None:
-    """Where the field exists by its own marker, with the full name of its selector."""
+    """Return where the field exists by its own marker, with the full name of its selector."""
     if field.only_with:
         return replace(field.only_with, selector=f"{prefix}{field.only_with.selector}")
     explained_by = field.if_chosen and field.if_chosen.explained_by
@@ -147,7 +158,7 @@ def first_sentence(group: type[BaseModel]) -> str:
 
 
 def joined_meanings(meanings: Mapping[str, str]) -> str:
-    """Return `a, b: one meaning | c: another`; the meaning alone where it is that of ""."""
+    """Return `a, b: one meaning | c: another`; the meaning alone if its kind is ""."""
     by_meaning: dict[str, list[str]] = {}
     for kind, meaning in meanings.items():
         by_meaning.setdefault(meaning, []).append(kind)

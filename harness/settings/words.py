@@ -1,4 +1,4 @@
-"""Knobs in words, for tables: what each takes, its default, its range."""
+"""Knobs in words, for tables: the type, default and range of each."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from harness.settings.space import Knob
 
 @dataclass(frozen=True)
 class KnobFacts:
-    """What one must know to set a knob. Settings are written as in a sweep file."""
+    """What a user must know to set a knob. Settings are written as in a sweep file."""
 
     type: str
-    """`int`, `float | null`, `list of str`; all of a fixed choice, as `none | sft`."""
+    """`int`, `float | null`, `list of str`; for a fixed choice, all of them, as `none | sft`."""
     default: str
-    """The default, e.g. `the task's` where others decide it; "" where the knob must be set."""
+    """The default, e.g. `the task's` if others decide it; "" if the knob must be set."""
     range: str
-    """`> 0, <= 1`; that of a list is of its length. "" where every value of the type will do."""
+    """`> 0, <= 1`; for a list, the range of its length. "" if every value of the type is allowed."""
     description: str
-    """`at_step: ... | converged: ...` for a knob that exists at some values of the `type` beside it only."""
+    """`at_step: ... | converged: ...` for a knob that exists only at some values of the `type` next to it."""
 
 
 def facts_of(knob: Knob) -> KnobFacts:
     """Put the declarations of a knob into words."""
 
+    # The members of a union often declare a knob alike; `dict.fromkeys` drops repetitions and keeps the order.
     def joined(parts: Iterable[str], by: str) -> str:
         return by.join(dict.fromkeys(parts))
 
-    held_by = knob.above[-1:]  # of a selector: the field whose default chooses one of the groups
+    # For a selector: the field whose default chooses one of the groups.
+    held_by = knob.above[-1:]
     chosen = held_by and knob.is_selector
     return KnobFacts(
         type=joined((one for info in knob.fields for one in _types(info.annotation, info.metadata)), " | "),
@@ -54,7 +56,7 @@ def written(value: object) -> str:
     """Write a setting as in a sweep file."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(written, value))}]"
-    if isinstance(value, BaseModel):  # of a union
+    if isinstance(value, BaseModel):  # the chosen group of a union
         value = value.model_dump()
         return written(value.get("type", value.get("where")))
     if isinstance(value, dict):
@@ -63,7 +65,7 @@ def written(value: object) -> str:
 
 
 def _types(annotation: Any, metadata: Sequence[object] = ()) -> Iterator[str]:
-    """The alternatives of a type."""
+    """Yield the alternatives of a type."""
     in_words = [marker.type() for marker in metadata if isinstance(marker, InWords) and marker.type]
     origin, arguments = get_origin(annotation), get_args(annotation)
     if in_words:

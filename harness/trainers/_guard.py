@@ -1,9 +1,10 @@
-"""Runs a program at the head of a process group, and ends the group when bench is gone, however it went. Started by its
-path, so that it imports nothing of ours but the redactor, through which the program's output goes:
+"""Runs a program at the head of a process group, and ends the group when bench is gone, for whatever reason.
+
+It is started by its path, so that it imports nothing of ours but the redactor, through which the program's output goes:
 
     _guard.py <grace_s> <variables with secrets, by commas> <word> ...
 
-A line on stdin asks the program to stop (SIGTERM); the end of stdin means that bench wants it gone, or is gone itself:
+A line on stdin asks the program to stop (SIGTERM). The end of stdin means that bench wants it gone, or is gone itself:
 after `grace_s` the whole group is killed. It exits as the program did, with 128 + the signal's number if one ended it,
 and with 127 if it could not be started.
 """
@@ -25,13 +26,15 @@ COPIED_WITHIN_S = 0.5
 
 
 def main() -> None:
+    """Start the program that the command line names, copy its output, and end it when stdin says so."""
     grace_s, variables, argv = float(sys.argv[1]), sys.argv[2].split(","), sys.argv[3:]
     sys.path.append(str(Path(__file__).parents[2]))
     from harness.secrets import copy_redacted, register_variable
 
     for name in variables:
         register_variable(name)
-    # Handlers, not SIG_IGN, which the program would inherit.
+    # Handlers and not SIG_IGN, which the program would inherit. The guard itself must survive what is sent to its
+    # group.
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, lambda number, frame: None)
     try:
@@ -53,13 +56,16 @@ def main() -> None:
                 while program.poll() is None and time.monotonic() < end_s:
                     time.sleep(LOOK_EVERY_S)
                 break
-    send(program.pid, signal.SIGKILL)  # also what it left behind
+    # The group may still hold processes that the program left.
+    send(program.pid, signal.SIGKILL)
     code = program.wait()
-    copying.join(COPIED_WITHIN_S)  # longer only if a process outside the group holds the pipe
+    # It takes longer only if a process outside the group holds the pipe.
+    copying.join(COPIED_WITHIN_S)
     os._exit(code if code >= 0 else 128 - code)
 
 
 def send(group: int, number: int) -> None:
+    """Send a signal to a process group, if it still exists and is ours."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
 

@@ -1,4 +1,4 @@
-"""The default: bench trains."""
+"""The default trainer: bench itself."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FIELDS = {
     "seed": "the cell's seed",
     "python": "the Python that runs bench",
 }
-"""What `{...}` in `trainer.run` may name."""
+"""Placeholders that `trainer.run` may contain."""
 
 
 class CommandTrainer(OutsideTrainer):

@@ -1,6 +1,6 @@
-"""The contract between bench and a program that trains a cell: what the program finds, and what it writes.
+"""The contract between bench and a program that trains a cell: what the program gets, and what it writes.
 
-`bench show trainer` prints this. VERSION is raised when a program that was right could be wrong afterwards.
+`bench show trainer` prints it. VERSION is raised when a program that was right could be wrong afterwards.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ WRITES = {
 
 
 def contract_document() -> dict[str, Any]:
-    """What `bench show trainer` prints."""
+    """Return what `bench show trainer` prints."""
     return {
         "contract": VERSION,
         "config_file": ProgramConfig.model_json_schema(),

@@ -25,10 +25,13 @@ GRACE_S = 6.0
 """How long a program may take to end before it is killed; an interrupted cell has 9 s in all."""
 _KILLED_WITHIN_S = 1.5
 TELL_EVERY_S = 5.0
+"""The time between two reports of its progress."""
 END_WITHIN_S = 60.0
 """How long a program may go on after its budget is used and its last checkpoint written."""
 LAST_LINES = 20
+"""How many lines of output an error shows."""
 _LAST_BYTES = 64_000
+"""The end of the log that is read for them."""
 _LIST_PACKAGES = (
     "import importlib.metadata as m, json, sys; "
     "print(json.dumps({'python': sys.version.split()[0], "
@@ -37,13 +40,16 @@ _LIST_PACKAGES = (
 
 
 class Process:
-    """A program at the head of a process group of its own. Leaving the block ends the whole group, and so does the end
-    of this process, whatever ended it."""
+    """A program at the head of a process group of its own.
+
+    Leaving the block ends the whole group. So does the end of this process, whatever ended it.
+    """
 
     def __init__(self, argv: Sequence[str], folder: str | None, env: Mapping[str, str], log: Path) -> None:
-        """log: the file to which its output is appended."""
+        """Start the program. log: the file to which its output is appended."""
         self._log, self._begin = log, log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
+            # The guard outlives us: it holds the other end of this pipe, and ends the group once the pipe is closed.
             self._guard = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(GUARD), str(GRACE_S), ",".join(registered_variables), *argv],
                 stdin=subprocess.PIPE,
@@ -55,7 +61,7 @@ class Process:
             )
 
     def exit_code(self) -> int | None:
-        """None while it runs; 128 + the number of the signal that ended it."""
+        """Return None while it runs, its exit code afterwards; 128 + the number of the signal that ended it."""
         return self._guard.poll()
 
     def ask_to_stop(self) -> None:
@@ -66,18 +72,19 @@ class Process:
             self._guard.stdin.flush()
 
     def written_bytes(self) -> int:
-        """The size of its log, which grows while it says something."""
+        """Return the size of its log, which grows while it says something."""
         return self._log.stat().st_size
 
     def last_lines(self) -> list[str]:
-        """The last of what it wrote."""
+        """Return the last lines that it wrote."""
         with self._log.open("rb") as handle:
             handle.seek(max(self._begin, self.written_bytes() - _LAST_BYTES))
             text = handle.read().decode(errors="replace")
+        # Progress bars end their lines with \r.
         return [line for line in re.split(r"[\r\n]+", text) if line.strip()][-LAST_LINES:]
 
     def failed(self, reason: str) -> RefusedError:
-        """The error: the reason in its first line, then the last lines that the program wrote."""
+        """Return the error: the reason in its first line, then the last lines that the program wrote."""
         lines = self.last_lines() or ["(it wrote no output)"]
         return RefusedError("\n  ".join([f"{reason.rstrip('.')}.", "Its last lines:", *lines]))
 
@@ -105,7 +112,7 @@ class Watch:
         self._was_asked = False
 
     def row_took_s(self) -> float:
-        """Since the row before, or the start."""
+        """Return the seconds since the row before, or since the start."""
         before, self._row_s = self._row_s, time.monotonic()
         self._heard_s = self._row_s
         return self._row_s - before
@@ -118,8 +125,10 @@ class Watch:
             report()
 
     def may_end_by_itself(self, at_once: bool) -> bool:
-        """Asked again and again once the budget is used: whether to go on waiting. Halfway, or at once, the program is
-        asked to stop."""
+        """Return whether to go on waiting; called again and again once the budget is used.
+
+        Halfway through the wait, or at once, the program is asked to stop.
+        """
         now_s = time.monotonic()
         self._end_by_s = self._end_by_s or now_s + END_WITHIN_S
         if not self._was_asked and (at_once or now_s > self._end_by_s - END_WITHIN_S / 2):
@@ -128,6 +137,7 @@ class Watch:
         return now_s < self._end_by_s
 
     def reason_to_end(self) -> str | None:
+        """Return why the program must end now, with the remedy; None while it may go on."""
         now_s, trainer = time.monotonic(), self._trainer
         if (size := self._process.written_bytes()) != self._bytes:
             self._bytes, self._heard_s = size, now_s
@@ -142,8 +152,9 @@ class Watch:
 
 
 def find_command(argv: Sequence[str], folder: str | None, env: Mapping[str, str]) -> Path:
-    """The file that the first word names. Raises RefusedError if there is none."""
+    """Return the file that the first word names. Raises RefusedError if there is none."""
     command = argv[0]
+    # `which` would look up a relative path in our own folder, not in the program's.
     place = str(Path(folder or ".") / command) if os.sep in command else command
     found = shutil.which(place, path=env.get("PATH", os.environ.get("PATH")))
     if found is None:
@@ -155,18 +166,22 @@ def find_command(argv: Sequence[str], folder: str | None, env: Mapping[str, str]
 
 
 def environment_of(command: Path) -> dict[str, Any]:
-    """The `python` and `packages` of the interpreter behind a command, which may be a script of Python's; {} for a
-    program that is not Python's."""
+    """Return the `python` and `packages` of the interpreter behind a command, which may be a Python script.
+
+    {} for a program that is not Python's.
+    """
     interpreter = _interpreter(command)
     return {} if interpreter is None else _packages(interpreter)
 
 
 def _interpreter(command: Path) -> str | None:
+    """Return the Python that runs a command: itself, or the one that its first line names; None for other programs."""
     if re.fullmatch(r"python[\d.]*", command.name):
         return str(command)
     with command.open("rb") as handle:
         first = handle.readline(1024).decode(errors="replace")
     words = first.removeprefix("#!").split() if first.startswith("#!") else []
+    # A first line such as `#!/usr/bin/env python3`.
     if words and Path(words[0]).name == "env":
         words = words[1:]
     return words[0] if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name) else None
@@ -174,8 +189,10 @@ def _interpreter(command: Path) -> str | None:
 
 @functools.cache
 def _packages(interpreter: str) -> dict[str, Any]:
+    """Return the version of an interpreter and of its installed packages."""
     result = subprocess.run([interpreter, "-c", _LIST_PACKAGES], capture_output=True, text=True, check=False)
     if result.returncode:
         raise RefusedError(f"trainer.run: {interpreter} does not start ({result.stderr.strip()[-300:]}). Repair it.")
+    # A site's own startup code may print something before.
     found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return found

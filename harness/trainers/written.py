@@ -1,7 +1,7 @@
 """What a program has written: rows of metrics and rollouts, checked as they come, and the checkpoints they announce.
 
-Each start of a program writes into a folder of its own, `<cell>/program/e<epoch>`, so that one which was taken for dead
-and lives on spoils nothing. Rows of steps that a later start has begun anew do not count.
+Each start of a program writes into a folder of its own, `<cell>/program/e<epoch>`. A start that was taken for dead and
+lives on therefore spoils nothing. Rows of steps that a later start has begun anew do not count.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from harness.trainers.contract import (
 
 Row = dict[str, Any]
 OF_PROGRAM = "program/"
-"""What the names of metrics begin with in steps.jsonl that `trainer.metrics` does not map."""
+"""Prefix in steps.jsonl of metrics that `trainer.metrics` does not map."""
 DIVERGED = ("loss", "grad_norm")
 """If one of these is not finite, by our name or by the program's, training has diverged."""
 _ROLLOUT = {"problem_id": str, "text": str, "correct": bool}
+"""The fields of a completion, with their types."""
 
 
 class ContractError(RefusedError):
-    """What a program wrote is not what it had agreed to."""
+    """Raised if what a program wrote breaks the contract."""
 
 
 class Lines:
@@ -53,14 +54,18 @@ class Lines:
         self._bytes = self._lines = 0
 
     def read(self, has_ended: bool = False) -> Iterator[tuple[str, Row]]:
-        """Those since the last call, each with its place in words. has_ended: nobody writes any more, so that a last
-        line without an end is one too. Raises ContractError for what is no JSON object."""
+        """Yield the lines since the last call, each with its position in words.
+
+        has_ended: nobody writes any more, so that a last line without a line break counts too. Raises ContractError for
+        anything but a JSON object.
+        """
         if not self.path.exists():
             return
         with self.path.open("rb") as handle:
             handle.seek(self._bytes)
             added = handle.read()
         self._bytes += len(added)
+        # What follows the last line break is the beginning of a line that is still being written.
         *lines, self._begun = (self._begun + added).split(b"\n")
         if has_ended and self._begun:
             lines.append(self._begun)
@@ -79,16 +84,19 @@ class Lines:
 
 @dataclass(frozen=True)
 class Step:
-    """A row of metrics. columns: for steps.jsonl, without the counts. not_finite: what says that training diverged."""
+    """A row of metrics."""
 
     step: int
     generated_tokens: int
     trained_tokens: int
     columns: Row
+    """The columns for steps.jsonl, without the counts."""
     not_finite: str | None = None
+    """The metric that shows divergence, in words; None if training goes on."""
 
     @property
     def done(self) -> Done:
+        """The steps and tokens up to this row."""
         return Done(step=self.step, generated_tokens=self.generated_tokens, trained_tokens=self.trained_tokens)
 
 
@@ -102,13 +110,16 @@ class Announced:
 
 @dataclass
 class Metrics:
-    """Reads the metrics of one start. folder: its own. done: what it resumed from. names: ours -> the program's.
-    counts_trained: whether a budget needs `trained_tokens`."""
+    """Reads the metrics of one start."""
 
     folder: Path
+    """The start's own folder."""
     done: Done
+    """What the start resumed from, then what it has reached."""
     names: Mapping[str, str]
+    """Our name of a metric -> the program's."""
     counts_trained: bool = False
+    """True if a budget needs `trained_tokens`."""
 
     def __post_init__(self) -> None:
         self._lines = Lines(self.folder / METRICS_FILE)
@@ -116,7 +127,7 @@ class Metrics:
         self._missing: str | None = None
 
     def read(self, has_ended: bool = False) -> Iterator[Step | Announced]:
-        """What was written since the last call; after a step that is not finite, nothing. Raises ContractError."""
+        """Yield what was written since the last call. Raises ContractError."""
         for place, row in self._lines.read(has_ended):
             if CHECKPOINT in row:
                 yield self._announced(place, row)
@@ -126,11 +137,12 @@ class Metrics:
                 yield step
 
     def told_missing(self) -> str | None:
-        """What `names` wants and the first row lacks, in a sentence; once."""
+        """Return, once, a sentence on metrics that `names` maps and the first row lacks; else None."""
         sentence, self._missing = self._missing, None
         return sentence
 
     def _announced(self, place: str, row: dict[str, object]) -> Announced:
+        """Check the row of a checkpoint. Raises ContractError."""
         step, name = row.get(STEP), row[CHECKPOINT]
         if set(row) != {STEP, CHECKPOINT} or not isinstance(name, str) or not _is_count(step):
             raise ContractError(
@@ -142,6 +154,8 @@ class Metrics:
                 f"{place}: the checkpoint is of step {step}, but the last row is of step {self.done.step}. Write the "
                 "row of a step before its checkpoint"
             )
+        # Resolved first: a name with `..` or a link could lead out of the output folder, whose old checkpoints are
+        # deleted.
         folder = (self.folder / name).resolve()
         if folder == self.folder.resolve() or not folder.is_relative_to(self.folder.resolve()):
             raise ContractError(f"{place}: the checkpoint {name} does not lie below the output folder {self.folder}")
@@ -150,6 +164,9 @@ class Metrics:
         return Announced(step, folder)
 
     def _step(self, place: str, row: Row) -> Step:
+        # Steps without a gap: a resumed program must begin behind `done`, and two processes must not write the same
+        # row.
+        """Check a row of metrics, and rename its columns to ours. Raises ContractError."""
         expected = self.done.step + 1
         step = row.get(STEP)
         if step != expected or not _is_count(step):
@@ -195,6 +212,7 @@ class Metrics:
         return Step(step, counts[GENERATED], counts.get(TRAINED, self.done.trained_tokens), columns, why)
 
     def _compare_names(self, metrics: dict[str, object]) -> None:
+        """Note a mapped metric that the first row lacks."""
         for ours, theirs in self.names.items():
             if theirs not in metrics:
                 self._missing = (
@@ -216,14 +234,16 @@ class Rollouts:
         self._given = 0
 
     def of_step(self, step: int) -> list[Row]:
-        """The rows of a step whose metrics were read. Raises ContractError, also for rows of an earlier step."""
+        """Return the rows of a step whose metrics were read. Raises ContractError, also for rows of an earlier step."""
         self._waiting += [self._checked(place, row) for place, row in self._lines.read()]
         self._given = step
         found = [row for row in self._waiting if row[STEP] <= step]
+        # The program may be a step ahead of its metrics; its rows wait for theirs.
         self._waiting = [row for row in self._waiting if row[STEP] > step]
         return [row for row in found if row[STEP] == step]
 
     def _checked(self, place: str, row: Row) -> Row:
+        """Check the row of a completion, and number it within its problem and step."""
         for name, kind in _ROLLOUT.items():
             if not isinstance(row.get(name), kind):
                 raise ContractError(
@@ -252,7 +272,7 @@ def _finite(value: float | None) -> float | None:
 
 @dataclass
 class Written:
-    """What counts of all starts of a cell's program so far."""
+    """What counts, of all starts of a cell's program so far."""
 
     steps: dict[int, tuple[Step, list[Row]]]
     """By number, each with its completions."""
@@ -263,9 +283,13 @@ class Written:
     def by(
         cls, program: Path, names: Mapping[str, str], counts_trained: bool, superseded: Callable[[int, int], bool]
     ) -> Written:
-        """program: the folder that holds those of the starts. superseded: (epoch, step) -> whether a later start has
-        begun that step anew. What a start wrote after a breach of the contract does not count."""
+        """Read what all starts have written.
+
+        program: the folder that holds those of the starts. superseded: (epoch, step) -> whether a later start has begun
+        that step anew. What a start wrote after a breach of the contract does not count.
+        """
         written = cls({}, {}, None)
+        # Epochs are zero-padded, so the starts come in their order, and later ones overwrite earlier ones.
         for folder in sorted(program.glob("e*/")):
             if (folder / CONFIG_FILE).exists():
                 written._add(folder, names, counts_trained, superseded)
@@ -291,8 +315,10 @@ class Written:
 
 
 def read_config(path: Path) -> ProgramConfig:
-    """The config file of an earlier start. Raises RefusedError if its contract is newer, DamagedRecordError if it is
-    damaged."""
+    """Read the config file of an earlier start.
+
+    Raises RefusedError if its contract is newer, DamagedRecordError if it is damaged.
+    """
     document = read_object(path)
     if _is_count(version := document.get("contract")) and version > VERSION:
         raise RefusedError(
@@ -308,9 +334,10 @@ def read_config(path: Path) -> ProgramConfig:
 
 
 def folder_of(program: Path, epoch: int) -> Path:
-    """Where the start of this number writes."""
+    """Return the folder of the start of this epoch."""
     return program / f"e{epoch:04d}"
 
 
 def epoch_of(folder: Path) -> int:
+    """Return the epoch of a start's folder."""
     return int(folder.name.removeprefix("e"))

@@ -1,7 +1,9 @@
-"""Training: a batch of completions, or of pairs, becomes optimiser steps.
+"""Training turns a batch of completions, or of pairs, into optimiser steps.
 
-`policy_update` and `preference_update` are the two kinds of step. Under them: what is learned from (`batch`),
-what models say about it (`sequences`, `token_scores`, `prefix_attention`), how weights move (`optimizer`), what they
-are held near to (`reference`) and what was measured (`update_report`). The cold start with its demonstrations and the
-reward model share a loop of their own (`supervised`). Apart stand checkpoints. `tensors` moves states between devices.
+`policy_update` and `preference_update` are the two kinds of step. They build on six modules: `batch` holds the training
+data, `sequences`, `token_scores` and `prefix_attention` compute what models say about it, `optimizer` moves the
+weights, and `reference` holds the frozen models. `update_report` collects the measurements of a step.
+
+The cold start, with its demonstrations, and the reward model share one loop (`supervised`). `checkpoint` stands apart,
+and `tensors` moves states between devices.
 """

@@ -1,6 +1,6 @@
 """The completions of a training step, from the prompt to the optimiser.
 
-Shapes: N rows (completions), those of a prompt next to each other; T longest completion. Tensors are on the CPU.
+Shapes: N rows (completions), those of a prompt adjacent; T longest completion. Tensors are on the CPU.
 """
 
 from __future__ import annotations
@@ -41,55 +41,55 @@ T = TypeVar("T")
 Origin = Literal["policy", "teacher", "given"]
 
 UNFILLED = torch.empty(0)
-"""Stands for a tensor of N rows that a later stage fills in."""
+"""Placeholder for a tensor of N rows that a later stage fills in."""
 UNSCORED = Scores(UNFILLED, UNFILLED, UNFILLED)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Batch:
-    """N completions, as far as the step has got with them: each stage returns the batch with more of its fields
-    filled."""
+    """N completions on their way through a step: each stage returns the batch with more of its fields filled."""
 
-    # Filled when the completions are drawn (harness.run.learning.writers).
+    # Filled when the completions are sampled (harness.run.learning.writers).
     sequences: Sequences
     sampler_logps: Tensor
     """[N, T] log-probs that the sampler reported."""
     truncated: Tensor
-    """Bool [N]: cut at the limit."""
+    """Bool [N]: ended by the limit on completion tokens."""
     groups: Tensor
     """[N] int64, equal for completions of one prompt."""
     max_completion_tokens: int
-    """The limit under which they were drawn."""
+    """The limit under which they were sampled."""
     problems: Sequence[Problem] = ()
-    """[N] what the prompt of each row asks."""
+    """[N] the problem that each row's prompt poses."""
     turns: Sequence[Sequence[Turn]] = ()
     """[N] the turns of each completion; empty without an environment."""
     cost: GenerationCost = field(default_factory=GenerationCost)
     rollout_s: float = 0.0
-    """Wall-clock of drawing, encoding included."""
+    """Wall-clock of sampling, encoding included."""
     origins: Sequence[Origin] = ()
     """[N] who wrote each completion; empty if all come from `rollout.sampler`'s policy."""
     teacher_prompts: Sequence[Sequence[int]] = ()
     """[N] token ids of the teacher's prompts; empty if they are the policy's."""
     steps_old: Tensor | None = None
-    """[N, T] int64: updates between the weights that drew each token and those that learn from it; None where the
-    policy as it is drew all."""
+    """[N, T] int64: updates between the weights that sampled each token and those that train on it. None if the current
+    policy sampled all tokens.
+    """
     drawn_tokens: int | None = None
-    """Those that the step has drawn, where they are not those of its completions (`rollout.partial`)."""
+    """Tokens that the step sampled, if their number is not that of its completions (`rollout.partial`)."""
 
-    # Filled when they are graded and rewarded (harness.run.learning.rewards).
+    # Filled when they are graded and rewarded (harness.run.learning.rollouts).
     attempts: Sequence[Attempt] = ()
     """[N] the completions with their verdicts, as reward parts see them."""
     rewards: Tensor = UNFILLED
     """[N] float32; NaN for a completion that could not be scored."""
     reward_columns: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Recorded columns, [N] numbers each: `reward`, and each part before its weight as `reward/<name>`."""
+    """Recorded columns of [N] numbers each: `reward`, and each part before its weight as `reward/<name>`."""
     token_rewards: Tensor | None = None
     """[N, T] rewards of steps within completions, to which `prepare` adds the KL; see `algorithms.advantages`."""
     rewarded_tokens: Tensor | None = None
-    """[N] int64: how many tokens of each completion affect its reward and enter the loss; None: all."""
+    """[N] int64: how many tokens of each completion affect its reward and enter the loss; None for all."""
     answers: GoldAnswers | None = None
-    """The gold answers that the loss has a supervised term on."""
+    """The gold answers in the supervised term of the loss."""
     correct: Tensor = UNFILLED
     """Bool [N]: the grader's verdict, for metrics only."""
     reward_s: float = 0.0
@@ -100,24 +100,24 @@ class Batch:
     loss_mask: Tensor = UNFILLED
     """Bool [N, T]: completion tokens that enter the loss."""
     places: Tensor = UNFILLED
-    """[N] int64: where each row was before rows were left out."""
+    """[N] int64: the index of each row before rows were left out."""
 
     # Filled by `prepare`.
     scores: Scores = UNSCORED
-    """What the policy was before the first optimiser step; filled in while training if `scored_while_training`."""
+    """The policy's scores before the first optimiser step; filled in during training if `scored_while_training`."""
     ref_logps: Tensor | None = None
-    """[N, T] log-probs under the policy that the objective's KL refers to."""
+    """[N, T] log-probs under the reference policy of the objective's KL."""
     teacher_logps: Tensor | None = None
     """[N, T] log-probs under the teacher, for distill.where=reward."""
     returns: Tensor | None = None
-    """[N, T] what the critic learns."""
+    """[N, T] the critic's targets."""
 
     def __len__(self) -> int:
         return len(self.groups)
 
     @property
     def generated_tokens(self) -> int:
-        """Tokens that the step has sampled; given completions cost nothing."""
+        """The number of tokens that the step sampled; given completions cost nothing."""
         if self.drawn_tokens is not None:
             return self.drawn_tokens
         return int(self.sequences.lengths[self.drawn].sum())
@@ -135,20 +135,24 @@ class Batch:
         return replace(self.sequences, prompts=self.teacher_prompts) if self.teacher_prompts else self.sequences
 
     def by_group(self, values: Sequence[T]) -> list[Sequence[T]]:
-        """values [N], split by prompt."""
+        """Split values [N] by prompt."""
+        # The rows of a group are adjacent, so each group is a slice.
         sizes = torch.unique_consecutive(self.groups, return_counts=True)[1].tolist()
         ends = list(itertools.accumulate(sizes))
         return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
     def rows(self, chosen: Tensor) -> Batch:
-        """The chosen rows (int64 indices), in that order."""
+        """Return the chosen rows (int64 indices), in that order."""
         return replace(self, **{own.name: _rows(getattr(self, own.name), chosen) for own in fields(self)})
 
     @classmethod
     def of_completions(
         cls, prompts: Sequence[Sequence[int]], drawn: Completions, first_example: int, max_completion_tokens: int
     ) -> Batch:
-        """A batch of completions, equally many per prompt (token ids). Groups are numbered from first_example on."""
+        """Build a batch of completions, equally many per prompt (token ids).
+
+        Groups are numbered from first_example on.
+        """
         samples = len(drawn.lengths) // len(prompts)
         return cls(
             sequences=Sequences([prompt for prompt in prompts for _ in range(samples)], drawn.tokens, drawn.lengths),
@@ -161,23 +165,27 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Sequence[Batch]) -> Batch:
-        """The rewarded rounds of one step as one batch. Their groups must have different numbers."""
+        """Join the rewarded rounds of one step into one batch.
+
+        Their groups must have different numbers.
+        """
         if len(batches) == 1:
             return batches[0]
         columns = {own.name: _joined([getattr(batch, own.name) for batch in batches]) for own in fields(cls)}
-        # NaN: no step ends in padding.
+        # NaN in token_rewards means that no step ends at a token, and none ends in padding.
         columns["token_rewards"] = _joined([batch.token_rewards for batch in batches], padding=torch.nan)
         limit, rounds = batches[0].max_completion_tokens, len(batches) - 1
         return cls(**columns | {"max_completion_tokens": limit, "refill_rounds": rounds})
 
 
 def _joined(values: Sequence[Any], padding: float = 0) -> Any:
-    """The rows of a field's values, one after another; the sum of a field that has none, such as the time it took."""
+    """Join the values of one field: the rows one after another, or the sum if it has no rows, such as a duration."""
     first = values[0]
     if first is None or first is UNFILLED:
         return first
     if isinstance(first, Tensor):
         if first.ndim > 1:
+            # Each round is only as wide as its own longest completion.
             longest = max(value.shape[1] for value in values)
             values = [pad(value, (0, longest - value.shape[1]), value=padding) for value in values]
         return torch.cat(list(values))
@@ -193,7 +201,7 @@ def _joined(values: Sequence[Any], padding: float = 0) -> Any:
 
 
 def _rows(value: Any, chosen: Tensor) -> Any:
-    """The chosen rows of a field's value; the value itself if it has no rows."""
+    """Return the chosen rows of a field's value, or the value itself if it has no rows."""
     if isinstance(value, Tensor):
         return value if value is UNFILLED else value[chosen]
     if isinstance(value, Sequences | GoldAnswers):
@@ -208,12 +216,12 @@ def _rows(value: Any, chosen: Tensor) -> Any:
 
 
 def filter_rows(objective: Objective, batch: Batch) -> Batch:
-    """What is learned from: the knobs `overlong` and then `zero_std`, applied to a rewarded batch. It can be empty.
+    """Apply the knobs `overlong` and then `zero_std` to a rewarded batch, which can become empty.
 
-    overlong: `mask_after` takes truncated completions out of the loss only; `mask_before` also makes their reward NaN,
-    so that no baseline or std sees it; `drop` removes them. zero_std: groups whose scored rewards are all equal are
-    kept, masked out of the loss, or removed (`drop`; `refill`, whose other half is to draw more, see
-    `harness.run.learning.rewards`).
+    overlong: `mask_after` takes truncated completions out of the loss only. `mask_before` also makes their reward NaN,
+    so that no baseline or std sees it. `drop` removes them. zero_std: groups whose scored rewards are all equal are
+    kept, masked out of the loss, or removed. `drop` and `refill` remove them; for `refill` more are sampled, see
+    `harness.run.learning.rollouts`.
     """
     truncated, kept = batch.truncated, torch.ones_like(batch.truncated)
     mask = batch.sequences.mask
@@ -231,6 +239,7 @@ def filter_rows(objective: Objective, batch: Batch) -> Batch:
             )
         case "drop":
             kept = ~truncated
+    # Dropped rows are hidden from the comparison: a group is judged by the rewards that remain.
     alike = zero_std_rows(batch.rewards.masked_fill(~kept, torch.nan), batch.groups)
     if objective.zero_std == "mask":
         batch = replace(batch, loss_mask=batch.loss_mask & ~alike[:, None])
@@ -240,9 +249,10 @@ def filter_rows(objective: Objective, batch: Batch) -> Batch:
 
 
 def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
-    """Bool [N]: the rows of groups whose scored rewards are all equal, which includes groups with one or none.
+    """Return a bool [N] mask of the rows of groups whose scored rewards are all equal.
 
-    rewards [N], NaN for what could not be scored; groups [N] integers.
+    That includes groups with one scored reward or none. rewards [N], NaN if a completion could not be scored; groups
+    [N] integers.
     """
     group = torch.unique(groups, return_inverse=True)[1]
     scored = ~rewards.isnan()
@@ -252,6 +262,7 @@ def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
         values = rewards.masked_fill(~scored, fill)
         return torch.full((count,), fill, dtype=rewards.dtype).scatter_reduce(0, group, values, reduce)[group]
 
+    # A group without scored rewards keeps the fill values, and inf >= -inf holds.
     return extreme(torch.inf, "amin") >= extreme(-torch.inf, "amax")
 
 
@@ -264,8 +275,10 @@ def prepare(
     scored_while_training: bool,
     teacher: Teacher | None = None,
 ) -> tuple[Batch, Coefficients]:
-    """Score a filtered batch unless training will, put the KL into its rewards, let the controllers see it. Returns the
-    batch and the coefficients in force for it."""
+    """Score a filtered batch unless training will, put the KL into its rewards, and update the controllers.
+
+    Returns the batch and the coefficients in force for it.
+    """
     mask = batch.sequences.mask
     scores = Scores.empty(batch.sequences)
     if not scored_while_training:
@@ -274,6 +287,7 @@ def prepare(
     teacher_logps = None
     if objective.distill.where == "reward" and teacher is not None:
         teacher_logps = scorer.logps_of(teacher.model, batch.for_teacher)
+    # Read before `observe_kl`, so that this batch's KL changes the coefficient of the next batch only.
     coefficients = controlled.in_force(_entropy_nats(objective, scores, mask))
     token_rewards = batch.token_rewards
     if objective.kl.where != "none" and ref_logps is not None:
@@ -282,6 +296,7 @@ def prepare(
             # NaN marks tokens where no step ends; the penalty is due at them too.
             token_rewards = penalties if token_rewards is None else token_rewards.nan_to_num(0.0) + penalties
         if objective.kl.control == "adaptive" and mask.any():
+            # The policy has not moved since it was scored, so current and old log-probs are the same tensor.
             estimates = kl_estimate(objective.kl.estimator, scores.logps, ref_logps, scores.logps)
             controlled.observe_kl(float(estimates[mask].mean()), len(mask))
     returns = None
@@ -299,8 +314,11 @@ def prepare(
 
 
 def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor], seed: int, step: int) -> Tensor:
-    """[N, T] advantages of a prepared batch for a pass that is split into these optimiser steps (row indices): from
-    rewards, plus the teacher's with distill.where=reward."""
+    """Return the advantages [N, T] of a prepared batch for one pass over it.
+
+    steps: the row indices of each optimiser step of the pass. The advantages come from rewards, plus the teacher's with
+    distill.where=reward. Raises ValueError if the teacher has not scored the batch.
+    """
     if policy_waits(objective, step):
         return torch.zeros(batch.sequences.completions.shape)
     of_rewards = advantages(
@@ -326,7 +344,7 @@ def pass_advantages(batch: Batch, objective: Objective, steps: Sequence[Tensor],
 
 
 def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
-    """[rows] int64: the number of the optimiser step (row indices each) that a row belongs to."""
+    """Return the number of each row's optimiser step, [rows] int64; steps: the row indices of each."""
     split = torch.zeros(rows, dtype=torch.long)
     for number, own in enumerate(steps):
         split[own] = number
@@ -334,7 +352,7 @@ def optimizer_step_of_row(rows: int, steps: Sequence[Tensor]) -> Tensor:
 
 
 def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:
-    """The entropy that steers the adaptive bonus, a mean over tokens; 0 for an empty batch."""
+    """Return the mean entropy per token that steers the adaptive bonus, or 0 for an empty batch."""
     adaptive = objective.entropy.adaptive
     if adaptive.type == "none" or not mask.any():
         return 0.0
@@ -343,10 +361,11 @@ def _entropy_nats(objective: Objective, scores: Scores, mask: Tensor) -> float:
 
 
 def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
-    """[N] int64: for each row the row of its group with which the whole group is compared."""
+    """Return for each row the row with which its whole group is compared, [N] int64."""
     peers = torch.zeros_like(groups)
     for name in torch.unique(groups).tolist():
         rows = (groups == name).nonzero()[:, 0]
+        # Keyed by group and step, so a group's peer does not depend on the other groups in the batch.
         key = random_key(seed, "select", step=step, example=name)
         peers[rows] = rows[permutation(len(rows), key)[0]]
     return peers
@@ -354,8 +373,10 @@ def peers_of(groups: Tensor, seed: int, step: int) -> Tensor:
 
 @dataclass
 class ControlledCoefficients:
-    """Coefficients of the entropy bonus and of the KL that follow a measurement from batch to batch; fixed ones stay
-    where the objective puts them."""
+    """Coefficients of the entropy bonus and the KL, adapted from batch to batch by a measurement.
+
+    Fixed coefficients keep the objective's values.
+    """
 
     objective: Objective
     entropy: float = field(init=False)
@@ -366,8 +387,7 @@ class ControlledCoefficients:
         self.kl = 0.0 if self.objective.kl.where == "none" else self.objective.kl.beta
 
     def in_force(self, entropy_nats: float) -> Coefficients:
-        """The coefficients for a batch whose policy has this entropy. The entropy controller takes its step after
-        it."""
+        """Return the coefficients for a batch with this policy entropy, then step the entropy controller."""
         adaptive = self.objective.entropy.adaptive
         if adaptive.type == "none":
             return Coefficients(entropy=self.entropy, kl=self.kl)
@@ -376,7 +396,7 @@ class ControlledCoefficients:
         return Coefficients(entropy=applied, kl=self.kl)
 
     def observe_kl(self, kl_nats: float, completions: int) -> None:
-        """Let the KL controller take its step after a batch of so many completions with this KL per token."""
+        """Let the KL controller take its step after a batch of `completions` completions with this KL per token."""
         kl = self.objective.kl
         if kl.where != "none" and kl.control == "adaptive":
             self.kl = next_kl_coefficient(kl, self.kl, kl_nats, completions)

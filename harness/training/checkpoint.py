@@ -1,6 +1,6 @@
-"""Checkpoints: weights as safetensors, the rest of the trainer beside them. Written aside, checksummed, renamed.
+"""Checkpoints: weights as safetensors next to the trainer's state, written to a side folder, checksummed and renamed.
 
-That of step 0 holds neither: it refers to the model that the cell starts with.
+The checkpoint of step 0 holds neither: it refers to the model that the cell starts with.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from harness.training.split import parts_of
 from harness.training.tensors import on_host
 
 KEPT = 2
+"""Checkpoints of a cell that stay on the disk."""
 FORMAT = 6
-"""Raised when the format of checkpoints changes: a cell with older ones starts again, and gives the same numbers."""
+"""Raised when the checkpoint format changes. A cell with older checkpoints starts again, and gives the same numbers."""
 _PREFIX = "step-"
 _FILES = ("weights.safetensors", "trainer.pt")
 _FIELDS = {
@@ -44,49 +45,57 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a cell needs to go on."""
+    """Everything that a cell needs to resume."""
 
     step: int
-    """The last step that is done."""
+    """The last completed step."""
     generated_tokens: int
-    """All that have been generated so far."""
+    """All tokens generated so far."""
     weights: dict[str, Tensor]
-    """The policy's weights, without those that training leaves alone: see `trained_weights`. None at the start."""
+    """The policy's weights, without those that training leaves alone (see `trained_weights`); empty at the start."""
     trainer: dict[str, Any]
     """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
     progress: dict[str, Any]
-    """JSON: what the order of prompts and the completion limit have seen, how many tokens a teacher has scored, and the
-    checksums of past weights that are sampled from."""
+    """JSON. It holds what the prompt order and the completion limit have seen, and how many tokens a teacher has
+    scored. It also holds the checksums of past weights that are sampled from.
+    """
     records: Counted = field(default_factory=dict)
-    """How much of each of the cell's files it stands on; see `harness.records.cell.CellRecord.count`."""
+    """How much of each of the cell's files belongs to it; see `harness.records.cell.CellRecord.count`."""
     epoch: int = 0
-    """The number of the start that wrote it."""
+    """The number of the start of the cell that wrote it."""
 
     @property
     def is_start(self) -> bool:
-        """Whether it refers to the model that the cell starts with, and a learner that has learned nothing."""
+        """True if it refers to the model that the cell starts with, and a learner that has learned nothing."""
         return not self.weights
 
 
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
-    """What a checkpoint holds of a model: its state without the weights that take no gradient. If the model has
-    adapters, these alone are left: the base comes from `model.source` again."""
+    """Return the part of a model's state that a checkpoint holds: all but the weights that take no gradient.
+
+    Of a model with adapters only these are left, since the base is loaded from `model.source` again.
+    """
     frozen = _frozen(model)
     return {name: weight for name, weight in model.state_dict().items() if name not in frozen}
 
 
 def all_finite(weights: Iterable[Tensor]) -> bool:
-    """Whether no number among the weights, which are on one device, is infinite or NaN. The host waits once."""
+    """Return whether no number among the weights, which are on one device, is infinite or NaN.
+
+    The host waits once.
+    """
+    # The largest absolute value is finite exactly if all values are: inf and NaN both propagate to it.
     largest = torch._foreach_norm([weight.detach() for weight in weights if weight.is_floating_point()], torch.inf)
     return bool(torch.stack([norm.float() for norm in largest]).isfinite().all())
 
 
 def load_trained_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Put back what `trained_weights` gave. The model must hold the starting weights.
+    """Load what `trained_weights` returned into a model that holds the starting weights.
 
-    RuntimeError if the weights are of another model.
+    Raises RuntimeError if the weights are of another model.
     """
     missing, unexpected = model.load_state_dict(parts_of(model, weights), strict=False)
+    # `strict=False` because frozen weights are missing on purpose; anything else missing or unknown is an error.
     strangers = [*(set(missing) - _frozen(model)), *unexpected]
     if strangers:
         raise RuntimeError(f"the weights are of another model: {', '.join(sorted(strangers)[:3])}")
@@ -97,9 +106,9 @@ def _frozen(model: nn.Module) -> set[str]:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write `folder/step-NNNNNN`, so that it is on the disk whole or not at all, then drop all but the newest two.
+    """Write `folder/step-NNNNNN` atomically, then drop all checkpoints but the newest two.
 
-    Checkpoints of earlier starts of the cell, of later steps, are dropped too: their steps are trained again.
+    Checkpoints of later steps, left by earlier starts of the cell, are dropped too: their steps are trained again.
     """
     final = checkpoint_path(folder, checkpoint.step)
     folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +116,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     def write(aside: Path) -> None:
         checksums = {}
         if not checkpoint.is_start:
-            # safetensors, too, would turn a full disk into an error of its own.
+            # safetensors' own writer would turn a full disk into an error of its own, so its bytes pass through
+            # `_Checked` as well.
             with _Checked(aside / "weights.safetensors") as file:
                 file.write(weights_as_bytes(on_host(checkpoint.weights)))
                 checksums["weights.safetensors"] = file.checksum
@@ -127,6 +137,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         write_json(aside / "checkpoint.json", meta | {"digest": _digest(meta)})
 
     write_folder(final, write, replaces=True)
+    # Old checkpoints go only after the new one is on the disk, so that a crash always leaves one.
     found = checkpoint_folders(folder)
     beyond = [path for path in found if step_of(path) > checkpoint.step]
     for old in [*beyond, *[path for path in found if path not in beyond][:-KEPT]]:
@@ -134,12 +145,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
-    """Checkpoints of a cell, oldest first. Anything else that lies there is passed over."""
+    """Return the checkpoint folders of a cell, oldest first, and ignore anything else in it."""
     return sorted(path for path in folder.glob(f"{_PREFIX}*") if path.name.removeprefix(_PREFIX).isdecimal())
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies among those of its cell."""
+    """Return the path of a step's checkpoint among those of its cell."""
     return folder / f"{_PREFIX}{step:06d}"
 
 
@@ -152,10 +163,11 @@ def load_latest(
     fault: Callable[[Checkpoint], str | None] = lambda checkpoint: None,
     passed_over: Callable[[str], None] = lambda reason: None,
 ) -> Checkpoint | None:
-    """The newest checkpoint that can be used; None if there is none.
+    """Return the newest checkpoint that can be used, or None if there is none.
 
-    fault: what else keeps one from being used. passed_over: is told, for each that is newer, why it cannot be used.
-    Raises UnusableCheckpointError if none can be used and at least one is damaged: it may be restored.
+    fault: returns a further reason why a checkpoint cannot be used, or None. passed_over: called with the reason for
+    each newer checkpoint that cannot be used. Raises UnusableCheckpointError if none can be used and at least one is
+    damaged: it may be restored.
     """
     damaged: UnusableCheckpointError | None = None
     for path in reversed(checkpoint_folders(folder)):
@@ -165,6 +177,7 @@ def load_latest(
             passed_over(str(error))
             continue
         except UnusableCheckpointError as error:
+            # The newest damaged one is reported: restoring it saves the most steps.
             damaged = damaged or error
             passed_over(str(error))
             continue
@@ -178,15 +191,18 @@ def load_latest(
 
 
 class UnusableCheckpointError(DamagedRecordError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint whose files are not what was written."""
 
 
 class OtherFormatError(UnusableCheckpointError):
-    """A checkpoint of another version of bench."""
+    """A checkpoint written by another version of bench."""
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in a folder. Raises UnusableCheckpointError if it cannot be used."""
+    """Load the checkpoint in a folder.
+
+    Raises UnusableCheckpointError if it cannot be used.
+    """
     try:
         meta = _read_meta(path)
         is_start = meta["is_start"]
@@ -201,7 +217,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     except UnusableCheckpointError:
         raise
-    # What torch and safetensors raise for a file that is not theirs is not said: RuntimeError, EOFError and others.
+    # torch and safetensors do not document what they raise for a foreign file; RuntimeError and EOFError are among it.
     except KeyError as error:
         raise _unusable(path, f"checkpoint.json lacks {error}") from None
     except (OSError, DamagedRecordError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:
@@ -209,8 +225,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
-    """checkpoint.json, after the checksums of all files."""
+    """Return the content of checkpoint.json after verifying the checksums of all files."""
     meta = read_object(path / "checkpoint.json")
+    # Checked first: another version may compute the digest differently, and its checkpoints are not damaged.
     if isinstance(meta["format"], int) and meta["format"] != FORMAT:
         raise OtherFormatError(f"{path}: is of another version of bench (format {meta['format']})")
     if meta.pop("digest") != _digest(meta):
@@ -234,12 +251,12 @@ def _unusable(path: Path, fault: str) -> UnusableCheckpointError:
 
 
 def _digest(meta: Mapping[str, object]) -> str:
-    """That of checkpoint.json, itself left out."""
+    """Return the digest of checkpoint.json, computed without the digest itself."""
     return hashlib.blake2b(json.dumps(meta, sort_keys=True).encode(), digest_size=20).hexdigest()
 
 
 def weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
-    """The content of a file of weights that are on the host."""
+    """Serialise weights on the host into the content of a safetensors file."""
     held: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, weight in weights.items():
@@ -252,10 +269,10 @@ def weights_as_bytes(weights: dict[str, Tensor]) -> bytes:
 
 
 class _Checked:
-    """A new file that is written from beginning to end, and the checksum of what was written.
+    """A new file that is written from beginning to end, and the checksum of its content.
 
-    torch writes a tensor at a time, so that a state takes no memory a second time. Where a write fails, as on a full
-    disk, torch raises an error of its own; leaving the context raises that of the write.
+    torch writes one tensor at a time, so a state takes no memory a second time. If a write fails, as on a full disk,
+    torch raises an error of its own. Leaving the context raises the error of the write instead.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Cold start: supervised fine-tuning on demonstrations, so that reinforcement learning has something to choose from."""
+"""Cold start: supervised fine-tuning on demonstrations, which gives RL a policy to start from."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ from harness.training.sequences import Sequences, score_completions
 from harness.training.supervised import Progress, train_supervised
 
 MICRO_BATCH_TOKENS = 2048
+"""Padded tokens in one forward pass."""
 
 
 class Recipe(Settings):
-    """What `bench coldstart` makes. source: as `model.source`, or `scratch:tiny` for random weights of the tiny
-    architecture."""
+    """The recipe of a model that `bench coldstart` trains.
+
+    source: as `model.source`, or `scratch:tiny` for random weights of the tiny architecture.
+    """
 
     source: str
     cold_start: SupervisedColdStart
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Raises RefusedError with all faults of the file."""
+    """Load a recipe; raise RefusedError with all faults of the file."""
     try:
         return Recipe.model_validate(load_yaml(path))
     except ValidationError as error:
@@ -45,11 +48,11 @@ def fine_tune(
     on_step: Progress,
     shown: Iterator[Demonstration] | None = None,
 ) -> None:
-    """Fine-tune `start` in place. on_step(step, steps, loss in nats a token) after every step. shown: endless
-    demonstrations; by default the recipe's.
+    """Fine-tune `start` in place.
 
-    Loss: token-mean cross entropy over the demonstrations' completions of a step, end-of-sequence token included.
-    ValueError for weights of less than float32, on which small steps would be lost.
+    on_step(step, steps, loss in nats a token): called after every step. shown: endless demonstrations; by default the
+    recipe's. Loss: token-mean cross entropy over the demonstrations' completions of a step, end-of-sequence token
+    included. Raises ValueError for weights of less than float32, in which small steps would be lost.
     """
     if torch.finfo(start.model.dtype).bits < 32:
         raise ValueError(f"the cold start trains weights in float32, and these are {start.model.dtype}")
@@ -62,6 +65,7 @@ def fine_tune(
         sequences = Sequences.of(prompts, completions, said)
         for rows in sequences.micro_batches(torch.arange(len(batch)), MICRO_BATCH_TOKENS):
             logps, _ = score_completions(start.model, sequences, rows, 1.0, start.pad_token_id)
+            # Divided by the tokens of the whole step, so that the micro-batches' losses add up to the step's mean.
             yield -logps.sum() / sequences.lengths.sum()
 
     train_supervised(weights, recipe.learning_rate, recipe.steps, losses, on_step, recipe.weight_decay)

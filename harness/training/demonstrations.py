@@ -1,14 +1,14 @@
-"""What a cold start learns: problems with their solutions, as the model is asked and as it is to answer.
+"""The training data of a cold start: problems with their solutions, as prompts and completions of the model.
 
 A solution has steps and an answer, with the template's end of thinking between them. It can be shown in two modes,
-which fuses them into one model (Qwen3, 2505.09388): whole, where the prompt asks for steps, or without its
-steps, where it asks for the answer at once. It can also be shown with its steps cut at a budget, so that the model
-learns to answer from what it has. Qwen3 reports that it needs none of these.
+which fuses them into one model (Qwen3, 2505.09388). Shown whole, the prompt asks for steps. Shown without its steps,
+the prompt asks for the answer at once. A solution can also be shown with its steps cut off at a budget, so that the
+model learns to answer from incomplete steps. Qwen3 reports that it needs no such examples.
 
-Where a task has an environment each line of a solution is a turn. The environment answers it as ever, and only the
-turns are learned.
+If a task has an environment, each line of a solution is a turn. The environment answers as always, and only the turns
+are trained on.
 
-No torch here: plans look at demonstrations too.
+This module does not import torch, because plans look at demonstrations too.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ Row = TypeVar("Row")
 
 
 def require_demonstrations(recipe: SupervisedColdStart) -> None:
-    """Raise RefusedError or EvalError for demonstrations that cannot be had, or that show no steps where these are to
-    be left out or cut."""
+    """Raise RefusedError or EvalError if the demonstrations are unavailable, or lack steps to leave out or cut."""
     if recipe.data == MIXED_DEMONSTRATIONS:
         return
     template, task = get_template(recipe.template), _task_of(recipe)
@@ -50,7 +49,7 @@ def require_demonstrations(recipe: SupervisedColdStart) -> None:
 
 
 class Demonstration(NamedTuple):
-    """What is shown once, as token ids. interjections: an environment's words within the completion."""
+    """One prompt and its completion, as token ids; interjections: an environment's words within the completion."""
 
     prompt: list[int]
     completion: list[int]
@@ -58,7 +57,10 @@ class Demonstration(NamedTuple):
 
 
 def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) -> Iterator[Demonstration]:
-    """Endless; demonstrations longer than the limit are left out."""
+    """Yield demonstrations without end, leaving out those longer than the recipe's limit.
+
+    Raises RefusedError if none of the first 10,000 fits the limit.
+    """
     template = get_template(recipe.template)
     task = _task_of(recipe)
     if task is not None and task.environment is not None:
@@ -82,9 +84,9 @@ def encoded_demonstrations(model: LanguageModel, recipe: SupervisedColdStart) ->
 def _encoded(
     model: LanguageModel, template: Template, recipe: SupervisedColdStart, problem: str, solution: str, number: int
 ) -> Demonstration:
-    """A demonstration in the way that is drawn for its number.
+    """Encode one demonstration in the mode that is sampled for its number.
 
-    Where steps are cut, they and the words that stop them belong to the prompt: the model is to answer behind them, and
+    If steps are cut off, they and the words that stop them belong to the prompt. The model learns to answer after them,
     not to break off by itself.
     """
     way = uniform(random_key(recipe.seed, "select", number, "mode"))
@@ -97,12 +99,13 @@ def _encoded(
         return Demonstration(prompt, model.encode_completion(solution))
     steps, answer = _steps_and_answer(template, recipe, problem, solution)
     thought, stop = model.encode_text(steps), model.encode_text(template.thinking.stop)
+    # Between one token and all of them, uniformly; the mode's key is not reused.
     budget = 1 + int(len(thought) * uniform(random_key(recipe.seed, "select", number, "budget")))
     return Demonstration([*prompt, *thought[:budget], *stop], model.encode_completion(answer.lstrip()))
 
 
 def _played(model: LanguageModel, template: Template, environment: Environment, problem: Problem) -> Demonstration:
-    """A solution's lines as the turns of a completion, with the environment's answers between them."""
+    """Encode a solution's lines as the turns of a completion, with the environment's answers between them."""
     completion: list[int] = []
     interjections: list[Interjection] = []
     said: list[str] = []
@@ -116,7 +119,7 @@ def _played(model: LanguageModel, template: Template, environment: Environment, 
 
 
 def _steps_and_answer(template: Template, recipe: SupervisedColdStart, problem: str, solution: str) -> tuple[str, str]:
-    """Raises RefusedError for a solution without steps."""
+    """Split a solution into steps and answer; raise RefusedError if it has no steps."""
     parts = template.thinking.parts(solution)
     if parts is None:
         raise RefusedError(
@@ -129,7 +132,7 @@ def _steps_and_answer(template: Template, recipe: SupervisedColdStart, problem: 
 
 
 def demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
-    """Endless (problem, solution); rows of a file, and those of a task, in a new order each epoch."""
+    """Yield (problem, solution) without end; rows of a file and of a task come in a new order each epoch."""
     if recipe.data == MIXED_DEMONSTRATIONS:
         from evals.tasks import arithmetic
 
@@ -139,14 +142,14 @@ def demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
 
 
 def in_turn(rows: Sequence[Row], seed: int) -> Iterator[Row]:
-    """Endless, in a new order each epoch."""
+    """Yield rows without end, in a new order each epoch."""
     for epoch in itertools.count():
         for index in permutation(len(rows), random_key(seed, "shuffle", step=epoch)):
             yield rows[index]
 
 
 def _rows(recipe: SupervisedColdStart) -> list[tuple[str, str]]:
-    """(problem, solution) of each line of the file, or of each training problem of the task."""
+    """Return (problem, solution) of each line of the file, or of each training problem of the task."""
     task = _task_of(recipe)
     if task is None:
         return _read_demonstrations(Path(recipe.data))
@@ -154,7 +157,7 @@ def _rows(recipe: SupervisedColdStart) -> list[tuple[str, str]]:
 
 
 def _task_of(recipe: SupervisedColdStart) -> Task | None:
-    """The task whose solutions are shown; None for other demonstrations."""
+    """Return the task whose solutions are the demonstrations, or None if they come from elsewhere."""
     return get_task(recipe.data.removeprefix(SOLUTIONS_OF)) if recipe.data.startswith(SOLUTIONS_OF) else None
 
 

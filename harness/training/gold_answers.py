@@ -1,8 +1,8 @@
 """The likelihood of gold texts after a completion's reasoning: for rewards, and as a supervised term of the loss.
 
 The reasoning of a completion is its text up to the answer. The gold answer follows the mark that opens an answer, which
-is appended to a completion that has none; a gold solution takes the place of the mark. A frozen generator reads all
-of this as text, with its own tokenizer; the policy reads the tokens that it drew.
+is appended to a completion that has none. A gold solution takes the place of the mark. A frozen generator reads all of
+this as text, with its own tokenizer. The policy reads the tokens that it sampled.
 
 Shapes: N completions, T longest completion.
 """
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GoldAnswers:
-    """The gold answers of N completions, for the supervised term of JEPO (2503.19618).
-
-    sequences: as prompt the prompt, reasoning and opening mark; as completion the gold answer. weights [N] float32:
-    weight of each answer's log-likelihood in the loss, which has the same denominator as the completion's tokens.
-    """
+    """The gold answers of N completions, for the supervised term of JEPO (2503.19618)."""
 
     sequences: Sequences
+    """As prompt: the prompt, the reasoning and the opening mark. As completion: the gold answer."""
     weights: Tensor
+    """[N] float32: weight of each answer's log-likelihood in the loss, which has the same denominator as the
+    completion's tokens.
+    """
 
     def rows(self, chosen: Tensor) -> GoldAnswers:
         return GoldAnswers(self.sequences.rows(chosen), self.weights[chosen])
@@ -54,8 +54,10 @@ class GoldAnswers:
     def add_gradient(
         self, scorer: Scorer, rows: Tensor, divisors: Tensor, backward: Callable[[Tensor, PassTokens], None]
     ) -> Tensor:
-        """Pass the policy's loss of some rows (int64 indices) to `backward`, and return it: the negative sum over rows
-        of weight / divisor times log-likelihood; divisors [len(rows)] float."""
+        """Call `backward` with the policy's loss of some rows (int64 indices), and return the loss.
+
+        It is the negative sum over rows of weight / divisor times log-likelihood; divisors [len(rows)] float.
+        """
         factors = torch.zeros_like(self.weights)
         factors[rows] = self.weights[rows] / divisors
         shared = shares_prompts(scorer.policy.get_decoder())
@@ -73,16 +75,16 @@ class GoldScorer:
     """Scores the likelihood of gold texts, for the reward parts that need it."""
 
     def __init__(self, spec: RunSpec, policy: LanguageModel, generator: LanguageModel | None) -> None:
-        """generator: the frozen model of `reward.vr_cli`; None without that part."""
+        """Bind the models that score; generator: the frozen model of `reward.vr_cli`, or None without that part."""
         self._spec, self._policy, self._generator = spec, policy, generator
         self._form = answer_form(spec)
         self._template = get_template(spec.task.template)
         self._characters = TokenCharacters(policy.decode)
 
     def scored(self, batch: Batch, judges_reasoning: bool) -> Batch:
-        """The graded batch with scored attempts, and with the gold answers for the supervised term of the loss.
+        """Return the graded batch with scored attempts, and with the gold answers for the supervised term of the loss.
 
-        judges_reasoning: whether the reward is independent of all text after the opening marks. Equal rows are scored
+        judges_reasoning: True if the reward is independent of all text after the opening marks. Equal rows are scored
         once, so they tie exactly.
         """
         attempts, answers = list(batch.attempts), None
@@ -98,17 +100,18 @@ class GoldScorer:
         if self._generator is not None:
             gains = self._improvements(self._generator, attempts)
             attempts = [replace(one, perplexity_improvement=gain) for one, gain in zip(attempts, gains, strict=True)]
+        # If the reward ignores the text after the opening mark, its tokens must not enter the loss either.
         rewarded = self._reasoning_tokens(attempts, ends) if judges_reasoning else None
         columns = gold_columns(batch.by_group(attempts))
         return replace(batch, attempts=attempts, reward_columns=columns, answers=answers, rewarded_tokens=rewarded)
 
     def _token_ends(self, sequences: Sequences, row: int, attempt: Attempt) -> list[int]:
-        """For each token of a completion, how many characters of its text are complete after that token."""
+        """Return, for each token of a completion, how many characters of its text are complete after that token."""
         drawn = sequences.completions[row, : attempt.n_tokens].tolist()
         return list(accumulate(self._characters.of(drawn, attempt.text)))
 
     def _reasoning_tokens(self, attempts: Sequence[Attempt], ends: Sequence[list[int]]) -> Tensor:
-        """[N] int64: number of tokens of each completion up to the end of its opening mark; all if it has none."""
+        """Return each completion's tokens up to the end of its opening mark, [N] int64; all if it has none."""
         counts = []
         for attempt, own in zip(attempts, ends, strict=True):
             opening = None if self._form is None else self._form.opening_in(attempt.text)
@@ -116,7 +119,10 @@ class GoldScorer:
         return torch.tensor(counts)
 
     def _policy_rows(self, sequences: Sequences, attempts: Sequence[Attempt], ends: Sequence[list[int]]) -> Sequences:
-        """Prompt and reasoning of each completion as the policy's tokens, then the gold answer."""
+        """Build the policy's rows: prompt and reasoning of each completion as sampled tokens, then the gold answer.
+
+        Raises ValueError if no mark opens the task's answers.
+        """
         form, policy = self._form, self._policy
         if form is None:
             raise ValueError(f"the task {self._spec.task.train} has no mark that opens an answer")
@@ -134,7 +140,7 @@ class GoldScorer:
         return Sequences.of(prompts, [gold_tokens(attempt.problem, "answer", form, policy) for attempt in attempts])
 
     def _improvements(self, generator: LanguageModel, attempts: Sequence[Attempt]) -> list[float]:
-        """[N] relative improvement of the gold text's perplexity by the reasoning (see `perplexity_improvement`)."""
+        """Return the relative improvement of the gold text's perplexity, [N]; see `perplexity_improvement`."""
         kind = self._spec.reward.of(VrCli).gold
         form = self._form if kind == "answer" else None
         opening = "" if form is None else form.opening
@@ -149,6 +155,7 @@ class GoldScorer:
             prompts.append([*asked[attempt.problem.id], *generator.encode_text(reasoning)])
             texts.append(gold[attempt.problem.id])
         logps = self._logps(generator, Sequences.of(prompts, texts), temperature=1.0)
+        # Not strict: `logps` goes on with the rows that have reasoning.
         before = dict(zip(asked, logps, strict=False))
         return [
             perplexity_improvement(before[attempt.problem.id], after, len(gold[attempt.problem.id]))
@@ -156,7 +163,7 @@ class GoldScorer:
         ]
 
     def _reasoning(self, text: str, form: AnswerForm | None) -> str:
-        """The reasoning of a completion, with the opening mark; without the mark (form None) before a gold solution."""
+        """Return a completion's reasoning with the opening mark, or without it (form None) before a gold solution."""
         if form is not None:
             opening = form.opening_in(text)
             return text + form.opening if opening is None else text[: opening[1]]
@@ -165,7 +172,7 @@ class GoldScorer:
 
     @torch.no_grad()
     def _logps(self, language_model: LanguageModel, sequences: Sequences, temperature: float) -> list[float]:
-        """[N] log-probs of the completions, each summed over its tokens, in nats."""
+        """Return the log-probs [N] of the completions, each summed over its tokens, in nats."""
         model, spec = language_model.model, self._spec
         rows, same_as = sequences.distinct_rows
         found = torch.zeros(len(same_as), dtype=torch.float64)
@@ -179,15 +186,18 @@ class GoldScorer:
 
 
 def answer_form(spec: RunSpec) -> AnswerForm | None:
-    """The answer form of the training task; None if no mark opens its answers."""
+    """Return the answer form of the training task, or None if no mark opens its answers."""
     return ANSWER_FORMS.get(get_task(spec.task.train).extract)
 
 
 def gold_tokens(
     problem: Problem, kind: Literal["answer", "solution"], form: AnswerForm | None, language_model: LanguageModel
 ) -> list[int]:
-    """Token ids of a problem's gold text. An answer ends with the closing mark or, without one, the end-of-sequence
-    token; a solution ends with that token. ValueError if the problem has no such text, or no mark opens its answer."""
+    """Return the token ids of a problem's gold text.
+
+    An answer ends with the closing mark or, without one, the end-of-sequence token; a solution ends with that token.
+    Raises ValueError if the problem has no such text, or no mark opens its answer.
+    """
     if kind == "solution":
         if problem.solution is None:
             raise ValueError(f"the problem {problem.id} has no solution")

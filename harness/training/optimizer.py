@@ -1,8 +1,8 @@
-"""How a batch becomes optimiser steps: mini-batches, passes that fit the memory, and the optimiser.
+"""Splits a batch into optimiser steps: mini-batches, passes that fit the memory, and the optimiser.
 
-The optimiser moves named groups of weights, each clipped by itself, at the run's learning rate. Weights of less than
-float32 have float32 masters, which are what is optimised: most steps of a weight are smaller than half the distance to
-the next bfloat16, and would be lost. Their gradients are summed over micro-batches in float32 too.
+The optimiser moves named groups of weights at the run's learning rate, and clips each group by itself. Weights of less
+than float32 have float32 masters, and the masters are optimised. Most steps of a weight are smaller than half the
+distance to the next bfloat16, and would be lost. Gradients are summed over micro-batches in float32 too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from algorithms import Objective
-from harness.config.run_spec import RunSpec, TrainSpec
+from harness.config.run_spec import RunSpec
+from harness.config.train import TrainSpec
 from harness.errors import RefusedError
 from harness.processes import Processes
 from harness.random_keys import permutation, random_key
@@ -32,7 +33,7 @@ class DivergedError(Exception):
 
 
 class OptimizerStep(NamedTuple):
-    """What one optimiser step saw."""
+    """The measurements of one optimiser step."""
 
     loss: float
     grad_norms: dict[str, float]
@@ -40,10 +41,9 @@ class OptimizerStep(NamedTuple):
 
 
 class ClippedOptimizer:
-    """Optimises groups of weights (name -> weights) as `train.optimizer` says; weights that take no gradient are left
-    out.
+    """Optimises groups of weights (name -> weights) as `train.optimizer` says, without those that take no gradient.
 
-    A weight of less than float32 is its master, rounded. The master starts as the weight is when this is made. The
+    A weight of less than float32 is its master, rounded. The master starts with the weight's value at construction. The
     weight's `grad` is float32.
     """
 
@@ -53,7 +53,10 @@ class ClippedOptimizer:
         groups: Mapping[str, Iterable[nn.Parameter]],
         matrices: Iterable[nn.Parameter] = (),
     ) -> None:
-        """matrices: those of the weights that Muon moves, see `layer_matrices`; AdamW moves the others."""
+        """Create masters and optimisers.
+
+        matrices: the weights that Muon moves (see `layer_matrices`); AdamW moves the others.
+        """
         self._train = train
         self._rounded: list[Tensor] = []
         self._masters: list[Tensor] = []
@@ -66,24 +69,29 @@ class ClippedOptimizer:
             chosen = (own for weight, own in zip(trained, self._groups[name], strict=True) if id(weight) in of_layers)
             self._matrices.update(map(id, chosen))
         self._optimizers = torch_optimizers(self._train, [*self._groups.values()], self._matrices)
-        # Never None: optimisers pass over weights without a gradient, so a step whose groups are all skipped would
-        # differ between a process that has trained before and one that has just resumed.
+        # Gradients are never None: optimisers skip weights without one. A step whose groups are all skipped would
+        # otherwise differ between a process that has trained before and one that has just resumed.
         for weights in self._groups.values():
             for weight in weights:
                 weight.grad = torch.zeros_like(weight)
         for rounded, master in zip(self._rounded, self._masters, strict=True):
+            # torch refuses a new `grad_dtype` while there is a gradient of another dtype.
             rounded.grad = None
             rounded.grad_dtype = torch.float32
-            rounded.grad = master.grad  # the same tensor: what a backward pass adds to, and what the optimiser reads
+            # The same tensor: the backward pass adds to it, and the optimiser reads it.
+            rounded.grad = master.grad
 
     def begin(self, step: int, **factors: float) -> dict[str, float]:
-        """Get ready for batch `step` (from 1). Returns each group's learning rate: the scheduled one times the group's
-        factor, which is 1 unless it is given."""
+        """Prepare for batch `step` (from 1) and return each group's learning rate.
+
+        It is the scheduled rate times the group's factor, which is 1 unless it is given.
+        """
         if self._train.optimizer_reset == "per_rollout":
             self._optimizers = torch_optimizers(self._train, [*self._groups.values()], self._matrices)
         scheduled = self._train.learning_rate * schedule(step, self._train)
         rates = {name: scheduled * factors.get(name, 1.0) for name in self._groups}
         for optimizer in self._optimizers:
+            # Every optimiser has all groups in the same order, even those that are empty in it.
             for group, rate in zip(optimizer.param_groups, rates.values(), strict=True):
                 group["lr"] = rate
         return rates
@@ -93,14 +101,15 @@ class ClippedOptimizer:
             optimizer.zero_grad(set_to_none=False)
 
     def step(self, loss: float) -> OptimizerStep:
-        """Clip each group's gradient, which is that of this loss, to train.max_grad_norm, and move the weights.
+        """Clip each group's gradient to train.max_grad_norm and move the weights.
 
-        Several processes add up their losses and gradients first. Raises DivergedError if the loss or a norm is not
-        finite; no weight has moved then.
+        loss: the loss of these gradients. Several processes add up their losses and gradients first. Raises
+        DivergedError if the loss or a norm is not finite; no weight has moved then.
         """
         loss = Processes.here().sum(loss)
         if not math.isfinite(loss):
             raise DivergedError(f"the loss is {loss}")
+        # All norms are checked before any weight moves, so a diverged step leaves the weights of the step before.
         clip, most = Processes.here().clip_gradient, self._train.max_grad_norm
         norms = {name: clip(weights, most) for name, weights in self._groups.items()}
         for name, norm in norms.items():
@@ -108,7 +117,8 @@ class ClippedOptimizer:
                 raise DivergedError(f"the norm of the {name}'s gradient is {norm}")
         for optimizer in self._optimizers:
             optimizer.step()
-        # A fused one writes behind autograd's back, and engines go by the count of writes: see `weight_version`.
+        # A fused optimiser writes without autograd's knowledge, and engines rely on the count of writes: see
+        # `weight_version`.
         increment_version(weight for weights in self._groups.values() for weight in weights)
         if self._masters:
             with torch.no_grad():
@@ -116,18 +126,19 @@ class ClippedOptimizer:
         return OptimizerStep(loss, norms)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimiser's state, under `matrices` that of Muon, and the masters in the order of the weights that have
-        one."""
+        """Return the optimiser's state, Muon's under `matrices`, and the masters in the order of their weights."""
         states = [optimizer.state_dict() for optimizer in self._optimizers]
         masters = {"masters": [master.detach() for master in self._every_master()]}
         return states[0] | masters | ({"matrices": states[1]} if len(states) > 1 else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there. The weights themselves, which are the masters rounded, are loaded elsewhere."""
+        """Restore the optimiser and the masters; the weights, which are the masters rounded, are loaded elsewhere."""
         states = [state, *([state["matrices"]] if "matrices" in state else [])]
         for optimizer, own in zip(self._optimizers, states, strict=True):
             optimizer.load_state_dict({name: own[name] for name in ("state", "param_groups")})
             for weight, moments in optimizer.state.items():
+                # Only tensors of the weight's shape are split; scalars such as the step count are the same in every
+                # process.
                 moments |= {
                     name: part_like(weight, value) for name, value in moments.items() if value.shape == weight.shape
                 }
@@ -136,12 +147,12 @@ class ClippedOptimizer:
                 master.copy_(part_like(master, saved))
 
     def _every_master(self) -> list[Tensor]:
-        """In the order of the weights; split weights are their own."""
+        """Return the masters in the order of the weights; split weights are their own masters."""
         weights = (weight for weights in self._groups.values() for weight in weights)
         return self._masters or [weight for weight in weights if is_master(weight)]
 
     def _optimised(self, weight: nn.Parameter) -> nn.Parameter:
-        """What the optimiser moves for this weight: the weight itself, or its master."""
+        """Return the tensor that the optimiser moves for this weight: the weight itself, or its master."""
         if torch.finfo(weight.dtype).bits >= 32:
             return weight
         master = nn.Parameter(weight.detach().float())
@@ -151,12 +162,15 @@ class ClippedOptimizer:
 
 
 def summed(losses: Sequence[Tensor]) -> float:
-    """The sum of scalars on one device, for which the host waits once."""
+    """Return the sum of scalars on one device, for which the host waits once."""
     return float(sum(torch.stack([loss.detach() for loss in losses]).tolist())) if losses else 0.0
 
 
 def schedule(step: int, train: TrainSpec) -> float:
-    """The learning rate's factor at batch `step` (from 1): linear warm-up, then the named decay to 0 at the end."""
+    """Return the learning rate's factor at batch `step` (from 1).
+
+    It is a linear warm-up, then the named decay to 0 at the end.
+    """
     if step <= train.warmup_steps:
         return step / train.warmup_steps
     decays: dict[str, Callable[[float], float]] = {
@@ -168,16 +182,17 @@ def schedule(step: int, train: TrainSpec) -> float:
 
 
 def mini_batches(groups: Tensor, spec: RunSpec, step: int, epoch: int) -> list[Tensor]:
-    """The rows (int64 indices) of each optimiser step of one pass over a batch; groups [N] int64.
+    """Return the rows (int64 indices) of each optimiser step of one pass over a batch; groups [N] int64.
 
     Each step has whole groups, about equally many, in a new order each pass if there is more than one step. There are
-    `train.updates_per_rollout` steps, or fewer if so many groups were dropped that not each step would have one.
+    `train.updates_per_rollout` steps, or fewer if so many groups were dropped that some would be empty.
     """
     names = sorted(set(groups.tolist()))
     if max(spec.train.updates_per_rollout, spec.train.epochs) > 1:
         key = random_key(spec.seed, "shuffle", step=step, example=epoch)
         names = [names[index] for index in permutation(len(names), key)]
     count = min(spec.train.updates_per_rollout, len(names))
+    # Edges at rounded multiples of the mean size: steps differ by at most one group.
     edges = [len(names) * index // count for index in range(count + 1)] if count else []
     return [
         torch.isin(groups, torch.tensor(names[start:end])).nonzero()[:, 0] for start, end in itertools.pairwise(edges)
@@ -195,6 +210,7 @@ def micro_batches(
     batches: list[list[int]] = []
     width = 0
     for row in sorted(rows.tolist(), key=lambda row: (completion_tokens[row], prompt_tokens[row])):
+        # Rows are sorted, so this row's completion is the longest of the batch so far.
         widest = max(width, prompt_tokens[row])
         if batches and (len(batches[-1]) + 1) * (widest + completion_tokens[row]) <= budget_tokens:
             batches[-1].append(row)
@@ -235,6 +251,8 @@ def grouped_micro_batches(
             batches[-1] += members
             held += sizes[group]
             continue
+        # Force the group's first row to open a batch of its own. Its prompt is counted again in every batch it
+        # continues in.
         held = math.inf
         for row in members:
             if held + completion_tokens[row] > budget_tokens:
@@ -246,10 +264,13 @@ def grouped_micro_batches(
 
 
 class TokenBudget:
-    """`train.micro_batch_tokens`, halved whenever a pass runs out of memory, for the rest of the cell."""
+    """`train.micro_batch_tokens`, halved for the rest of the cell whenever a pass runs out of memory."""
 
     def __init__(self, tokens: int, divisible: bool = True) -> None:
-        """divisible: whether the results stay the same, up to rounding, however rows are split."""
+        """Start with this budget.
+
+        divisible: True if the results stay the same, up to rounding, however rows are split.
+        """
         self.tokens = tokens
         self._divisible = divisible
         self._notes: list[str] = []
@@ -261,11 +282,11 @@ class TokenBudget:
         return cls(spec.train.micro_batch_tokens, divisible=not micro)
 
     def run(self, split: Callable[[int], list[Tensor]], work: Callable[[list[Tensor]], T]) -> T:
-        """work(split(tokens)), begun again with half the tokens whenever memory runs out, in all processes of the cell
-        if it does in one.
+        """Return work(split(tokens)), rerun with half the tokens whenever memory runs out.
 
-        split: gives the micro-batches for a budget. work: must not depend on what an earlier try of it left behind.
-        Raises RefusedError if no smaller micro-batches are possible, or if they would change the objective.
+        If it runs out in one process of the cell, all of them rerun. split: returns the micro-batches for a budget.
+        work: must not depend on what an earlier try left behind. Raises RefusedError if no smaller micro-batches are
+        possible, or if they would change the objective.
         """
         while True:
             micro_batches = split(self.tokens)
@@ -275,8 +296,9 @@ class TokenBudget:
                 result.append(work(micro_batches))
             except torch.OutOfMemoryError as error:
                 reason = str(error).splitlines()[0] if str(error) else "out of memory"
-            # Not in the handler: its traceback keeps the tensors of the failed pass alive.
+            # This runs outside the handler, whose traceback keeps the tensors of the failed pass alive.
             lower = None if reason is None else self._lower(split, len(micro_batches), reason)
+            # Every process takes part in this exchange after every try, also those whose pass succeeded.
             wanted = [one for one in Processes.here().everyones(lower) if one is not None]
             if not wanted:
                 return result[0]
@@ -285,7 +307,7 @@ class TokenBudget:
                 torch.cuda.empty_cache()
 
     def notes(self) -> list[str]:
-        """A line for each halving since the last call."""
+        """Return a line for each halving since the last call."""
         notes, self._notes = self._notes, []
         return notes
 
@@ -296,7 +318,10 @@ class TokenBudget:
         self.tokens = state["micro_batch_tokens"]
 
     def _lower(self, split: Callable[[int], list[Tensor]], count: int, reason: str) -> tuple[int, str]:
-        """The next lower half of the budget that gives more micro-batches, and why it is needed."""
+        """Return the largest halved budget that gives more micro-batches, and the reason for lowering it.
+
+        Raises RefusedError if there is none, if it would change the objective, or if the weights are split.
+        """
         if Processes.here().split:
             raise RefusedError(
                 f"out of memory with train.micro_batch_tokens={self.tokens} ({reason}), in the middle of a pass over "
@@ -308,6 +333,7 @@ class TokenBudget:
                 "objective.aggregation=micro_token_mean the budget is part of the objective and is not lowered by "
                 "itself. Set a lower train.micro_batch_tokens, for all arms alike."
             )
+        # Rows that are longer than the budget are batches of their own anyway, so one halving may change nothing.
         tokens = self.tokens // 2
         while tokens > 0 and len(split(tokens)) <= count:
             tokens //= 2

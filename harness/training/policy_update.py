@@ -1,7 +1,7 @@
 """The training step: one batch becomes optimiser steps.
 
-Shapes: N rows (completions), T longest completion. An optimiser step's denominators are those of all its rows, so it
-does not matter how the rows are split into micro-batches, nor that rows which cannot act are left out of them.
+Shapes: N rows (completions), T longest completion. An optimiser step's denominators are those of all its rows. So the
+result depends neither on the split into micro-batches nor on leaving out rows that cannot act.
 """
 
 from __future__ import annotations
@@ -52,31 +52,32 @@ from harness.training.update_report import (
 
 
 class Critic(nn.Module):
-    """The critic of PPO, a value for every token of a completion before it is drawn: a linear head on hidden states, of
-    a trunk of its own, which starts as a copy of the policy, or of the policy's.
+    """The critic of PPO: a linear head on hidden states, which values every token before it is sampled.
 
-    The head starts at 0, so that all values do.
+    The trunk that computes the hidden states is its own, which starts as a copy of the policy, or the policy's. The
+    head starts at 0, so that all values do.
     """
 
     def __init__(self, policy: PreTrainedModel, trunk: str) -> None:
-        """trunk: `own` or `shared`; the policy must hold its starting weights."""
+        """Build the critic on a policy that holds its starting weights; trunk: `own` or `shared`."""
         super().__init__()
         self.trunk = copy.deepcopy(policy) if trunk == "own" else None
         self.head = nn.Linear(policy.config.get_text_config().hidden_size, 1, device=policy.device)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        # The output embedding of a trunk predicts nothing here.
+        # A trunk's output embedding predicts nothing here. If it is tied it is also the input embedding, and must
+        # learn.
         if self.trunk is not None and not policy.config.get_text_config().tie_word_embeddings:
             self.trunk.get_output_embeddings().requires_grad_(False)
 
     def models(self, policy: PreTrainedModel) -> list[PreTrainedModel]:
-        """Whose hidden states the policy's log-probs and the values are made from."""
+        """Return the models whose hidden states give the policy's log-probs and the values."""
         return [policy] if self.trunk is None else [policy, self.trunk]
 
     def values(self, part: Part, policy_hidden: Tensor) -> Tensor:
-        """[n, T'] the value of each completion token's state, before it is drawn; 0 in padding.
+        """Return the value [n, T'] of each completion token's state, before the token is sampled; 0 in padding.
 
-        policy_hidden [n, T', D]: the policy's hidden states at these rows, used where the trunk is shared.
+        policy_hidden [n, T', D]: the policy's hidden states at these rows, used if the trunk is shared.
         """
         hidden = policy_hidden if self.trunk is None else part.hidden(self.trunk)
         values: Tensor = self.head(hidden.to(self.head.weight.dtype))[:, :, 0]
@@ -85,11 +86,11 @@ class Critic(nn.Module):
 
 @dataclass
 class PolicyUpdate:
-    """Optimises a policy, and its critic, on batches of completions: in all processes of a cell, each of which passes
-    over a share of the rows. The model must hold the starting weights.
+    """Optimises a policy and its critic on batches of completions, in all processes of a cell.
 
-    initial: a frozen copy of them, if the KL to them is to be measured. teacher: needed where the objective distils.
-    `state_dict` is all that a checkpoint needs besides the policy's weights.
+    Each process passes over a share of the rows. The model must hold the starting weights. initial: a frozen copy of
+    them, if the KL to them is to be measured. teacher: needed if the objective distils. `state_dict` is all that a
+    checkpoint needs besides the policy's weights.
     """
 
     model: PreTrainedModel
@@ -112,6 +113,7 @@ class PolicyUpdate:
         trunk, head = (None, None) if self.critic is None else (self.critic.trunk, self.critic.head)
         self._teacher = self._asked_teacher()
         frozen = (self.initial, self._reference.policy, None if self._teacher is None else self._teacher.model)
+        # Splitting replaces the weights, so the optimiser must be built after it; all copies above were made before it.
         split_for_training(self.spec.train, self.model, *frozen, trunk, head=head)
         groups = {"policy": self.model.parameters()}
         if self.critic is not None:
@@ -120,7 +122,7 @@ class PolicyUpdate:
         Processes.here().share(self)
 
     def _asked_teacher(self) -> Teacher | None:
-        """The teacher, where the objective distils. Raises ValueError if it is not given."""
+        """Return the teacher if the objective distils, else None; raise ValueError if it is needed and missing."""
         distill = self._objective.distill
         if isinstance(distill, NoDistillation):
             return None
@@ -147,17 +149,16 @@ class PolicyUpdate:
 
     @by_all
     def run(self, batch: Batch, step: int) -> StepReport:
-        """All optimiser steps on one filtered batch; `step` counts batches from 1.
+        """Take all optimiser steps on one filtered batch; `step` counts batches from 1.
 
-        A batch that holds no row, because all were dropped, takes no optimiser step.
-
-        Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
-        optimiser step before it. Raises RefusedError for a rule that gives something else than a number for each token,
-        or that is not finite in the first step.
+        A batch without rows, because all were dropped, takes no optimiser step. Raises DivergedError as soon as a loss
+        or gradient is not finite; the weights are then those of the last optimiser step before it. Raises RefusedError
+        for a rule that returns anything but one number per token, or that is not finite in the first step.
         """
         spec, objective = self.spec, self._objective
         waits = policy_waits(objective, step)
-        # While only the critic learns, nothing else moves: not by weight decay, and not as the trunk of its values.
+        # While only the critic learns, nothing else moves. A rate of 0 also rules out weight decay, and moves by way of
+        # a trunk that the critic shares.
         learning_rates = self.optimizer.begin(
             step,
             policy=0.0 if waits else 1.0,
@@ -178,7 +179,10 @@ class PolicyUpdate:
             self._scored_while_training,
             self._teacher,
         )
+        # Measured here, because it needs the policy as it was before the first optimiser step.
         measured = measure_start(self._scorer, self.initial, batch.sequences)
+        # All mini-batches and advantages are fixed before the first step, so no step depends on how an earlier one
+        # went.
         passes = []
         for epoch in range(spec.train.epochs):
             steps = mini_batches(batch.groups, spec, step, epoch)
@@ -191,6 +195,8 @@ class PolicyUpdate:
         records_tokens = 0 < int(batch.sequences.lengths.sum()) <= spec.train.token_records_max_tokens
         if self._scored_while_training:
             weights = row_weights(acting)
+            # Rows that act are scored by the training pass itself; the idle ones that metrics or records need are
+            # scored here.
             needed = (weights > 0) | records_tokens
             if measured is not None:
                 needed |= measured.mask.any(1)
@@ -204,6 +210,8 @@ class PolicyUpdate:
         in_loss = Coefficients(0.0, 0.0) if waits else coefficients
         for steps, pass_advantage in passes:
             for rows in steps:
+                # `update` counts optimiser steps within the batch: later steps select tokens at the weights they have
+                # by then.
                 selected = self._selected(batch, rows, pass_advantage, step, update=len(taken))
                 is_first = step == 1 and not taken
                 parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed, is_first)
@@ -215,6 +223,7 @@ class PolicyUpdate:
 
         report.teacher_tokens = self._tokens_taught(batch, done)
         report.metrics = {
+            # None by default, so that a step without optimiser steps has the same metrics.
             **({} if batch.answers is None else {"loss/answer": None}),
             **loss_metrics(objective, spec.train, [part.loss for _, parts in done for part in parts], taken),
             "learning_rate": learning_rates["policy"],
@@ -228,7 +237,7 @@ class PolicyUpdate:
         return report
 
     def _tokens_taught(self, batch: Batch, done: list[StepLosses]) -> int:
-        """Completion tokens that the teacher has scored: once for a reward, in each pass for the loss."""
+        """Count the completion tokens that the teacher scored: once for a reward, in each pass for the loss."""
         match self._objective.distill.where:
             case "none":
                 return 0
@@ -239,17 +248,24 @@ class PolicyUpdate:
                 return sum(int(batch.sequences.lengths[rows[acting[rows]]].sum()) for rows, _ in done)
 
     def _acting(self, batch: Batch, advantage: Tensor) -> Tensor:
-        """Bool [N]: the rows that can add to a gradient. The others are in the denominators all the same."""
+        """Return a bool [N] mask of the rows that can add to a gradient.
+
+        The others count in the denominators all the same.
+        """
         # Every other term of the loss is multiplied by the advantage, so rows without one add exactly nothing.
         counts = batch.loss_mask if self._acts_without_advantage else (advantage != 0) & batch.loss_mask
         return counts.any(1) if batch.answers is None else counts.any(1) | (batch.answers.weights != 0)
 
     def _selected(self, batch: Batch, rows: Tensor, advantage: Tensor, step: int, update: int) -> Tensor | None:
-        """Bool [N, T]: the tokens that `select` picks among those of one optimiser step, at the current weights."""
+        """Return a bool [N, T] mask of the tokens that `select` picks for one optimiser step, at the current weights.
+
+        None if the objective does not select. rows: the rows of the step.
+        """
         objective = self._objective
         if objective.select.type == "none":
             return None
         current = batch.scores
+        # The weights of the first step are those that the batch was scored with.
         if update > 0:
             current = Scores.empty(batch.sequences)
             self._scorer.fill(current, batch.sequences, rows)
@@ -275,9 +291,9 @@ class PolicyUpdate:
         passed: GradientPasses,
         is_first: bool,
     ) -> list[MicroLoss]:
-        """The gradient of one optimiser step over the rows, in micro-batches; the weights stay.
+        """Compute the gradient of one optimiser step over the rows, in micro-batches; the weights stay.
 
-        is_first: no optimiser step was taken yet. Raises RefusedError as `policy_loss`.
+        is_first: True if no optimiser step was taken yet. Raises RefusedError as `policy_loss` does.
         """
         acting = Share.of(rows[self._acting(batch, advantage)[rows]], batch.sequences.lengths)
         shared = shares_prompts(self.model.get_decoder())
@@ -302,6 +318,8 @@ class PolicyUpdate:
             divergence = None
             if self._objective.distill.where == "loss" and self._teacher is not None:
                 divergence = self._teacher.divergence(batch.for_teacher, micro, self.model, part, hidden)
+            # Scored while training, old and current log-probs are the same numbers, and only the current ones carry a
+            # gradient.
             of_rows: dict[str, Any] = {"old_logp": logps.detach()} | part.rows
             tokens = TokenBatch(
                 logp=logps,
@@ -321,10 +339,13 @@ class PolicyUpdate:
             return loss, (logps.detach(), entropy.detach())
 
         def whole_step(micros: list[Tensor]) -> list[MicroLoss]:
+            # Inside the retried work: a try that ran out of memory has left part of a gradient behind.
             self.optimizer.zero_grad()
             done = [micro_loss(micro, len(micros)) for micro in micros]
             if self._scored_while_training:
                 batch.scores.put([(micro, scored) for micro, (_, scored) in zip(micros, done, strict=True)])
+            # If weights are split, micro-batches of another process fill up the list. That process reports their
+            # losses.
             return [MicroLoss(micro, loss) for micro, (loss, _) in zip(micros, done, strict=True) if acting.has(micro)]
 
         def split(tokens: int) -> list[Tensor]:
@@ -337,7 +358,11 @@ class PolicyUpdate:
 
 
 def scored_while_training(spec: RunSpec) -> bool:
-    """Whether the only optimiser step's own forward pass can give the old log-probs, which saves a pass."""
+    """Return whether the only optimiser step's own forward pass can give the old log-probs, which saves a pass.
+
+    It cannot if anything needs log-probs before that pass: a critic, a KL or teacher in the reward, a controller, or a
+    selection of tokens.
+    """
     objective = spec.policy_gradient
     return (
         spec.optimizer_steps_per_rollout == 1
@@ -351,7 +376,7 @@ def scored_while_training(spec: RunSpec) -> bool:
 
 
 def _group_tokens(groups: Tensor, loss_mask: Tensor) -> Tensor:
-    """[N] int64: loss tokens in each row's whole group."""
+    """Return the number of loss tokens in each row's whole group, [N] int64."""
     group = torch.unique(groups, return_inverse=True)[1]
     tokens = loss_mask.sum(1)
     return torch.zeros_like(tokens).index_add(0, group, tokens)[group]

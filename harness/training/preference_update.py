@@ -1,8 +1,9 @@
 """The training step on pairs: one batch of preferences becomes optimiser steps.
 
-Shapes: P pairs, T longest completion; 2P rows are the chosen completions and then the rejected ones. An optimiser
-step's denominators are those of all its pairs, so it does not matter how they are split into micro-batches. KTO also
-needs a zero point: how far the policy is from the reference on completions that have nothing to do with the prompt.
+Shapes: P pairs, T longest completion. Of 2P rows, the first P are the chosen completions, the last P the rejected ones.
+An optimiser step's denominators are those of all its pairs, so it does not matter how they are split into
+micro-batches. KTO also needs a zero point: the log-ratio of policy to reference on completions that have nothing to do
+with the prompt.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ class PairBatch:
     groups: Tensor
     """[P] int64, equal for pairs of one prompt."""
     ref_logps: Tensor | None = None
-    """The reference's log-probs, shaped as the completions of `sequences`; None: not known yet."""
+    """The reference's log-probs, shaped as the completions of `sequences`; None if they are not known yet."""
 
     @classmethod
     def of_rows(cls, sequences: Sequences, groups: Tensor, pairs: Tensor) -> PairBatch:
-        """Pairs [P, 2] of rows (int64 indices), the better completion first; groups [N] of all rows."""
+        """Build a batch from pairs [P, 2] of rows (int64 indices), the better row first; groups [N] of all rows."""
         chosen, rejected = pairs.T
         return cls(sequences.rows(chosen), sequences.rows(rejected), groups[chosen])
 
@@ -68,7 +69,7 @@ class PairBatch:
         return Sequences.joined([self.chosen, self.rejected])
 
     def rows(self, pairs: Tensor) -> Tensor:
-        """The rows of `sequences` (int64 indices) of some pairs: their chosen sides, then their rejected ones."""
+        """Return the rows of `sequences` (int64 indices) of some pairs: all chosen sides, then all rejected ones."""
         return torch.cat([pairs, pairs + len(self)])
 
     def micro_batches(self, pairs: Tensor, budget_tokens: int, shared: bool = False) -> list[Tensor]:
@@ -80,18 +81,19 @@ class PairBatch:
             prompts = self.sequences.distinct_prompts
             both = (self.chosen.lengths + self.rejected.lengths).tolist()
             return grouped_micro_batches(pairs, prompts.of_row.tolist(), prompts.lengths.tolist(), both, budget_tokens)
+        # Both sides pass together, so each pair counts twice, at the width of its longer side.
         widths = list(map(len, self.chosen.prompts))
         longer = torch.maximum(self.chosen.lengths, self.rejected.lengths).tolist()
         return micro_batches(pairs, widths, longer, budget_tokens // 2)
 
 
 def zero_point(pairs: PairBatch, step_pairs: Tensor, scorer: Scorer, reference: PreTrainedModel | None) -> Tensor:
-    """z [] in nats at the current weights, on the CPU: estimated on the pairs of one optimiser step, without gradient.
+    """Return z [] in nats at the current weights, on the CPU, estimated on one optimiser step's pairs without gradient.
 
-    The mean log-ratio of policy to reference over completions that do not belong to their prompts (2402.01306, section
-    4.1; see `unrelated`), each a number as the objective's `logp` says. 0 if there are no such completions.
-
-    step_pairs: int64 indices. ValueError without a reference: no batch brings its log-probs of these completions.
+    z is the mean log-ratio of policy to reference over completions that do not belong to their prompts (2402.01306,
+    section 4.1; see `unrelated`). Each log-ratio is a sum or mean over tokens, as the objective's `logp` says. z is 0
+    if there are no such completions. step_pairs: int64 indices. Raises ValueError without a reference: no batch brings
+    its log-probs of these completions.
     """
     if reference is None:
         raise ValueError("link=kto without a reference policy, which its zero point is measured against: give one")
@@ -105,10 +107,10 @@ def zero_point(pairs: PairBatch, step_pairs: Tensor, scorer: Scorer, reference: 
 
 
 def unrelated(pairs: PairBatch, step_pairs: Tensor) -> Sequences | None:
-    """The prompt of each of these pairs (int64 indices) with the chosen completion of another prompt.
+    """Return the prompt of each of these pairs (int64 indices) with the chosen completion of another prompt.
 
-    The completion is that of the next pair with another prompt; after the last pair comes the first. None if all pairs
-    have one prompt: nothing is unrelated then.
+    The completion is that of the next pair with another prompt; after the last pair comes the first. Returns None if
+    all pairs have one prompt: nothing is unrelated then.
     """
     groups, count = pairs.groups[step_pairs].tolist(), len(step_pairs)
     if len(set(groups)) < 2:
@@ -125,7 +127,7 @@ def unrelated(pairs: PairBatch, step_pairs: Tensor) -> Sequences | None:
 
 @dataclass
 class PreferenceUpdate:
-    """Optimises a policy on batches of pairs: in all processes of a cell, each of which passes over a share of them.
+    """Optimises a policy on batches of pairs, in all processes of a cell, each of which passes over a share of them.
 
     initial: a frozen copy of the starting weights, if the KL to them is to be measured. reference: the frozen policy
     whose log-probs the objective subtracts; it may be renewed between batches. It may be None if the objective has no
@@ -141,6 +143,7 @@ class PreferenceUpdate:
 
     def __post_init__(self) -> None:
         self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id)
+        # Splitting replaces the weights, so the optimiser must be built after it.
         split_for_training(self.spec.train, self.model, self.initial, self.reference)
         self.optimizer = ClippedOptimizer(
             self.spec.train, {"policy": self.model.parameters()}, layer_matrices(self.model)
@@ -148,7 +151,7 @@ class PreferenceUpdate:
         Processes.here().share(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a checkpoint needs besides the policy's weights and the reference's."""
+        """Return all that a checkpoint needs besides the policy's weights and the reference's."""
         return {"optimizer": self.optimizer.state_dict(), "budget": self._scorer.budget.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -157,13 +160,12 @@ class PreferenceUpdate:
 
     @by_all
     def run(self, pairs: PairBatch, step: int, drawn: Sequences | None = None) -> StepReport:
-        """All optimiser steps on one batch of pairs; `step` counts batches from 1.
+        """Take all optimiser steps on one batch of pairs; `step` counts batches from 1.
 
         A batch without pairs takes no optimiser step. drawn: the completions from which the pairs were chosen. The KL
-        to the start is measured on them, as it is for arms without pairs; None: it is measured on the pairs.
-
-        Raises DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last
-        optimiser step before it.
+        to the start is measured on them, as it is for arms without pairs; if None, it is measured on the pairs. Raises
+        DivergedError as soon as a loss or gradient is not finite; the weights are then those of the last optimiser step
+        before it.
         """
         spec = self.spec
         learning_rate = self.optimizer.begin(step)["policy"]
@@ -175,6 +177,7 @@ class PreferenceUpdate:
         if not self._scored_while_training():
             self._scorer.fill(scores, sequences, torch.arange(len(sequences.lengths)))
         ref_logps = self._ref_logps(pairs)
+        # Measured here, because it needs the policy as it was before the first optimiser step.
         measured = measure_start(self._scorer, self.initial, drawn or sequences)
         measured_logps = scores.logps if drawn is None else self._logps_of_measured(drawn)
         report.logprob_s = time.perf_counter() - started_s
@@ -195,6 +198,7 @@ class PreferenceUpdate:
 
         report.metrics = {
             **step_metrics(spec.train, taken),
+            # None by default, so that a batch without pairs has the same metrics.
             **dict.fromkeys(preference_metric_names(spec.preference)),
             **combine_preference_metrics(losses, len(taken)),
             "learning_rate": learning_rate,
@@ -206,7 +210,7 @@ class PreferenceUpdate:
         return report
 
     def _logps_of_measured(self, drawn: Sequences) -> Tensor:
-        """[N, T] the policy's log-probs of the completions that the KL to the start is measured on, 0 elsewhere."""
+        """Return the policy's log-probs [N, T] of the completions that measure the KL to the start, 0 elsewhere."""
         scores = Scores.empty(drawn)
         if self.initial is not None:
             rows = rows_to_measure(len(drawn.lengths), self.spec.train.reference_rows)
@@ -214,11 +218,11 @@ class PreferenceUpdate:
         return scores.logps
 
     def _scored_while_training(self) -> bool:
-        """Whether the only optimiser step's own forward pass gives the policy's log-probs before it."""
+        """Return whether the only optimiser step's own forward pass gives the policy's log-probs before it."""
         return self.spec.optimizer_steps_per_rollout == 1
 
     def _ref_logps(self, pairs: PairBatch) -> Tensor | None:
-        """[2P, T] the reference's log-probs; None without a reference."""
+        """Return the reference's log-probs [2P, T], or None without a reference."""
         if self.spec.preference.reference == "none":
             return None
         if pairs.ref_logps is not None or self.reference is None:
@@ -233,13 +237,17 @@ class PreferenceUpdate:
         scores: Scores,
         passed: GradientPasses,
     ) -> list[PreferenceLoss]:
-        """The gradient of one optimiser step over some pairs (int64 indices), in micro-batches; the weights stay."""
+        """Compute the gradient of one optimiser step over some pairs (int64 indices); the weights stay.
+
+        The pairs pass through the model in micro-batches.
+        """
         spec, sequences = self.spec, pairs.sequences
         shared = shares_prompts(self.model.get_decoder())
         z = None
         if spec.preference.link == "kto":
             z = zero_point(pairs, step_pairs, self._scorer, self.reference).to(self.model.device)
 
+        # A loss that couples its pairs is no sum over pairs, so the step's pairs must pass through the model together.
         coupled = couples_pairs(spec.preference)
         share = Share.of(step_pairs, pairs.chosen.lengths + pairs.rejected.lengths, divisible=not coupled)
 
@@ -250,6 +258,7 @@ class PreferenceUpdate:
             rows = pairs.rows(micro)
             part = self._scorer.part(sequences, rows, ref_logp=ref_logps)
             logps, entropy = self._scorer.score(part, part.hidden(self.model))
+            # `pairs.rows` puts all chosen rows before all rejected ones.
             chosen_logps, rejected_logps = logps.chunk(2)
             chosen_mask, rejected_mask = part.mask.chunk(2)
             ref_chosen, ref_rejected = (None, None) if ref_logps is None else part.rows["ref_logp"].chunk(2)
@@ -269,6 +278,7 @@ class PreferenceUpdate:
             return loss, (rows, (logps.detach(), entropy.detach()))
 
         def whole_step(micros: list[Tensor]) -> list[PreferenceLoss]:
+            # Inside the retried work: a try that ran out of memory has left part of a gradient behind.
             self.optimizer.zero_grad()
             done = [micro_loss(micro) for micro in micros]
             if self._scored_while_training():
@@ -280,5 +290,6 @@ class PreferenceUpdate:
 
         parts = self._scorer.budget.run(split, whole_step)
         if self._scored_while_training():
+            # A share is one of pairs, while scores have two rows a pair: each half is exchanged by pair.
             share.exchange_(*(side for scored in (scores.logps, scores.entropy) for side in scored.chunk(2)))
         return parts

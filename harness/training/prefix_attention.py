@@ -1,11 +1,12 @@
-"""One pass of a decoder over rows that share prompts: every prompt is computed once, however many completions follow
-it, and there is no padding except in attention itself.
+"""One pass of a decoder over rows that share prompts, without padding outside attention.
 
-The tokens of a batch are packed into one line: first the distinct prompts, then each row's completion without its last
-token, which predicts nothing. Only attention needs padded blocks [sequences, positions]: one of all prompts, and others
-of completions of similar length. Where layers are not computed in blocks on a CPU (`harness.models.blocks`),
-transformers' own modules call our attention function. Hidden states and gradients equal those of a padded batch, up to
-rounding. The layout is computed on the host, because a device would have to synchronise for each length.
+Every prompt is computed once, however many completions follow it. The tokens of a batch are packed into one line: first
+the distinct prompts, then each row's completion without its last token, which predicts nothing. Only attention needs
+padded blocks [sequences, positions]: one of all prompts, and others of completions of similar length.
+
+transformers' own modules call our attention function, unless the layers are computed in blocks on a CPU
+(`harness.models.blocks`). Hidden states and gradients equal those of a padded batch, up to rounding. The layout is
+computed on the host, because a device would have to synchronise for each length.
 
 Shapes: n rows, P distinct prompts, W longest prompt, T longest completion, M tokens in line.
 """
@@ -34,49 +35,56 @@ from harness.training.tensors import on_device
 
 BLOCK_FILL = 0.5
 """The shortest completion of a block is at least this share as long as its longest, which limits padding. A higher
-share makes more and smaller blocks, and each costs a call of the attention kernel."""
+share makes more and smaller blocks, and each costs a call of the attention kernel.
+"""
 ATTENDED_TOKENS = 1024
 """Number of keys that pass through attention together on a CPU, few enough to stay in a core's cache."""
 MASK_ALIGNMENT = 16
-"""Elements; torch's `pad_bias` in aten/src/ATen/native/transformers/attention.cpp."""
+"""In elements; torch's `pad_bias` in aten/src/ATen/native/transformers/attention.cpp."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Sequences of similar length that stand next to each other in line, and pass through attention together."""
+    """Sequences of similar length, adjacent in line, that pass through attention together."""
 
     lengths: Tensor
-    """[b] int64, none of them 0."""
+    """[b] int64, all at least 1."""
     width: int
     prompts: Tensor | None
-    """[b] int64: which of the P prompts each completion follows; None: these are the prompts."""
+    """[b] int64: which of the P prompts each completion follows; None if these are the prompts."""
 
 
 @dataclass(frozen=True)
 class PrefixLayout:
-    """A batch in line, laid out."""
+    """The layout of a batch in line."""
 
     tokens: Tensor
     """[M] int64 token ids."""
     positions: Tensor
-    """[M] int64 place of each token in its own sequence, from 0."""
+    """[M] int64: position of each token in its own sequence, from 0."""
     blocks: list[Block]
-    """The first one has the prompts, the others the completions."""
+    """The prompts first, then the completions."""
     padded: Tensor
-    """[M] int64: the place of each token in line among the padded positions [b, width] of all blocks."""
+    """[M] int64: the index of each token in line among the padded positions [b, width] of all blocks."""
     attended: Tensor
-    """[A] int64: the place in line of what each row of each block may attend to, [b, W + width] (of the prompts' own
-    block [P, W]); any place where that is padding."""
+    """[A] int64: for each row of each block, the positions in line that it may attend to, [b, W + width]. The prompts'
+    own block has [P, W]. Padding holds arbitrary positions.
+    """
     predictors: Tensor
-    """[n, T] int64: the place in line of the token that predicts each completion token; any place in padding."""
+    """[n, T] int64: the position in line of the token that predicts each completion token; arbitrary in padding."""
 
     @classmethod
     def of(
         cls, prompts: Tensor, prompt_lengths: Tensor, prompt_of_row: Tensor, completions: Tensor, lengths: Tensor
     ) -> PrefixLayout:
-        """prompts [P, W] right-padded, prompt_lengths [P] (none 0), prompt_of_row [n], completions [n, T] right-padded,
-        lengths [n]; all int64 and on the host. Rows may come in any order."""
+        """Lay out a batch, whose rows may come in any order.
+
+        prompts [P, W] right-padded, prompt_lengths [P] (none 0), prompt_of_row [n], completions [n, T] right-padded,
+        lengths [n]; all int64 and on the host.
+        """
+        # The last token of a completion predicts nothing, so it is not fed.
         fed = (lengths - 1).clamp_min(0)
+        # Sorted by length, so that completions of similar length are adjacent and form blocks.
         order = fed.argsort(stable=True)
         fed, prompt_of_row, completions = fed[order], prompt_of_row[order], completions[order]
         prompt_places = torch.arange(prompts.shape[1])
@@ -88,6 +96,8 @@ class PrefixLayout:
 
         prompt_tokens = int(prompt_lengths.sum())
         start_of_row = prompt_tokens + fed.cumsum(0) - fed
+        # Token t of a completion is predicted by token t - 1 in line, and its first token by the last one of its
+        # prompt.
         predictors = torch.empty_like(completions)
         predictors[order] = (start_of_row[:, None] + places - 1).clamp(max=len(tokens) - 1)
         predictors[order, :1] = (prompt_lengths.cumsum(0) - 1)[prompt_of_row, None]
@@ -104,6 +114,7 @@ class PrefixLayout:
         for block in blocks:
             padded.append(before + (torch.arange(block.width) < block.lengths[:, None]).flatten().nonzero()[:, 0])
             before += len(block.lengths) * block.width
+        # Padding may point beyond the line; any valid position serves there, since the masks hide it.
         every = torch.cat([columns.flatten() for columns in attended]).clamp(max=len(tokens) - 1)
         return cls(tokens, positions, blocks, torch.cat(padded), every, predictors)
 
@@ -112,7 +123,8 @@ class PrefixLayout:
         return self.blocks[0]
 
     def attention_blocks(self, window: int | None, dtype: torch.dtype) -> list[AttentionBlock]:
-        """The blocks cut into some sequences each; window as in `attention_mask`."""
+        """Return the blocks, each split into parts of a few sequences; window as in `attention_mask`."""
+        # The next token in line, the block's first padded position, and the next entry of `attended`.
         found, line, place, read = [], 0, 0, 0
         for block in self.blocks:
             mask = self.attention_mask(block, window, dtype)
@@ -128,16 +140,18 @@ class PrefixLayout:
         return found
 
     def attention_mask(self, block: Block, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """Additive, broadcast to [b, heads, width, what is attended to]; None: a token sees all before it in its block.
+        """Return an additive mask, broadcast to [b, heads, width, keys].
 
-        window: it sees only so many positions back, itself included; None: all.
+        Returns None if a token sees all before it in its block.
+
+        window: how many positions back a token sees, itself included; None for all.
         """
         return (
             self._prompt_mask(window, dtype) if block.prompts is None else self._completion_mask(block, window, dtype)
         )
 
     def _completion_mask(self, block: Block, window: int | None, dtype: torch.dtype) -> Tensor:
-        """[b, 1, width, W + width]: of a completion's prompt and of the completion itself."""
+        """Return the mask [b, 1, width, W + width] over a completion's prompt and the completion itself."""
 
         def visible() -> Tensor:
             prompt_length = self.prompts.lengths[block.prompts, None, None]
@@ -154,7 +168,10 @@ class PrefixLayout:
         return self._mask(block, window, dtype, visible)
 
     def _prompt_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """[1, 1, W, W], since the padding of prompts is behind their tokens."""
+        """Return the mask [1, 1, W, W], or None for plain causal attention.
+
+        One mask serves all prompts, because their padding is behind their tokens.
+        """
         if window is None or window >= self.prompts.width:
             return None
 
@@ -166,12 +183,14 @@ class PrefixLayout:
         return self._mask(self.prompts, window, dtype, visible)
 
     def _mask(self, block: Block, window: int | None, dtype: torch.dtype, visible: Callable[[], Tensor]) -> Tensor:
-        """0 where `visible`, -inf elsewhere; kept, since the layers share it: of a boolean mask torch's attention makes
-        an additive one in each layer, and keeps it for the backward pass."""
+        """Return 0 where `visible`, -inf elsewhere, computed once and kept, since the layers share it.
+
+        From a boolean mask, torch's attention makes an additive one in each layer, and keeps it for the backward pass.
+        """
         key = (id(block), window, dtype)
         if key not in self._masks:
             seen = visible()
-            # CUDA's kernels would copy, in each layer too, a mask whose rows are not this far apart.
+            # CUDA's kernels would copy a mask in each layer unless its rows are this far apart in memory.
             columns = -seen.shape[-1] % MASK_ALIGNMENT + seen.shape[-1]
             wide = torch.zeros((*seen.shape[:-1], columns), dtype=dtype, device=seen.device)
             self._masks[key] = wide[..., : seen.shape[-1]].masked_fill_(~seen, -torch.inf)
@@ -183,8 +202,10 @@ class PrefixLayout:
 
 
 def _similar(lengths: list[int]) -> list[tuple[int, int]]:
-    """Split ascending lengths into runs [first, end), each at most 1 / BLOCK_FILL times as long as its first; without
-    lengths of 0."""
+    """Split ascending lengths into runs [first, end), each at most 1 / BLOCK_FILL times as long as its first.
+
+    Lengths of 0 are left out.
+    """
     runs: list[tuple[int, int]] = []
     for index, length in enumerate(lengths):
         if runs and lengths[runs[-1][0]] >= BLOCK_FILL * length:
@@ -195,12 +216,15 @@ def _similar(lengths: list[int]) -> list[tuple[int, int]]:
 
 
 def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
-    """[count, ...] with rows [m, ...] at these places, no two at one, and 0 elsewhere."""
+    """Return [count, ...] with rows [m, ...] at these indices, all distinct, and 0 elsewhere."""
     return _Moved.apply(rows, places, count)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def collect(rows: Tensor, places: Tensor) -> Tensor:
-    """[m, ...] the rows at these places, none of them twice: its backward pass need not add anything up."""
+    """Return the rows [m, ...] at these indices.
+
+    The indices are distinct, so the backward pass need not add anything up.
+    """
     return _Moved.apply(rows, places, None)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -210,6 +234,7 @@ def _moved(rows: Tensor, places: Tensor, count: int | None) -> Tensor:
     return rows.new_zeros((count, *rows.shape[1:])).index_copy_(0, places, rows)
 
 
+# Each of the two directions is the other's gradient, so one function serves both.
 class _Moved(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor, count: int | None) -> Tensor:
@@ -226,16 +251,21 @@ class _Moved(torch.autograd.Function):
 ATTENTION = "shared_prefix"
 PROBE_TOLERANCE = 1e-3
 PROBE_TOLERANCE_LOW_PRECISION = 0.1
-"""As a share of the hidden states' norm: more than rounding changes them, less than a layer that mixes tokens does."""
+"""Both tolerances are shares of the hidden states' norm: above the effect of rounding, below that of a layer that mixes
+tokens.
+"""
 
 Way = Callable[[PreTrainedModel, PrefixLayout], Tensor]
 
 _ways: WeakKeyDictionary[PreTrainedModel, Way | None] = WeakKeyDictionary()
-"""How each decoder is passed through; None: not in line."""
+"""How each decoder is passed through; None if it cannot take tokens in line. Found out once for each decoder."""
 
 
 def prefix_hidden(decoder: PreTrainedModel, layout: PrefixLayout) -> Tensor:
-    """[M, D] the last hidden states of the tokens in line, with their gradient. The decoder must share prompts."""
+    """Return the last hidden states [M, D] of the tokens in line, with their gradient.
+
+    The decoder must share prompts; see `shares_prompts`.
+    """
     return (_ways.get(decoder) or _by_its_layers)(decoder, layout)
 
 
@@ -264,10 +294,10 @@ def _in_blocks(decoder: PreTrainedModel, layout: PrefixLayout) -> Tensor:
 
 
 def shares_prompts(decoder: PreTrainedModel) -> bool:
-    """Whether `prefix_hidden` is right for this decoder: its tokens may mix only in attention, and that by torch's
-    SDPA.
+    """Return whether `prefix_hidden` is right for this decoder.
 
-    It is found out once for each decoder, by a comparison with its own forward pass.
+    Its tokens may mix only in attention, and that by torch's SDPA. The answer is found once for each decoder, by a
+    comparison with its own forward pass.
     """
     if decoder not in _ways:
         standard = decoder.config._attn_implementation == "sdpa" and decoder._supports_attention_backend
@@ -278,9 +308,10 @@ def shares_prompts(decoder: PreTrainedModel) -> bool:
 
 @torch.no_grad()
 def _agrees(decoder: PreTrainedModel, way: Way) -> bool:
-    """Whether two completions of one prompt have the hidden states in line that they have apart."""
+    """Return whether two completions of one prompt have the same hidden states in line as apart."""
     tokens = torch.arange(8) % decoder.get_input_embeddings().weight.shape[0]
     prompt, completions = tokens[:3], torch.stack([tokens[3:7], tokens[4:8]])
+    # A small batch with a shared prompt and padding: completions of 4 and 3 tokens behind one prompt of 3.
     layout = PrefixLayout.of(prompt[None], torch.tensor([3]), torch.tensor([0, 0]), completions, torch.tensor([4, 3]))
     rows = torch.cat([prompt.expand(2, -1), completions], 1)
     layout, rows = on_device((layout, rows), decoder.device)
@@ -294,11 +325,12 @@ def _agrees(decoder: PreTrainedModel, way: Way) -> bool:
     expected = apart[:, 2:6].cpu()
     difference = in_line.cpu() - expected
     difference[1, 3] = expected[1, 3] = 0.0  # padding
-    return not difference.norm() > tolerance * expected.norm()  # NaN, a diverged model, is another matter
+    # Written so that NaN passes: a diverged model is not a matter of its architecture.
+    return not difference.norm() > tolerance * expected.norm()
 
 
 class _NotHandedDownError(Exception):
-    """A decoder whose attention is not given what its forward pass is given."""
+    """Raised by our attention function if the decoder does not hand its arguments down to it."""
 
 
 def _attention(
@@ -311,13 +343,14 @@ def _attention(
     sliding_window: int | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
-    """query [1, H, M, d], key and value [1, KV, M, d] in line; returns [1, M, H, d]. There is no mask but the layout's.
+    """Attend in line: query [1, H, M, d], key and value [1, KV, M, d] -> [1, M, H, d].
 
-    sliding_window: positions that a token sees, itself included.
+    The only mask is the layout's. sliding_window: positions that a token sees, itself included.
     """
     if prefix_layout is None:
         raise _NotHandedDownError
-    options.pop("is_causal", None)  # every token of a causal model comes after what it attends to
+    # The layout's masks already make attention causal.
+    options.pop("is_causal", None)
     layout = prefix_layout
     queries, keys, values = (tensor[0].transpose(0, 1).flatten(1) for tensor in (query, key, value))
     rows = [len(block.lengths) for block in layout.blocks]
@@ -325,13 +358,13 @@ def _attention(
     columns = [block.width + (0 if block.prompts is None else layout.prompts.width) for block in layout.blocks]
 
     def by_block(tensor: Tensor, widths: list[int]) -> list[Tensor]:
-        """[b, heads, width, d] for each block."""
+        """Split a tensor into [b, heads, width, d] for each block."""
         parts = torch.split(tensor, [count * width for count, width in zip(rows, widths, strict=True)])
         shapes = [(count, width, -1, query.shape[-1]) for count, width in zip(rows, widths, strict=True)]
         return [part.view(shape).transpose(1, 2) for part, shape in zip(parts, shapes, strict=True)]
 
-    # All blocks at once, since the gradient of each part of a tensor is as large as the tensor. An embedding, since its
-    # backward pass adds up in a fixed order: a prompt is attended to by several rows.
+    # All blocks are gathered at once, since the gradient of each slice of a tensor is as large as the tensor.
+    # Embeddings gather, since their backward pass adds up in a fixed order, and several rows attend to one prompt.
     spaced = spread(queries, layout.padded, sum(map(mul, rows, widths)))
     parts = zip(
         layout.blocks,
@@ -353,10 +386,10 @@ AttentionInterface.register(ATTENTION, _attention)
 
 @contextlib.contextmanager
 def attending_by(decoder: PreTrainedModel, name: str | None = None) -> Iterator[None]:
-    """Forward passes in this context use the attention function registered under the name; None: the decoder's own.
+    """Let forward passes in this context use the attention function registered as `name`; None for the decoder's own.
 
-    Layers marked for activation checkpointing are computed again in the backward pass, which may come later; there they
-    use the same function. transformers itself checkpoints only in training mode, where dropout acts too.
+    Layers marked for activation checkpointing are recomputed in the backward pass, which may come after the context.
+    They use the same function there. transformers itself checkpoints only in training mode, where dropout acts too.
     """
     name = name or decoder.config._attn_implementation
     layers = [
@@ -367,7 +400,8 @@ def attending_by(decoder: PreTrainedModel, name: str | None = None) -> Iterator[
     saved = [(layer.training, layer._gradient_checkpointing_func) for layer in layers]
     for layer in layers:
         layer._gradient_checkpointing_func = partial(_checkpointed, layer, partial(_implementation, decoder, name))
-        layer.training = True  # of the layer alone, which then calls the function above
+        # Set on the layer alone, not on its children: it makes the layer call the function above.
+        layer.training = True
     try:
         with _implementation(decoder, name):
             yield
@@ -382,7 +416,9 @@ def _checkpointed(
     forward: Callable[..., Tensor],
     *args: Any,
 ) -> Tensor:
-    layer.training = False  # some layers apply dropout of their own
+    # Back to evaluation mode before the layer computes: some layers apply dropout of their own.
+    layer.training = False
+    # The second context is entered for the recomputation, when the decoder's own setting may be back in force.
     outputs: Tensor = checkpoint(
         forward, *args, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), implementation())
     )

@@ -1,4 +1,4 @@
-"""Frozen models beside the trained policy: copies that it is held near to or measured against, and its teacher."""
+"""Frozen models next to the trained policy: copies that it is kept close to or measured against, and its teacher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, toke
 
 
 def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
-    """A copy that shares no weight with the policy and takes no gradient."""
+    """Return a copy that shares no weight with the policy and takes no gradient."""
     frozen: PreTrainedModel = copy.deepcopy(policy).requires_grad_(False)
     for weight in frozen.parameters():
         weight.grad = None
@@ -27,7 +27,10 @@ def frozen_copy(policy: PreTrainedModel) -> PreTrainedModel:
 
 
 def require_copy(copy: PreTrainedModel | None) -> PreTrainedModel:
-    """A frozen copy that the spec needs. Raises RuntimeError if none was made, rather than use another policy."""
+    """Return a frozen copy that the spec needs.
+
+    Raises RuntimeError if none was made, rather than use another policy.
+    """
     if copy is None:
         raise RuntimeError("no copy was made of the weights that are to be sampled from or compared with")
     return copy
@@ -37,18 +40,18 @@ class RenewedCopy:
     """A frozen copy of the policy, renewed at the first of every `every_steps` steps."""
 
     def __init__(self, model: PreTrainedModel, every_steps: int) -> None:
-        """model holds the starting weights."""
+        """Copy a model that holds the starting weights."""
         self.policy = frozen_copy(model)
         self._trained = trained_weights(model).keys()
         self._every_steps = every_steps
 
     def begin(self, step: int, model: PreTrainedModel) -> None:
-        """Called before each step (from 1) with the trained policy."""
+        """Renew the copy if one is due; called before each step (from 1) with the trained policy."""
         if (step - 1) % self._every_steps == 0:
             self.policy.load_state_dict(model.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        """The copy's weights without those that training leaves alone."""
+        """Return the copy's weights without those that training leaves alone."""
         return {name: weight for name, weight in self.policy.state_dict().items() if name in self._trained}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -59,10 +62,14 @@ class KlReference:
     """The policy that the objective's KL refers to."""
 
     def __init__(self, kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None) -> None:
-        """model holds the starting weights; initial is a frozen copy of them, if there is one already."""
+        """Choose the reference policy.
+
+        model: holds the starting weights. initial: a frozen copy of them, if there is one already.
+        """
         self.policy: PreTrainedModel | None = None
         """None if the KL needs no model of its own."""
         self._renewed: RenewedCopy | None = None
+        # Relative to the start of the iteration, the reference log-probs are the batch's old log-probs.
         if kl.where == "none" or kl.reference == "iteration_start":
             return
         if kl.reference == "initial":
@@ -72,12 +79,12 @@ class KlReference:
             self.policy = self._renewed.policy
 
     def begin(self, step: int, model: PreTrainedModel) -> None:
-        """Called before each step (from 1) with the trained policy."""
+        """Renew the reference if one is due; called before each step (from 1) with the trained policy."""
         if self._renewed is not None:
             self._renewed.begin(step, model)
 
     def state_dict(self) -> dict[str, Any]:
-        """The reference's weights, if it is not the starting policy."""
+        """Return the reference's weights, or nothing if it is the starting policy."""
         return {} if self._renewed is None else self._renewed.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -87,9 +94,10 @@ class KlReference:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen model with the policy's vocabulary, from which the policy is distilled. No checkpoint holds its weights.
+    """A frozen model with the policy's vocabulary, from which the policy is distilled.
 
-    It may be asked under prompts of its own, so it passes over completions apart from the policy.
+    No checkpoint holds its weights. It may read prompts of its own, so it passes over completions apart from the
+    policy.
     """
 
     model: PreTrainedModel
@@ -100,11 +108,11 @@ class Teacher:
     def divergence(
         self, sequences: Sequences, rows: Tensor, policy: PreTrainedModel, part: Part, hidden: Tensor
     ) -> Tensor:
-        """[n, T'] from the policy's distributions over the next token, in nats; 0 in padding, with gradient to the
-        policy.
+        """Return the divergence [n, T'] from the policy's next-token distributions, in nats, with its gradient.
 
-        sequences: completions behind the teacher's prompts; rows (int64 indices): those of the part, whose hidden
-        states [n, T', D] are the policy's. TypeError unless the divergence is a term of the loss.
+        The gradient goes to the policy alone; padding has 0. sequences: completions behind the teacher's prompts. rows
+        (int64 indices): those of the part, whose hidden states [n, T', D] are the policy's. Raises TypeError unless the
+        divergence is a term of the loss.
         """
         if not isinstance(self.distill, DistillInLoss):
             raise TypeError(f"distill.where={self.distill.where} has no divergence")
@@ -117,7 +125,7 @@ class Teacher:
 
 
 class Measured(NamedTuple):
-    """What a reference says of some of N completions."""
+    """What a reference model assigns to some of N completions."""
 
     mask: Tensor
     """Bool [N, T]: the tokens of these completions."""
@@ -137,9 +145,10 @@ def exact_kl(
     pad_token_id: int,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
 ) -> Tensor:
-    """KL(model || reference) between the distributions that every completion token is drawn from, in nats.
+    """Return KL(model || reference) between the distributions that each completion token is sampled from, in nats.
 
-    [len(rows), T'] float32 over the whole vocabulary, at temperature-scaled logits; 0 in padding; no gradient.
+    The result is [len(rows), T'] float32 over the whole vocabulary, at temperature-scaled logits; 0 in padding; no
+    gradient.
     """
     part = Part.of([model, reference], sequences, rows, pad_token_id)
     states, reference_states = (part.at_tokens(part.hidden(one)) for one in (model, reference))
@@ -149,7 +158,7 @@ def exact_kl(
 
 @torch.no_grad()
 def measure(scorer: Scorer, reference: PreTrainedModel, sequences: Sequences, rows: Tensor) -> Measured:
-    """The reference's log-probs of the rows' tokens and the exact KL(policy || reference) where they were drawn."""
+    """Return the reference's log-probs of the rows' tokens, and the exact KL(policy || reference) at these tokens."""
     spec = scorer.spec
     temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
     chosen = torch.zeros(len(sequences.lengths), dtype=torch.bool)
@@ -164,26 +173,30 @@ def measure(scorer: Scorer, reference: PreTrainedModel, sequences: Sequences, ro
         exact = exact_kl(scorer.policy, reference, *asked)
         kl[micro, : exact.shape[1]] = exact.cpu()
 
+    # Each process fills in its share of the rows; the exchange completes both tensors in all of them.
     passes(scorer.budget, scorer.policy, sequences, rows, score).exchange_(logps, kl)
     return Measured(mask, logps[mask], kl[mask])
 
 
 def measure_start(scorer: Scorer, initial: PreTrainedModel | None, sequences: Sequences) -> Measured | None:
-    """How far the policy is from the starting one, on train.reference_rows of a batch's completions."""
+    """Measure how far the policy is from the starting one, on train.reference_rows of a batch's completions.
+
+    Returns None without a starting policy or without rows.
+    """
     rows = rows_to_measure(len(sequences.lengths), scorer.spec.train.reference_rows)
     return None if initial is None or len(rows) == 0 else measure(scorer, initial, sequences, rows)
 
 
 def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, float | None]:
-    """kl/*_start: the exact KL from the batch's policy to the starting one, and its estimates from the tokens.
+    """Return kl/*_start: the exact KL from the batch's policy to the starting one, and its estimates from the tokens.
 
-    They are means over the measured tokens, in nats, except kl/sequence_start: the exact KL summed over a completion's
-    tokens, a mean over the measured completions. If the policy drew the completions, kl/sequence_start estimates the KL
-    of whole completions and the others that of a token; for given completions they hold for the contexts there. None if
-    there was no row to measure. policy_logps [N, T].
+    They are means over the measured tokens, in nats. kl/sequence_start is the exact KL summed over a completion's
+    tokens, a mean over the measured completions. If the policy sampled the completions, kl/sequence_start estimates the
+    KL of whole completions and the others that of a token. For given completions they hold for the contexts there. All
+    are None if there was no row to measure. policy_logps [N, T].
 
-    k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r with r = start / policy (Schulman 2020, "Approximating KL
-    divergence").
+    With r = start / policy: k1 = -log r, k2 = (log r)^2 / 2, k3 = r - 1 - log r. Source: Schulman 2020, "Approximating
+    KL divergence".
     """
     if measured is None:
         return dict.fromkeys(f"kl/{name}_start" for name in ("exact", "sequence", "k1", "k2", "k3"))
@@ -193,5 +206,6 @@ def start_metrics(policy_logps: Tensor, measured: Measured | None) -> dict[str, 
         "kl/sequence_start": float(measured.kl.sum() / measured.mask.any(1).sum()),
         "kl/k1_start": float(-log_ratio.mean()),
         "kl/k2_start": float(0.5 * (log_ratio**2).mean()),
+        # expm1 keeps k3 accurate for small log-ratios; the clamp keeps it finite for large ones.
         "kl/k3_start": float((torch.expm1(log_ratio.clamp(max=LOG_RATIO_LIMIT)) - log_ratio).mean()),
     }

@@ -22,6 +22,7 @@ from harness.training.sequences import Part, Sequences
 from harness.training.supervised import Progress, train_supervised
 
 MICRO_BATCH_TOKENS = 4096
+"""Padded tokens in one forward pass."""
 WEIGHTS_FILE = "reward_model.safetensors"
 
 
@@ -36,7 +37,7 @@ class RewardModel(nn.Module):
     std: Tensor
 
     def __init__(self, language_model: LanguageModel) -> None:
-        """The language model must hold the starting weights. They are copied and trained in float32."""
+        """Copy the decoder of a language model that holds the starting weights, in float32."""
         super().__init__()
         self._pad_token_id = language_model.pad_token_id
         self.decoder = frozen_copy(language_model.model.get_decoder()).float()
@@ -47,8 +48,9 @@ class RewardModel(nn.Module):
         self.register_buffer("std", torch.ones((), device=language_model.model.device))
 
     def forward(self, sequences: Sequences, rows: Tensor) -> Tensor:
-        """w . h [len(rows)] of the rows (int64 indices), on the model's device, with its gradient."""
-        # A pass leaves out the last token, which predicts nothing; so one more is put behind it.
+        """Return w . h [len(rows)] of the rows (int64 indices), on the model's device, with its gradient."""
+        # A pass leaves out the last token, which predicts nothing. Its hidden state is the one needed here, so one more
+        # token is appended.
         longer = Sequences(sequences.prompts, functional.pad(sequences.completions, (0, 1)), sequences.lengths + 1)
         part = Part.of([self.decoder], longer, rows, self._pad_token_id, last=sequences.lengths)
         hidden = part.hidden(self.decoder)
@@ -57,9 +59,9 @@ class RewardModel(nn.Module):
 
     @torch.inference_mode()
     def scores(self, sequences: Sequences) -> Tensor:
-        """The score of every row, [N] float32 on the CPU.
+        """Return the score of every row, [N] float32 on the CPU.
 
-        A completion that occurs several times after one prompt is scored once: equal ones tie exactly.
+        A completion that occurs several times after one prompt is scored once, so equal ones tie exactly.
         """
         rows, same_as = sequences.distinct_rows
         found = torch.full((len(same_as),), torch.nan)
@@ -70,8 +72,9 @@ class RewardModel(nn.Module):
     def standardise(self, sequences: Sequences) -> None:
         """Give the scores of these completions mean 0 and standard deviation 1.
 
-        RefusedError if they are all equal or not finite: then the training went wrong.
+        Raises RefusedError if they are all equal or not finite: then the training went wrong.
         """
+        # `scores` applies mean and std, so they are neutral while the raw scores are computed.
         self.mean.zero_()
         self.std.fill_(1.0)
         scores = self.scores(sequences).double()
@@ -91,9 +94,9 @@ class RewardModel(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, language_model: LanguageModel) -> RewardModel:
-        """What `save` wrote, bit for bit, on the language model's device. Only that model's shape matters.
+        """Load what `save` wrote, bit for bit, on the language model's device.
 
-        Raises RefusedError for a file that is not what was written.
+        Only the language model's shape matters. Raises RefusedError for a file that is not what was written.
         """
         model = cls(language_model)
         try:
@@ -107,11 +110,12 @@ class RewardModel(nn.Module):
 def train_reward_model(
     language_model: LanguageModel, sequences: Sequences, pairs: Tensor, options: LearnedReward, on_step: Progress
 ) -> RewardModel:
-    """A reward model trained on pairs [P, 2] int64: rows of the sequences, the better completion first.
+    """Train a reward model on pairs [P, 2] int64: rows of the sequences, the better completion first.
 
-    Loss: the mean of -log sigmoid(score(better) - score(worse)) over the pairs of a step, the negative log-likelihood
-    of Bradley and Terry (1952, Biometrika 39:324), as in 2203.02155, eq. 1. The pairs come in a new order each epoch.
-    on_step(step, steps, loss in nats a pair) is called after every step. The scores are not standardised yet.
+    Loss: the mean of -log sigmoid(score(better) - score(worse)) over the pairs of a step. That is the negative
+    log-likelihood of Bradley and Terry (1952, Biometrika 39:324), as in 2203.02155, eq. 1. The pairs come in a new
+    order each epoch. on_step(step, steps, loss in nats a pair): called after every step. The scores are not
+    standardised yet.
     """
     model = RewardModel(language_model)
     weights = list(model.parameters())
@@ -122,6 +126,7 @@ def train_reward_model(
     def losses() -> Iterator[Tensor]:
         batch = pairs[list(islice(order, options.batch_size))]
         for chosen in _micro_batches(sequences, batch):
+            # Transposed, all better rows come before all worse ones, as the view below needs them.
             better, worse = model(sequences, batch[chosen].T.flatten()).view(2, -1)
             yield -functional.logsigmoid(better - worse).sum() / len(batch)
 
@@ -134,5 +139,6 @@ def train_reward_model(
 def _micro_batches(sequences: Sequences, pairs: Tensor) -> list[Tensor]:
     """Split pairs [P, 2] into batches (int64 indices) whose sides together fit the budget."""
     prompt_tokens = [len(sequences.prompts[row]) for row in pairs[:, 0].tolist()]
+    # Each pair is two rows as wide as its longer side, hence half the budget.
     longer = sequences.lengths[pairs].amax(1).tolist()
     return micro_batches(torch.arange(len(pairs)), prompt_tokens, longer, MICRO_BATCH_TOKENS // 2)

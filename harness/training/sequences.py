@@ -1,8 +1,8 @@
-"""Prompts with their completions, and what models say about them: hidden states, log-probs, entropies.
+"""Prompts with their completions, and what models compute for them: hidden states, log-probs, entropies.
 
 Shapes: N rows, P distinct prompts, W longest prompt, T longest completion, V vocabulary. Completions are padded on the
-right. A model passes over them with each prompt computed once where its architecture allows
-(`harness.training.prefix_attention`), and over padded rows otherwise.
+right. A model computes each prompt once if its architecture allows (`harness.training.prefix_attention`), and otherwise
+passes over padded rows.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class DistinctPrompts(NamedTuple):
     lengths: Tensor
     """[P] int64."""
     of_row: Tensor
-    """[N] int64: each row's prompt."""
+    """[N] int64: the number of each row's prompt."""
 
 
 class PassTokens(NamedTuple):
-    """Tokens that a forward pass computes."""
+    """Counts of the tokens that a forward pass computes."""
 
     computed: int
     padding: int
@@ -59,17 +59,18 @@ class PassTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class Sequences:
-    """N prompts with their completions.
-
-    prompts: N lists of token ids; completions [N, T] int64, right-padded; lengths [N] int64, tokens in each completion.
-    interjections: what an environment said within each of the N; empty if it said nothing at all. Models read it, and
-        that is all: it is no part of completions, lengths and mask, so nothing is learned from it and nothing counted.
-    """
+    """N prompts with their completions."""
 
     prompts: Sequence[Sequence[int]]
+    """N lists of token ids."""
     completions: Tensor
+    """[N, T] int64, right-padded."""
     lengths: Tensor
+    """[N] int64: tokens in each completion."""
     interjections: Sequence[Sequence[Interjection]] = ()
+    """The environment's words within each of the N completions; empty if there are none at all. Models read them, and
+    that is all. They are no part of completions, lengths and mask, so they are neither trained on nor counted.
+    """
 
     @classmethod
     def of(
@@ -78,17 +79,18 @@ class Sequences:
         completions: Sequence[Sequence[int]],
         interjections: Sequence[Sequence[Interjection]] = (),
     ) -> Sequences:
-        """Sequences from lists of token ids, one completion per prompt."""
+        """Build sequences from lists of token ids, one completion per prompt."""
         padded = pad_sequence([torch.tensor(one, dtype=torch.int64) for one in completions], batch_first=True)
         return cls(prompts, padded, torch.tensor([len(one) for one in completions]), interjections)
 
     @classmethod
     def joined(cls, parts: Sequence[Sequences]) -> Sequences:
-        """The rows of all parts, in order."""
+        """Join the rows of all parts, in order."""
         longest = max(one.completions.shape[1] for one in parts)
         # Padding is masked everywhere, so any token id serves.
         padded = [functional.pad(one.completions, (0, longest - one.completions.shape[1])) for one in parts]
         prompts = [prompt for one in parts for prompt in one.prompts]
+        # Parts without interjections get empty ones if another part has some, so that rows stay aligned.
         interjections: list[Sequence[Interjection]] = []
         if any(one.interjections for one in parts):
             interjections = [said for one in parts for said in one.interjections or [()] * len(one.prompts)]
@@ -96,12 +98,12 @@ class Sequences:
 
     @property
     def mask(self) -> Tensor:
-        """Bool [N, T], true at completion tokens."""
+        """A bool [N, T] mask, true at completion tokens."""
         return torch.arange(self.completions.shape[1]) < self.lengths[:, None]
 
     @cached_property
     def woven(self) -> Woven:
-        """What models read behind the prompts."""
+        """The tokens that models read behind the prompts: completions with the interjections in their places."""
         if not any(self.interjections):
             return Woven(self.completions, self.lengths, None)
         return Woven.of(self.completions, self.lengths, self.interjections)
@@ -116,8 +118,7 @@ class Sequences:
 
     @cached_property
     def distinct_rows(self) -> tuple[Tensor, list[int]]:
-        """The first row of each distinct sequence (int64 indices), and for each of the N rows the first row equal to
-        it."""
+        """The first row of each distinct sequence (int64 indices), and for each of the N rows the first equal row."""
         first: dict[tuple[tuple[int, ...], tuple[int, ...], str], int] = {}
         said = self.interjections or [()] * len(self.prompts)
         rows = zip(self.prompts, self.completions.tolist(), self.lengths.tolist(), said, strict=True)
@@ -128,7 +129,7 @@ class Sequences:
         return torch.tensor([*first.values()], dtype=torch.int64), same_as
 
     def rows(self, chosen: Tensor) -> Sequences:
-        """The chosen rows (int64 indices), in that order."""
+        """Return the chosen rows (int64 indices), in that order."""
         prompts = [self.prompts[row] for row in chosen.tolist()]
         interjections = [self.interjections[row] for row in chosen.tolist()] if self.interjections else []
         return Sequences(prompts, self.completions[chosen], self.lengths[chosen], interjections)
@@ -148,7 +149,8 @@ class Sequences:
         return grouped_micro_batches(rows, prompts.of_row.tolist(), prompts.lengths.tolist(), lengths, budget_tokens)
 
     def pass_tokens(self, rows: Tensor, shared: bool) -> PassTokens:
-        """What one forward pass over the rows computes; shared as in `micro_batches`."""
+        """Count the tokens that one forward pass over the rows computes; shared as in `micro_batches`."""
+        # The last token of a row predicts nothing and is not fed.
         fed = (self.woven.lengths[rows] - 1).clamp_min(0)
         prompts = self.distinct_prompts
         if shared:
@@ -164,7 +166,7 @@ class PaddedRows:
     """Rows as any decoder takes them: prompts padded on the left and completions on the right, all [n, W + T' - 1]."""
 
     width: int
-    """W, the longest prompt's length."""
+    """W, the length of the longest prompt."""
     inputs: Tensor
     attention: Tensor
     positions: Tensor
@@ -172,6 +174,7 @@ class PaddedRows:
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], completions: Tensor, mask: Tensor, pad_token_id: int) -> PaddedRows:
         width = max(map(len, prompts))
+        # Prompts end at one column, so that all completions start at the next one.
         padded = torch.full((len(prompts), width), pad_token_id)
         prompt_mask = torch.zeros_like(padded, dtype=torch.bool)
         for index, prompt in enumerate(prompts):
@@ -185,7 +188,7 @@ class PaddedRows:
 
 @dataclass(frozen=True)
 class Part:
-    """n rows of a batch as passes over them need them: laid out on the host, and brought to a model's device at once.
+    """n rows of a batch as passes over them need them: laid out on the host, then moved to a model's device in one go.
 
     T' is the longest completion among the rows, m the number of their tokens.
     """
@@ -195,11 +198,12 @@ class Part:
     mask: Tensor
     """Bool [n, T'], true at completion tokens."""
     scored: Tensor
-    """[m] int64: the places of completion tokens among the n * T'."""
+    """[m] int64: the indices of completion tokens among the n * T'."""
     places: Tensor | None
-    """[n, T'] int64: where each of these tokens stands among those that are read; None: at its own place."""
+    """[n, T'] int64: the index of each of these tokens among those that are read; None if it is the token's own index.
+    """
     rows: dict[str, Tensor]
-    """What else was asked for of these rows: [n, T'] or [n]."""
+    """Further tensors that were requested for these rows: [n, T'] or [n]."""
     layout: PrefixLayout | PaddedRows
 
     @classmethod
@@ -211,9 +215,10 @@ class Part:
         pad_token_id: int,
         **tensors: Tensor | None,
     ) -> Part:
-        """For passes of models on one device over some rows (int64 indices). tensors: [N, T] or [N], on the host.
+        """Lay out some rows (int64 indices) for passes of models that are on one device.
 
-        ValueError for no rows, and for an empty prompt: nothing predicts its completion's first token.
+        tensors: [N, T] or [N], on the host. Raises ValueError for no rows, and for an empty prompt: nothing predicts
+        its completion's first token.
         """
         prompts = [sequences.prompts[row] for row in rows.tolist()]
         if not prompts or not all(prompts):
@@ -226,10 +231,12 @@ class Part:
         read_lengths = woven.lengths[rows]
         read = woven.tokens[rows, : int(read_lengths.max())]
         places = None if woven.places is None else woven.places[rows, :longest]
+        # All models of a part share one layout, so a single one that needs padding decides.
         if all(shares_prompts(model.get_decoder()) for model in models):
             distinct = sequences.distinct_prompts
             used, prompt_of_row = torch.unique(distinct.of_row[rows], return_inverse=True)
             widths = distinct.lengths[used]
+            # Only as wide as the longest prompt among these rows.
             tokens = distinct.tokens[used, : int(widths.max())]
             layout: PrefixLayout | PaddedRows = PrefixLayout.of(tokens, widths, prompt_of_row, read, read_lengths)
         else:
@@ -244,15 +251,17 @@ class Part:
         return on_device(part, models[0].device)
 
     def hidden(self, model: PreTrainedModel) -> Tensor:
-        """[n, T', D] the last hidden states that the completion tokens are predicted from, with their gradient. In
-        padding they are meaningless, but finite. The model is one of those that the part was made for."""
+        """Return the last hidden states [n, T', D] that the completion tokens are predicted from, with their gradient.
+
+        In padding they are meaningless, but finite. The model is one of those that the part was made for.
+        """
         return Processes.here().passing(model, lambda: self._hidden(model.get_decoder()))
 
     def _hidden(self, decoder: PreTrainedModel) -> Tensor:
         layout = self.layout
         if isinstance(layout, PrefixLayout):
-            # An embedding, since its backward pass adds up in a fixed order: a prompt's last token predicts for several
-            # rows.
+            # An embedding, since its backward pass adds up in a fixed order, and a prompt's last token predicts for
+            # several rows.
             predictors = layout.predictors if self.places is None else layout.predictors.gather(1, self.places)
             return functional.embedding(predictors, prefix_hidden(decoder, layout))
         with attending_by(decoder):
@@ -262,15 +271,16 @@ class Part:
                 position_ids=layout.positions,
                 use_cache=False,
             ).last_hidden_state
+        # A prompt's last token, in column W - 1, predicts the first completion token.
         hidden = hidden[:, layout.width - 1 :]
         return hidden if self.places is None else hidden.take_along_dim(self.places[:, :, None], dim=1)
 
     def at_tokens(self, values: Tensor) -> Tensor:
-        """[m, ...] of [n, T', ...]: those at completion tokens."""
+        """Return the values [m, ...] at completion tokens, of [n, T', ...]."""
         return collect(values.flatten(0, 1), self.scored)
 
     def spread(self, values: Tensor) -> Tensor:
-        """[n, T'] with values [m] at the completion tokens, 0 in padding."""
+        """Return [n, T'] with values [m] at the completion tokens and 0 in padding."""
         return spread(values, self.scored, self.mask.numel()).view(self.mask.shape)
 
 
@@ -283,11 +293,11 @@ def score_completions(
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
     entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of every completion token and entropy of the distribution that it was drawn from, in nats.
+    """Return the log-prob of every completion token and the entropy of the distribution it was sampled from, in nats.
 
-    Both [len(rows), T'] float32 with T' the longest completion among the rows, at temperature-scaled logits; 0 in
-    padding. No more than chunk_tokens positions' logits are held at once. The entropy (full softmax) carries a gradient
-    only with entropy_grad. RefusedError for a model whose logits are made in an unknown way.
+    Both are [len(rows), T'] float32 with T' the longest completion among the rows, at temperature-scaled logits; 0 in
+    padding. The logits of no more than chunk_tokens positions are held at once. The entropy (full softmax) carries a
+    gradient only with entropy_grad. Raises RefusedError for a model that computes its logits in an unknown way.
     """
     part = Part.of([model], sequences, rows, pad_token_id)
     return score_hidden(model, part.hidden(model), part, temperature, chunk_tokens, entropy_grad)
@@ -296,10 +306,10 @@ def score_completions(
 def passes(
     budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
 ) -> Share:
-    """Call work(some rows), without gradient, until this process's share of the rows (int64 indices) has passed, as
-    many at once as the budget allows. Returns who has computed what.
+    """Call work(some rows) until this process's share of the rows (int64 indices) has passed.
 
-    If memory runs out, it is called for all rows again, so it must overwrite what it did. Raises as `TokenBudget.run`.
+    Each call gets as many rows as the budget allows; callers disable gradients. Returns the rows of each process. If
+    memory runs out, `work` is called for all rows again, so it must overwrite its results. Raises as `TokenBudget.run`.
     """
     shared = shares_prompts(model.get_decoder())
     share = Share.of(rows, sequences.lengths)
@@ -322,14 +332,14 @@ def score_hidden(
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
     entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The second half of `score_completions`, from the hidden states of a part."""
+    """Return log-probs and entropies from the hidden states of a part: the second half of `score_completions`."""
     states, tokens = part.at_tokens(hidden), part.at_tokens(part.completions)
     logps, entropy = token_scores(states, output_head(model), tokens, temperature, chunk_tokens, entropy_grad)
     return part.spread(logps), part.spread(entropy)
 
 
 def rows_to_measure(count: int, wanted: int) -> Tensor:
-    """`wanted` of `count` rows, or all if there are fewer: int64 indices, ascending, evenly spread over the batch."""
+    """Return `wanted` of `count` rows, or all if there are fewer: ascending int64 indices, spread evenly."""
     wanted = min(count, wanted)
     return torch.arange(wanted) * count // max(1, wanted)
 
@@ -347,35 +357,39 @@ class Scores:
         return cls(*(torch.zeros(sequences.completions.shape) for _ in range(3)))
 
     def put(self, found: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> None:
-        """Write what passes have found: for some rows (int64 indices) log-probs, entropies and perhaps values, each
-        [n, T'] on any device."""
+        """Write the results of passes: for some rows (int64 indices) log-probs, entropies and perhaps values.
+
+        Each is [n, T'] on any device.
+        """
+        # One transfer for all results: each would make the host wait for the device.
         on_host = iter(to_host([tensor.detach() for _, tensors in found for tensor in tensors]))
         for rows, tensors in found:
+            # Not strict: without a critic there are no values.
             for own, tensor in zip((self.logps, self.entropy, self.values), tensors, strict=False):
                 own[rows, : tensor.shape[1]] = next(on_host)
 
 
 @dataclass
 class Scorer:
-    """Scores rows of a rollout batch with a policy and, where there is one, a critic."""
+    """Scores rows of a rollout batch with a policy and, if there is one, a critic."""
 
     policy: PreTrainedModel
     critic: Critic | None
     spec: RunSpec
     pad_token_id: int
     budget: TokenBudget = field(init=False)
-    """That of all passes of an update."""
+    """The token budget of all passes of an update."""
 
     def __post_init__(self) -> None:
         self.budget = TokenBudget.of(self.spec)
 
     def part(self, sequences: Sequences, rows: Tensor, **tensors: Tensor | None) -> Part:
-        """Some rows (int64 indices) for passes of policy and critic; as `Part.of`."""
+        """Lay out some rows (int64 indices) for passes of policy and critic; as `Part.of`."""
         models = [self.policy] if self.critic is None else self.critic.models(self.policy)
         return Part.of(models, sequences, rows, self.pad_token_id, **tensors)
 
     def score(self, part: Part, hidden: Tensor, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies [n, T'] from the policy's hidden states of a part; see `score_completions`."""
+        """Return log-probs and entropies [n, T'] from the policy's hidden states of a part; see `score_completions`."""
         spec = self.spec
         temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
         return score_hidden(self.policy, hidden, part, temperature, chunk_tokens, entropy_grad)
@@ -397,7 +411,7 @@ class Scorer:
 
     @torch.no_grad()
     def logps_of(self, model: PreTrainedModel, sequences: Sequences) -> Tensor:
-        """[N, T] the log-probs of all rows under another model."""
+        """Return the log-probs [N, T] of all rows under another model."""
         logps = torch.zeros(sequences.completions.shape)
         spec = self.spec
 

@@ -13,15 +13,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 from harness.processes import Processes, gathered, is_part
 from harness.training.prefix_attention import shares_prompts
 from harness.training.token_scores import output_head
 
 
 class _Root(nn.Module):
-    """The module through which every pass enters FSDP2. FSDP2 needs a single root, but our passes call the decoder and
-    read the weights of the output head. dtype: that of passes."""
+    """The module through which every pass enters FSDP2; dtype: the dtype of passes.
+
+    FSDP2 needs a single root, but our passes call the decoder and read the weights of the output head.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -33,10 +35,14 @@ class _Root(nn.Module):
 
 
 _masters: set[int] = set()
+"""Ids of the split weights that are float32 masters."""
 
 
 def split_for_training(train: TrainSpec, *models: PreTrainedModel | None, head: nn.Module | None = None) -> None:
-    """Split the weights of models, and of the critic's head, if the spec says so. The same model may be given twice."""
+    """Split the weights of models, and of the critic's head, if the spec says so.
+
+    The same model may be passed twice.
+    """
     if train.sharding == "rows" or Processes.here().size == 1:
         return
     for model in models:
@@ -47,12 +53,16 @@ def split_for_training(train: TrainSpec, *models: PreTrainedModel | None, head: 
 
 
 def split_weights(model: PreTrainedModel) -> None:
-    """Keep only this process's part of each weight of a model, in place. Trained weights become float32 masters, which
-    are rounded to the model's dtype for each pass. All processes must call it together."""
+    """Keep only this process's part of each weight of a model, in place.
+
+    Trained weights become float32 masters, which are rounded to the model's dtype for each pass. All processes must
+    call it together.
+    """
     processes = Processes.here()
     if model in processes.split:
         return
-    # Both run a pass of their own to find out, which does not work once the weights are split.
+    # Both probe the model with a pass of their own, which does not work once the weights are split. Their answers are
+    # kept.
     shares_prompts(model.get_decoder())
     output_head(model)
     root = _Root(model)
@@ -60,9 +70,11 @@ def split_weights(model: PreTrainedModel) -> None:
         if weight.requires_grad:
             weight.data = weight.data.float()
     layers = [module for module in model.get_decoder().modules() if isinstance(module, GradientCheckpointingLayer)]
+    # FSDP2 wants children before their parents: the root takes the weights that no layer has.
     for module in (*layers, root):
         _fully_shard(module, root.dtype)
     if root.dtype != torch.float32:
+        # After the split, since it replaces the parameters.
         _masters.update(map(id, model.parameters()))
     processes.split[model] = root
 
@@ -72,23 +84,24 @@ def _fully_shard(module: nn.Module, dtype: torch.dtype, reshard_after_forward: b
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     mesh = init_device_mesh(next(module.parameters()).device.type, (Processes.here().size,))
+    # Gradients are reduced in float32: sums over processes would lose small ones in half precision.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard_after_forward)
     assert isinstance(module, FSDPModule)
     # Gradients are summed, because losses have the denominators of the whole step. The factor must be set on every
-    # module: one on the root alone would leave the layers with means.
+    # module: on the root alone, it would leave the layers with means.
     module.set_gradient_divide_factor(1.0)
     module.set_force_sum_reduction_for_comms(True)
 
 
 def is_master(weight: Tensor) -> bool:
-    """Whether a split weight is a float32 master that passes see rounded."""
+    """Return whether a split weight is a float32 master that passes see rounded."""
     return id(weight) in _masters
 
 
 @torch.no_grad()
 def gather_into(model: PreTrainedModel, split: PreTrainedModel) -> None:
-    """Copy the trained weights of a split model into a whole one. All processes must call it together."""
+    """Copy the trained weights of a split model into a whole one; all processes must call it together."""
     whole_weights = dict(model.named_parameters())
     for name, weight in split.named_parameters():
         if weight.requires_grad:
@@ -102,25 +115,29 @@ def scatter_into(split: PreTrainedModel, model: PreTrainedModel) -> None:
 
 
 def whole(value: Tensor) -> Tensor:
-    """The whole of a tensor that may be split: in rank 0, on the host. All processes must call it together."""
+    """Return the whole of a tensor that may be split: in rank 0, on the host.
+
+    All processes must call it together.
+    """
     if not is_part(value):
         return value
+    # Every rank takes part in the gathering, also those that do not keep the result.
     found = gathered(value)
     return found.cpu() if Processes.here().is_first else value
 
 
 def part_like(own: Tensor, value: Tensor) -> Tensor:
-    """This process's part of a whole tensor, split in the same way as `own`."""
+    """Return this process's part of a whole tensor, split in the same way as `own`."""
     if not is_part(own) or is_part(value):
         return value
     from torch.distributed.tensor import distribute_tensor
 
-    # Without a source: every process has the whole value, so nothing is sent.
+    # No source rank: every process has the whole value, so nothing is sent.
     value = value.to(own.device, own.dtype)
     return distribute_tensor(value, own.device_mesh, own.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
 def parts_of(module: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """This process's part of the state dict of a whole module."""
+    """Return this process's part of the state dict of a whole module."""
     own = module.state_dict()
     return {name: part_like(own.get(name, value), value) for name, value in state.items()}

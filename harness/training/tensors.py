@@ -1,6 +1,6 @@
 """Nested tensors, changed one by one or moved between host and device in few copies.
 
-From a GPU a whole state passes through a pinned buffer, so that nothing is copied on the GPU, which may be full.
+A whole state leaves a GPU through a pinned buffer, so nothing is copied on the GPU, which may be full.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from torch import Tensor
 V = TypeVar("V")
 
 PACKED_ALIGNMENT_BYTES = 16
+"""Tensors start at multiples of this in a buffer of bytes: a view in another dtype must be aligned to its elements."""
 STAGING_BYTES = 2**28
-"""The pinned buffer that a GPU's tensors pass through."""
+"""Size of the pinned buffer that a GPU's tensors pass through."""
 
 
 def on_device(value: V, device: torch.device) -> V:
-    """The value, whose tensors are on the host, with them on a device: in one copy of all of them, from pinned memory,
-    which the host does not wait for. On a CPU the value itself.
+    """Return a value whose tensors are on the host with them on a device; on a CPU the value itself.
 
-    value: tensors in dataclasses, dicts, lists and tuples.
+    All of them are moved in one copy, from pinned memory, for which the host does not wait. value: tensors in
+    dataclasses, dicts, lists and tuples.
     """
     if device.type == "cpu":
         return value
@@ -34,6 +35,7 @@ def on_device(value: V, device: torch.device) -> V:
         tensors.append(tensor)
         return tensor
 
+    # The first walk lists the tensors; the second puts the moved ones back in the same order.
     with_tensors(value, note)
     sizes = [-(-tensor.nbytes // PACKED_ALIGNMENT_BYTES) * PACKED_ALIGNMENT_BYTES for tensor in tensors]
     ends = list(itertools.accumulate(sizes, initial=0))
@@ -46,7 +48,7 @@ def on_device(value: V, device: torch.device) -> V:
 
 
 def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Tensors of one dtype and one device, on the host: in one copy, for which it waits."""
+    """Return tensors of one dtype and one device on the host, moved in one copy, for which the host waits."""
     if not tensors or tensors[0].device.type == "cpu":
         return list(tensors)
     flat = torch.cat([tensor.flatten() for tensor in tensors]).cpu()
@@ -55,7 +57,7 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> list[Tensor]:
-    """Views of packed bytes, each of the shape and dtype of a tensor."""
+    """Return views of packed bytes, each of the shape and dtype of a tensor."""
     return [
         packed[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         for tensor, start in zip(tensors, ends[:-1], strict=True)
@@ -63,13 +65,14 @@ def _parts(packed: Tensor, tensors: Sequence[Tensor], ends: Sequence[int]) -> li
 
 
 def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The value with each tensor in it changed, in a fixed order."""
+    """Return the value with each tensor in it changed, in a fixed order."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
         return {key: with_tensors(one, change) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         items = (with_tensors(one, change) for one in value)
+        # A named tuple takes its fields as arguments, other sequences take an iterable.
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{own.name: with_tensors(getattr(value, own.name), change) for own in fields(value)})
@@ -77,10 +80,9 @@ def with_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def on_host(state: V) -> V:
-    """The state, whose tensors may be on a GPU, with all of them on the host. The host waits once for as many bytes as
-    the pinned buffer holds.
+    """Return the state, whose tensors may be on a GPU, with all of them on the host.
 
-    state: tensors in dataclasses, dicts, lists and tuples.
+    The host waits once per filling of the pinned buffer. state: tensors in dataclasses, dicts, lists and tuples.
     """
     staging: Tensor | None = None
     waiting: list[tuple[Tensor, Tensor]] = []
@@ -89,6 +91,7 @@ def on_host(state: V) -> V:
     def drain() -> None:
         nonlocal end
         if waiting:
+            # Copies into the buffer are asynchronous: it may be read only once they are done.
             torch.cuda.synchronize()
         for target, staged in waiting:
             target.copy_(staged)
@@ -102,6 +105,7 @@ def on_host(state: V) -> V:
         if staging is None:
             staging = torch.empty(STAGING_BYTES, dtype=torch.uint8, pin_memory=True)
         host = torch.empty(tensor.shape, dtype=tensor.dtype)
+        # A tensor that is larger than the buffer passes through it in pieces.
         at_once = STAGING_BYTES // tensor.element_size()
         pieces = (torch.split(flat, at_once) for flat in (host.view(-1), tensor.detach().reshape(-1)))
         for target, piece in zip(*pieces, strict=True):

@@ -1,9 +1,8 @@
-"""Log-probs and entropies of tokens, and their divergence from a teacher, from hidden states, without ever holding more
-than one chunk of logits.
+"""Log-probs, entropies and teacher divergences of tokens, from hidden states, with one chunk of logits in memory.
 
-`output_head` says how a causal language model turns hidden states into logits, apart from the rest of the model; with
-it the logits can be made a few positions at a time. The backward pass makes each chunk's logits again instead of
-keeping them: it needs the memory of one chunk, and one more matrix product with the head.
+`output_head` describes how a causal language model turns hidden states into logits, apart from the rest of the model.
+With it, the logits can be computed a few positions at a time. The backward pass recomputes the logits of each chunk
+instead of keeping them. It needs the memory of one chunk, and one more matrix product with the head.
 
 Shapes: M token positions, C of them in a chunk, D hidden size, V vocabulary.
 """
@@ -26,6 +25,7 @@ from harness.errors import RefusedError
 from harness.models.precision import Float32Head, float32_linear
 
 LOGITS_CHUNK_TOKENS = 512
+"""Positions whose logits are held at once, unless `train.logits_chunk_tokens` says otherwise."""
 
 
 def token_scores(
@@ -36,10 +36,11 @@ def token_scores(
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
     entropy_grad: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-prob of each target and entropy of the distribution over the vocabulary, in nats, at logits / temperature.
+    """Return the log-prob of each target and the entropy over the vocabulary, in nats, at logits / temperature.
 
-    hidden [M, D], targets [M] int64. Both results [M], float32 whatever the model's dtype (float64 of float64). The
-    log-probs have gradients to the hidden states and to the head; the entropies only with entropy_grad.
+    hidden [M, D], targets [M] int64. Both results are [M] float32 whatever the model's dtype, or float64 for float64
+    hidden states. The log-probs have gradients to the hidden states and to the head; the entropies only with
+    entropy_grad.
     """
     logps, entropy = _TokenScores.apply(  # type: ignore[no-untyped-call]
         hidden, head.weight, head.bias, targets, head, temperature, chunk_tokens, entropy_grad
@@ -56,14 +57,15 @@ def token_kl(
     temperature: float,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
 ) -> Tensor:
-    """KL(policy || reference) [M] in nats over the whole vocabulary, both at logits / temperature; no gradient.
+    """Return KL(policy || reference) [M] in nats over the whole vocabulary, both at logits / temperature; no gradient.
 
-    hidden [M, D], reference_hidden [M, D']. float32, or float64 where the hidden states are.
+    hidden [M, D], reference_hidden [M, D']. The result is float32, or float64 if the hidden states are.
     """
     kl = hidden.new_empty(len(hidden), dtype=torch.promote_types(hidden.dtype, torch.float32))
     for chunk in _chunks(len(hidden), chunk_tokens):
         logps = head.logits(hidden[chunk], temperature).log_softmax(1)
         reference_logps = reference_head.logits(reference_hidden[chunk], temperature).log_softmax(1)
+        # -sum p (log q - log p), in place: neither the difference nor the probabilities take a further [C, V] tensor.
         kl[chunk] = reference_logps.sub_(logps).mul_(logps.exp_()).sum(1).neg_()
     return kl
 
@@ -76,10 +78,11 @@ def token_divergence(
     distill: DistillInLoss,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
 ) -> Tensor:
-    """Divergence [M] between teacher and student in nats, with gradients to the student's hidden states and head.
+    """Return the divergence [M] between teacher and student in nats, with gradients to the student's states and head.
 
-    hidden [M, D], teacher_hidden [M, D']. float32, or float64 where the hidden states are. Where one of the two has
-    more embeddings, padded behind the last token that both know, these are left out of both distributions.
+    hidden [M, D], teacher_hidden [M, D']. The result is float32, or float64 if the hidden states are. If one of the two
+    models has more embeddings, padded behind the last token that both know, the surplus is left out of both
+    distributions.
     """
     found: Tensor = _TokenDivergence.apply(  # type: ignore[no-untyped-call]
         hidden, head.weight, head.bias, teacher_hidden, head, teacher_head, distill, chunk_tokens
@@ -110,11 +113,13 @@ class _TokenScores(torch.autograd.Function):
             logps = head.logits(hidden[chunk], temperature).log_softmax(1)
             token_logps[chunk] = logps.gather(1, targets[chunk, None])[:, 0]
             entropy[chunk] = logps.exp().mul_(logps).sum(1).neg_()
-            del logps  # before the next chunk's logits are made
-        # Weight and bias are read through the head. They are saved so that a change before the backward pass is an
-        # error.
+            # Free this chunk before the next chunk's logits are computed, or two chunks would be in memory.
+            del logps
+        # The passes read weight and bias through the head. They are saved all the same, so that autograd raises an
+        # error if they are written before the backward pass.
         ctx.save_for_backward(hidden, targets, entropy, weight, bias)
         ctx.head, ctx.temperature, ctx.chunk_tokens = head, temperature, chunk_tokens
+        # With grads materialised, a loss without an entropy term would still pay for the entropy's gradient.
         ctx.set_materialize_grads(False)
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
@@ -167,6 +172,8 @@ class _TokenDivergence(torch.autograd.Function):
         hidden, teacher_hidden, weight, bias = ctx.saved_tensors
 
         def grad_product(chunk: slice) -> Tensor:
+            # Only the log-probs over the shared tokens enter the divergence, so the logits behind them keep a gradient
+            # of 0.
             logits, logps, teacher_logps = _both_logps(ctx, hidden[chunk], teacher_hidden[chunk])
             grad_logits, by_logits = torch.zeros_like(logits), divergence_gradient(ctx.distill, logps, teacher_logps)
             grad_logits[:, : logps.shape[1]] = grad[chunk, None] * by_logits
@@ -178,7 +185,7 @@ class _TokenDivergence(torch.autograd.Function):
 
 
 def _both_logps(ctx: Any, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The student's logits [C, V], and the log-probs of both over the tokens that both have."""
+    """Return the student's logits [C, V], and the log-probs of student and teacher over the tokens that both have."""
     logits = ctx.head.logits(hidden, ctx.distill.temperature)
     of_teacher = ctx.teacher_head.logits(teacher_hidden, ctx.distill.temperature)
     shared = min(logits.shape[1], of_teacher.shape[1])
@@ -188,10 +195,13 @@ def _both_logps(ctx: Any, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tenso
 def _through_head(
     ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, grad_product: Callable[[slice], Tensor]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of hidden states, weight and bias (the first three inputs) from the gradients of the head's matrix
-    product [C, V] in the dtype of its factors, one chunk of tokens at a time."""
+    """Return the gradients of hidden states, weight and bias, the first three inputs of an autograd function.
+
+    grad_product: returns, for a chunk of tokens, the gradient [C, V] of the head's matrix product in the dtype of its
+    factors. It is called for one chunk at a time.
+    """
     grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-    # Half-precision products are added up in float32; autograd rounds the sums if the weights want it.
+    # Half-precision products are summed in float32; autograd rounds the sums if the weights are in half precision.
     grad_dtype = torch.promote_types(weight.dtype, torch.float32)
     grad_weight = torch.zeros_like(weight, dtype=grad_dtype) if ctx.needs_input_grad[1] else None
     grad_bias = None
@@ -211,7 +221,8 @@ def _through_head(
             grad_weight += unrounded_product(of_product.T, hidden[chunk])
         if grad_bias is not None:
             grad_bias += of_product.sum(0, dtype=grad_dtype)
-        del of_product  # before the next chunk's logits are made
+        # Free it before the next chunk's logits are computed.
+        del of_product
     return grad_hidden, grad_weight, grad_bias
 
 
@@ -224,13 +235,14 @@ def _grad_product(
     grad_logps: Tensor,
     grad_entropy: Tensor | None,
 ) -> Tensor:
-    """Gradient [C, V] of the head's matrix product, in its factors' dtype. hidden [C, D]; the other tensors [C, 1].
+    """Return the gradient [C, V] of the head's matrix product, in its factors' dtype.
 
-    With p the distribution over the logits z, y the target and H the entropy: d log p_y / dz_v = 1[v = y] - p_v, and
-    dH / dz_v = -p_v (log p_v + H).
+    hidden [C, D]; the other tensors [C, 1]. With p the distribution over the logits z, y the target and H the entropy:
+    d log p_y / dz_v = 1[v = y] - p_v, and dH / dz_v = -p_v (log p_v + H).
     """
     logits = head.logits(hidden, temperature)
     logps = logits.log_softmax(1)
+    # The terms with p_v are collected first, in place; the indicator 1[v = y] touches one element a row and comes last.
     if grad_entropy is None:
         grad_logits = logps.exp_().mul_(-grad_logps)
     else:
@@ -241,7 +253,9 @@ def _grad_product(
 
 
 PROBE_TOKENS = 4
-PROBE_TOLERANCE = 0.02  # of the largest logit: above the rounding of bfloat16, below what a missed factor does
+"""Length of the sequence on which the head is compared with the model's own logits."""
+PROBE_TOLERANCE = 0.02
+"""As a share of the largest logit: above the rounding of bfloat16, below the effect of a missed factor."""
 
 _probed: WeakSet[PreTrainedModel] = WeakSet()
 
@@ -250,7 +264,7 @@ _probed: WeakSet[PreTrainedModel] = WeakSet()
 class OutputHead:
     """logits = cap(multiplier * (weight @ hidden + bias)) with cap(x) = softcap * tanh(x / softcap), or x without one.
 
-    weight [V, D], bias [V]; shared with the model, so that gradients of them are the model's.
+    weight [V, D] and bias [V] are the model's own tensors, so their gradients are the model's.
     """
 
     weight: Tensor
@@ -258,10 +272,10 @@ class OutputHead:
     multiplier: float = 1.0
     softcap: float | None = None
     in_float32: bool = False
-    """Whether the factors of the matrix product are float32, and so is its gradient; see `Float32Head`."""
+    """True if the factors of the matrix product are float32, and so is its gradient; see `Float32Head`."""
 
     def logits(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
-        """Logits / temperature [..., V] of hidden states [..., D]: float32, or float64 where the hidden states are.
+        """Return logits / temperature [..., V] of hidden states [..., D]: float32, or float64 if the hidden states are.
 
         The factors of the matrix product are in the model's dtype, as in its own forward pass, unless the head is in
         float32. On CUDA the product is unrounded either way; see `unrounded_product`.
@@ -275,17 +289,19 @@ class OutputHead:
             logits = functional.linear(hidden, self.weight, self.bias)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self.softcap is not None:
+            # Multiplier, cap and temperature in three in-place operations: logits are the largest tensor of a pass.
             return logits.mul_(self.multiplier / self.softcap).tanh_().mul_(self.softcap / temperature)
         scale = self.multiplier / temperature
         return logits if scale == 1.0 else logits.mul_(scale)
 
     def product_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Dtype of the factors of the matrix product, for hidden states of this dtype."""
+        """Return the dtype of the factors of the matrix product, for hidden states of this dtype."""
         return torch.promote_types(dtype, torch.float32) if self.in_float32 else dtype
 
     def product_gradient(self, gradient: Tensor, logits: Tensor, temperature: float) -> Tensor:
         """Turn the gradient of `logits(hidden, temperature)` into that of the matrix product within, in place."""
         if self.softcap is not None:
+            # d softcap tanh(x / softcap) / dx = 1 - tanh^2, with tanh recovered from the capped logits.
             tanh = logits * (temperature / self.softcap)
             gradient.addcmul_(gradient, tanh.square_(), value=-1.0)
         scale = self.multiplier / temperature
@@ -293,19 +309,25 @@ class OutputHead:
 
 
 def takes_unrounded(factor: Tensor) -> bool:
-    """Whether torch can give this factor's products as the float32 sums that they are: on CUDA, in half precision."""
+    """Return whether torch.mm can return this tensor's products as unrounded float32 (CUDA, half precision)."""
     return factor.is_cuda and factor.dtype in (torch.bfloat16, torch.float16)
 
 
 def unrounded_product(one: Tensor, other: Tensor) -> Tensor:
-    """one @ other as float32; if it `takes_unrounded`, without rounding to its dtype first. [m, k] and [k, n]."""
+    """Return one @ other [m, n] as float32, without rounding to its dtype first if it `takes_unrounded`.
+
+    one [m, k], other [k, n].
+    """
     if takes_unrounded(one):
         return torch.mm(one, other, out_dtype=torch.float32)
     return (one @ other).float()
 
 
 def output_head(model: PreTrainedModel) -> OutputHead:
-    """The model's output head. RefusedError if its logits are made in a way that is not known here."""
+    """Return the model's output head, probed once for each model.
+
+    Raises RefusedError if the model computes its logits in a way that is not known here.
+    """
     head = _configured(model)
     if model not in _probed:
         _probe(model, head)
@@ -332,8 +354,12 @@ def _configured(model: PreTrainedModel) -> OutputHead:
 
 @torch.no_grad()
 def _probe(model: PreTrainedModel, head: OutputHead) -> None:
-    """Compare with the model's own logits: an architecture may do more to them than its config says."""
+    """Compare the head with the model's own logits: an architecture may do more to them than its config says.
+
+    Raises RefusedError if they differ by more than PROBE_TOLERANCE.
+    """
     hidden: list[Tensor] = []
+    # The hook sees the hidden states of the very pass whose logits are compared.
     hook = model.get_decoder().register_forward_hook(lambda *call: hidden.append(call[-1][0]))
     try:
         tokens = torch.arange(PROBE_TOKENS, device=model.device)[None] % head.weight.shape[0]
@@ -342,8 +368,10 @@ def _probe(model: PreTrainedModel, head: OutputHead) -> None:
         hook.remove()
     if len(hidden) == 1 and hidden[0].shape[-1] == head.weight.shape[1]:
         error = float((head.logits(hidden[0]) - logits).abs().max() / logits.abs().max())
-        if not error > PROBE_TOLERANCE:  # NaN, a diverged model, is another matter
+        # Written so that NaN passes: a diverged model is not a matter of its architecture.
+        if not error > PROBE_TOLERANCE:
             return
+
     fields = model.config.get_text_config().to_dict()
     suspects = [
         f"{name}={value!r}"

@@ -1,4 +1,4 @@
-"""The optimisers of torch that `train.optimizer` stands for, and which weights each of them moves."""
+"""The torch optimisers behind `train.optimizer`, and the weights that each of them moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.config.optimizer import AdamW, Muon, Sgd
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,8 +18,10 @@ Groups = Sequence[Sequence[Tensor]]
 
 
 def torch_optimizers(train: TrainSpec, groups: Groups, matrices: Collection[int]) -> list[torch.optim.Optimizer]:
-    """New ones for groups of weights; each has as many groups, in this order. matrices: ids of the weights that Muon
-    moves, beside AdamW."""
+    """Create the optimisers for groups of weights; each has as many groups, in this order.
+
+    matrices: ids of the weights that Muon moves, next to AdamW.
+    """
     rate, decay = train.learning_rate, train.weight_decay
     match train.optimizer:
         case Sgd(momentum=momentum):
@@ -32,7 +34,7 @@ def torch_optimizers(train: TrainSpec, groups: Groups, matrices: Collection[int]
                 lr=rate,
                 weight_decay=decay,
                 momentum=chosen.momentum,
-                # The size of AdamW's steps, so that one learning rate and weight decay serve both (2502.16982).
+                # Steps as large as AdamW's, so that one learning rate and weight decay serve both (2502.16982).
                 adjust_lr_fn="match_rms_adamw",
             )
             others = [[one for one in weights if id(one) not in matrices] for weights in groups]
@@ -55,7 +57,7 @@ def _parameters(groups: Groups) -> list[dict[str, Sequence[Tensor]]]:
 
 
 def layer_matrices(*models: PreTrainedModel | None) -> list[nn.Parameter]:
-    """The 2-D weights of models that are no embeddings and no output head; of a model with adapters, theirs too."""
+    """Return the 2-D weights of models that are neither embeddings nor output heads, those of adapters included."""
     found = []
     for model in models:
         if model is None:

@@ -1,5 +1,4 @@
-"""What a step measured: metrics of its completions and of the update, time by phase, and what the update did with every
-token.
+"""The measurements of a step: metrics of its completions and of the update, time by phase, and each token's treatment.
 
 Shapes: N rows (completions), T longest completion.
 """
@@ -22,7 +21,7 @@ from algorithms.rules import LOG_RATIO_LIMIT
 from evals.grading.asked_model import reply_costs
 from evals.grading.model_judge import reply_metrics
 from evals.tasks.base import Problem
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 from harness.processes import Processes
 from harness.rewards import Attempt
 from harness.rewards.judging import judge_metrics
@@ -36,52 +35,52 @@ T = TypeVar("T")
 Metrics = dict[str, float | None]
 
 IDLE_ROWS = 64
-"""Rows that cannot act, of which log-probs are taken for metrics alone."""
+"""Number of rows that cannot act whose log-probs are computed for metrics alone."""
 
 PASS_RATE_BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "1")
 """A prompt's share of correct completions: 0; in (0, 1/4), [1/4, 1/2), [1/2, 3/4), [3/4, 1); 1."""
 
 MISMATCH_TAIL = 2.0
-"""Ratios of trainer to sampler beyond this factor, up or down, are its tail: more than rounding makes."""
+"""Ratios of trainer to sampler beyond this factor, up or down, are the tail: more than rounding explains."""
 
 
 @dataclass
 class StepReport:
-    """What one step did: metrics, which are reproducible, and wall-clock by phase in seconds, which is not. An update
-    fills in what it knows, and the learner the rest.
+    """The results of one step: metrics, which are reproducible, and wall-clock by phase in seconds, which is not.
 
-    The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are over the tokens that entered the loss (rows without an
-    advantage enter it only if another term acts on them); all others are over the rows that no filter dropped, but
-    entropy/* and mismatch/* may be estimated from a sample of `scored_rows` rows (`row_weights`). A metric is None if
-    there was nothing to measure it on: a run has the same metrics at all of its steps.
+    An update fills in its own fields, and the learner the rest. The metrics ratio/*, kl/*_old, kl/*_ref and clip/* are
+    over the tokens that entered the loss. (Rows without an advantage enter it only if another term acts on them.) All
+    other metrics are over the rows that no filter dropped. Of these, entropy/* and mismatch/* may be estimated from a
+    sample of `scored_rows` rows (`row_weights`). A metric is None if there was nothing to measure it on: a run has the
+    same metrics at all of its steps.
     """
 
     metrics: Metrics
     """Fields of steps.jsonl, besides the step and the tokens so far."""
     phases: dict[str, object] = field(default_factory=dict)
-    """Fields of timing.jsonl on what came before the update."""
+    """Fields of timing.jsonl for the phases before the update."""
     logprob_s: float = 0.0
     update_s: float = 0.0
-    """The backward passes included."""
+    """Includes the backward passes."""
     backward_s: float = 0.0
     padding_frac: float | None = None
     """Padding among the tokens that the passes with gradient computed; None if they computed none."""
     micro_batch_tokens: int = 0
-    """The budget in force after the update."""
+    """The token budget after the update."""
     notes: list[str] = field(default_factory=list)
-    """Lines for the log: what did not go as asked."""
+    """Lines for the log about what did not go as configured."""
     teacher_tokens: int = 0
     """Completion tokens that a teacher scored."""
     trained_tokens: int = 0
-    """Tokens of the completions that could change a weight, in each pass over them."""
+    """Tokens of the completions that could change a weight, counted in each pass over them."""
     tokens: list[dict[str, Any]] | None = None
-    """What is recorded of each row's tokens; None if they are not recorded."""
+    """The recorded columns of each row's tokens; None if they are not recorded."""
     generated_tokens: int = 0
-    """In this step alone."""
+    """In this step only."""
     reward: float | None = None
     """Shown as progress: the mean reward or, without rewards, the share of pairs ranked as labelled."""
     problems: Sequence[Problem] = ()
-    """Those of the training task that the step drew, each once."""
+    """The problems of the training task that the step sampled, each once."""
     rollouts: list[dict[str, Any]] = field(default_factory=list)
     """Rows of rollouts/*.parquet."""
 
@@ -99,7 +98,7 @@ class StepReport:
 
 
 def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
-    """Loss and gradient of the policy, means over the optimiser steps."""
+    """Return loss and gradient metrics of the policy, as means over the optimiser steps."""
     norms = [step.grad_norms["policy"] for step in taken]
     return {
         "loss": _mean_over_steps([step.loss for step in taken]),
@@ -112,9 +111,10 @@ def step_metrics(train: TrainSpec, taken: Sequence[OptimizerStep]) -> Metrics:
 def loss_metrics(
     objective: Objective, train: TrainSpec, losses: Sequence[Loss], taken: Sequence[OptimizerStep]
 ) -> Metrics:
-    """Metrics of the loss, over all micro-batches and optimiser steps."""
+    """Return the metrics of the loss over all micro-batches and optimiser steps."""
     metrics: Metrics = {
         **step_metrics(train, taken),
+        # None by default, so that a step without optimiser steps has the same metrics.
         **dict.fromkeys(update_metric_names(objective)),
         **combine_metrics(losses, len(taken)),
     }
@@ -124,14 +124,19 @@ def loss_metrics(
 
 
 def entropy_metrics(logps: Tensor, entropy: Tensor, weights: Tensor | None = None) -> Metrics:
-    """Entropy of a batch before its first optimiser step; logps and entropy by the policy, in nats, and how much each
-    token counts, all [tokens]."""
+    """Return the entropy of a batch before its first optimiser step.
+
+    logps and entropy [tokens]: the policy's, in nats. weights [tokens]: how much each token counts.
+    """
     return {"entropy/full": _mean(entropy, weights), "entropy/sampled": _mean(-logps, weights)}
 
 
 def row_weights(acting: Tensor) -> Tensor:
-    """[N] float32: how much each row counts in the metrics that need its log-probs, where only acting rows (bool [N])
-    have them anyway: those 1, and of the idle rows a sample of IDLE_ROWS that stands for all of them."""
+    """Return how much each row counts in the metrics that need its log-probs, [N] float32.
+
+    Only acting rows (bool [N]) have log-probs anyway, and each counts 1. Of the idle rows, a sample of IDLE_ROWS stands
+    for all of them.
+    """
     weights = acting.float()
     idle = (~acting).nonzero()[:, 0]
     sample = idle[rows_to_measure(len(idle), IDLE_ROWS)]
@@ -140,11 +145,15 @@ def row_weights(acting: Tensor) -> Tensor:
 
 
 def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tensor) -> Metrics:
-    """The batch before its first optimiser step. advantage [N, T]; acting [N] bool: rows that add to a gradient;
-    weights [N]: how much each row counts in what is made of log-probs, 0 where there are none."""
+    """Return the metrics of the batch before its first optimiser step.
+
+    advantage [N, T]. acting [N] bool: rows that add to a gradient. weights [N]: how much each row counts in metrics of
+    log-probs; 0 for rows without log-probs.
+    """
     mask, trainer_logps = batch.sequences.mask, batch.scores.logps
     scored = mask & (weights > 0)[:, None]
     token_weights = weights[:, None].expand(mask.shape)[scored]
+    # Given completions have no sampler whose log-probs could be compared.
     drawn = batch.drawn[:, None].expand(mask.shape)[scored]
     return {
         **entropy_metrics(trainer_logps[scored], batch.scores.entropy[scored], token_weights),
@@ -152,6 +161,7 @@ def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tens
         "tokens_in_loss": int(batch.loss_mask[acting].sum()),
         "groups_skipped": len(set(batch.groups.tolist()) - set(batch.groups[acting].tolist())),
         "adv/mean": _mean(advantage[mask]),
+        # torch returns NaN for the standard deviation of one number.
         "adv/std": float(advantage[mask].std()) if int(mask.sum()) > 1 else None,
         "adv/abs_mean": _mean(advantage[mask].abs()),
         **_advantage_by_pass_rate(batch, advantage),
@@ -161,7 +171,7 @@ def batch_metrics(batch: Batch, advantage: Tensor, acting: Tensor, weights: Tens
 
 
 def coefficient_metrics(objective: Objective, coefficients: Coefficients) -> Metrics:
-    """The coefficients that can change from batch to batch."""
+    """Return the coefficients that can change from batch to batch."""
     metrics: Metrics = {}
     if objective.entropy.adaptive.type != "none":
         metrics["entropy/coefficient"] = coefficients.entropy
@@ -171,11 +181,11 @@ def coefficient_metrics(objective: Objective, coefficients: Coefficients) -> Met
 
 
 def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor, weights: Tensor | None = None) -> Metrics:
-    """How far sampler and trainer disagree on the sampled tokens: raw probability ratios, and KL estimates in nats.
+    """Return how far sampler and trainer disagree on the sampled tokens: probability ratios, and KL estimates in nats.
 
-    All [tokens]; weights: how much each token counts, above 0. The ratio is trainer over sampler; 1 everywhere for an
-    exact engine that samples from the policy. tail_frac: share of tokens whose ratio is outside
-    [1 / MISMATCH_TAIL, MISMATCH_TAIL].
+    All arguments are [tokens]; weights: how much each token counts, above 0. The ratio is trainer over sampler. It is 1
+    everywhere for an exact engine that samples from the policy. tail_frac: share of tokens whose ratio is outside [1 /
+    MISMATCH_TAIL, MISMATCH_TAIL].
     """
     if len(trainer_logps) == 0:
         names = ("ratio_mean", "ratio_p99", "ratio_max", "tail_frac", "k1", "k2", "k3")
@@ -187,7 +197,8 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor, weights: Tens
     below = weights[order].double().cumsum(0)
     return {
         "mismatch/ratio_mean": _mean(ratio, weights),
-        # By nearest rank: the first with at least 99 % of the weight at or below it.
+        # Nearest rank: the first ratio with at least 99 % of the weight at or below it. The factor 1 - 1e-9 absorbs the
+        # rounding of the cumulative sum.
         "mismatch/ratio_p99": float(ordered[torch.searchsorted(below, 0.99 * below[-1] * (1 - 1e-9))]),
         "mismatch/ratio_max": float(ordered[-1]),
         "mismatch/tail_frac": _mean((difference.abs() > math.log(MISMATCH_TAIL)).float(), weights),
@@ -198,15 +209,17 @@ def mismatch_metrics(trainer_logps: Tensor, sampler_logps: Tensor, weights: Tens
 
 
 def _teacher_metrics(batch: Batch) -> Metrics:
-    """teacher/log_ratio: mean log p_student - log p_teacher of the drawn tokens, in nats, an estimate of the reverse
-    KL; only where it is a reward."""
+    """Return teacher/log_ratio, an estimate of the reverse KL, if the teacher gives a reward.
+
+    It is the mean of log p_student - log p_teacher over the sampled tokens, in nats.
+    """
     if batch.teacher_logps is None:
         return {}
     return {"teacher/log_ratio": _mean((batch.scores.logps - batch.teacher_logps)[batch.sequences.mask])}
 
 
 def _advantage_by_pass_rate(batch: Batch, advantage: Tensor) -> Metrics:
-    """adv/abs_mean_at_rate_*: mean |A| over the tokens of prompts that are solved about equally often."""
+    """Return adv/abs_mean_at_rate_*: mean |A| over the tokens of prompts that are solved about equally often."""
     bins = pass_rate_bin(batch.groups, batch.correct)
     mask = batch.sequences.mask
     return {
@@ -216,11 +229,12 @@ def _advantage_by_pass_rate(batch: Batch, advantage: Tensor) -> Metrics:
 
 
 def pass_rate_bin(groups: Tensor, correct: Tensor) -> Tensor:
-    """[N] int64: the place in PASS_RATE_BINS of each row's prompt; groups [N] integers, correct bool [N]."""
+    """Return the index in PASS_RATE_BINS of each row's prompt, [N] int64; groups [N] integers, correct bool [N]."""
     group = torch.unique(groups, return_inverse=True)[1]
     count = int(group.max()) + 1 if len(group) else 0
     sizes = torch.zeros(count).index_add(0, group, torch.ones(len(group)))
     rate = (torch.zeros(count).index_add(0, group, correct.float()) / sizes)[group]
+    # Bins 1 to 4 are quarters; the exact rates 0 and 1 are bins of their own.
     return torch.where(rate == 1, 5, torch.where(rate == 0, 0, (4 * rate).floor().long() + 1))
 
 
@@ -236,13 +250,13 @@ def _mean_over_steps(values: list[float]) -> float | None:
 
 @dataclass
 class GradientPasses:
-    """Counts and times the passes with gradient of one update, including those of a try that ran out of memory."""
+    """Counts and times the gradient passes of one update, including those of a try that ran out of memory."""
 
     _tokens: list[PassTokens] = field(default_factory=list)
     _times: list[tuple[_Moment, _Moment]] = field(default_factory=list)
 
     def backward(self, loss: Tensor, tokens: PassTokens) -> None:
-        """Add the gradient of a micro-batch's loss to the weights'."""
+        """Add the gradient of a micro-batch's loss to the weights' gradients."""
         began = _Moment(loss)
         loss.backward()  # type: ignore[no-untyped-call]
         self._times.append((began, _Moment(loss)))
@@ -255,8 +269,10 @@ class GradientPasses:
 
 
 class _Moment:
-    """When the device of a tensor has done all that it was told so far. A GPU runs behind the host, which does not wait
-    for it here."""
+    """The moment when a tensor's device has finished its work so far.
+
+    A GPU runs behind the host, which does not wait for it here.
+    """
 
     def __init__(self, tensor: Tensor) -> None:
         self._host_s = time.perf_counter()
@@ -265,7 +281,7 @@ class _Moment:
             event.record()
 
     def since(self, earlier: _Moment) -> float:
-        """Seconds; waits for this moment."""
+        """Return the seconds since an earlier moment, and wait for this one."""
         for began, ended in zip(earlier._events, self._events, strict=True):
             ended.synchronize()
             return float(began.elapsed_time(ended)) / 1e3
@@ -273,14 +289,18 @@ class _Moment:
 
 
 class MicroLoss(NamedTuple):
-    """The loss of a micro-batch, and its rows (int64 [B]) in the batch."""
+    """The loss of a micro-batch."""
 
     rows: Tensor
+    """Its rows (int64 [B]) in the batch."""
     loss: Loss
 
 
 def everyones(losses: list[T]) -> list[T]:
-    """The losses of all processes, for metrics, without their graphs; in all but the first its own alone."""
+    """Return the losses of all processes, without their graphs, for metrics.
+
+    Processes other than the first only get their own. With one process, the losses are returned as they are.
+    """
     processes = Processes.here()
     if processes.size == 1:
         return losses
@@ -293,10 +313,10 @@ StepLosses = tuple[Tensor, list[MicroLoss]]
 
 
 def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) -> list[dict[str, object]]:
-    """What is recorded of every token: for each of the N rows its columns of rollouts/*.parquet (see
-    `harness.records.rollouts`), for the report on single words and for replays.
+    """Return the recorded columns of every token, for the report on single words and for replays.
 
-    advantage [N, T]: in the first pass over the rows; steps: all optimiser steps, in their order.
+    Each of the N rows has its columns of rollouts/*.parquet (see `harness.records.rollouts`). advantage [N, T]: that of
+    the first pass over the rows. steps: all optimiser steps, in their order.
     """
     scores, lengths = batch.scores, batch.sequences.lengths.tolist()
     columns: list[dict[str, object]] = [
@@ -317,7 +337,7 @@ def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) 
         acted = {row: seen for part in parts for row, seen in _seen(part, batch).items()}
         for row in rows.tolist():
             columns[row]["token/update"].append(update)
-            # A row that cannot act is not scored again: what it would have shown is not known.
+            # A row that cannot act is not scored again, so its values are unknown.
             for name, values in acted.get(row, _NOT_SEEN).items():
                 columns[row][name].append(None if values is None else values[: lengths[row]])
     return columns
@@ -327,22 +347,23 @@ _NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
 
 
 def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, object]]:
-    """What the loss saw of each row's tokens: arrays that are at least as long as the completion."""
+    """Return the loss's view of each row's tokens: arrays that are at least as long as the completion."""
     trace, treated = part.loss.trace, treatment(part.loss.trace)
-    # One transfer from the device for all three.
+    # Stacked, since each transfer from the device makes the host wait.
     seen = torch.stack([trace.log_ratio.float(), treated.clipped.float(), treated.masked.float()]).cpu()
-    # Tokens of a completion that were out of the loss from the beginning are masked like those that it took out.
+    # Tokens that were never in the loss count as masked, like those that the loss took out.
     masked = seen[2].bool() | ~batch.loss_mask[part.rows, : trace.mask.shape[1]]
     arrays = zip(part.rows.tolist(), seen[0].numpy(), seen[1].bool().numpy(), masked.numpy(), strict=True)
     return {row: dict(zip(_NOT_SEEN, values, strict=True)) for row, *values in arrays}
 
 
 def rollout_metrics(batch: Batch) -> dict[str, float | None]:
-    """reward/*, gold/* and len/* of steps.jsonl; judge/* where a judge compares, staleness/* where weights of earlier
-    steps may draw; None for an average of nothing.
+    """Return reward/*, gold/* and len/* of steps.jsonl, and further metrics of the rollouts if the run has them.
 
-    Means of rewards and of parts are over the attempts that have one; reward/correct is the true verdict, whatever
-    training sees. reward/frac_zero_std is the share of groups whose rewards are all equal, of the groups with any.
+    judge/* needs a judge that compares, and staleness/* needs sampling from weights of earlier steps. A mean of nothing
+    is None. Means of rewards and of parts are over the attempts that have one. reward/correct is the true verdict,
+    whatever training sees. reward/frac_zero_std is the share of groups whose rewards are all equal, among groups with
+    any reward.
     """
     total = batch.reward_columns["reward"]
     known = [reward for reward in total if not math.isnan(reward)]
@@ -354,6 +375,7 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
     replies += [reply for preference in compared for reply in preference.replies]
     return {
         "reward/mean": _mean_of_known(total),
+        # NaN marks attempts without a reward. They are left out, not counted as 0.
         "reward/std": statistics.stdev(known) if len(known) > 1 else None,
         "reward/unscored": len(total) - len(known),
         "reward/correct": _mean_of_known([true_verdict(attempt) for attempt in batch.attempts]),
@@ -393,18 +415,21 @@ def _staleness(batch: Batch) -> dict[str, float | None]:
 
 
 def _mean_of_known(values: Sequence[float]) -> float | None:
-    """Mean of what is not NaN."""
+    """Return the mean of the values that are not NaN, or None without any."""
     numbers = [value for value in values if not math.isnan(value)]
     return math.fsum(numbers) / len(numbers) if numbers else None
 
 
 def _frac(holds: Sequence[bool]) -> float:
-    """The share of cases in which it holds, in float32."""
+    """Return the share of True values, in float32."""
     return float(torch.tensor(holds).float().mean())
 
 
 def _difficulty_slope(attempts: Sequence[Attempt]) -> float | None:
-    """Least-squares slope of completion tokens on the problem's difficulty; None where that is unknown or constant."""
+    """Return the least-squares slope of completion tokens on the problem's difficulty.
+
+    Returns None if the difficulty is unknown or constant.
+    """
     known = [(attempt.problem.difficulty, attempt.n_tokens) for attempt in attempts]
     points = [(difficulty, n_tokens) for difficulty, n_tokens in known if difficulty is not None]
     if len({difficulty for difficulty, _ in points}) < 2:

@@ -1,4 +1,4 @@
-"""Curves: thin lines for seeds, a thick mean, a t band; overlaid or, of many arms, in panels below an overview."""
+"""Curves: thin lines for seeds, a thick mean, a t band; a few arms are overlaid, many have panels below an overview."""
 
 from __future__ import annotations
 
@@ -38,23 +38,31 @@ LOG_SCALE_RATIO = 8
 """An axis of budgets is logarithmic from this ratio of the largest to the smallest."""
 PANEL_CHARACTERS = 38
 OVERVIEW_IN, OVERVIEW_GAP_IN = 2.6, 0.75
-"""The height of the panel with the means of all arms, and what lies between it and those of single arms."""
+"""The height of the panel with the means of all arms, and the gap between it and the panels of single arms."""
 # Markers tell arms apart without colour; more than these on a curve hide it.
 MARKERS_PER_CURVE = 10
-# With two points for each, about one point for every few pixels of half a figure, which a line of this width fills.
+# Two points for each stretch are about one point for every few pixels of half a figure. A line of this width fills the
+# gaps between them.
 DRAWN_STRETCHES = 60
 
 
 def draw_step_field(analysis: Analysis, field: str, ylabel: str, what: str) -> Drawing | None:
-    """A field of steps.jsonl over training; None if no cell recorded it. what: the beginning of the caption."""
+    """Draw a field of steps.jsonl over training; None if no cell recorded it.
+
+    what: the beginning of the caption.
+    """
     curves = step_curves(analysis, field)
     return draw_training(analysis, curves, field, ylabel, what) if curves else None
 
 
 def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel: str, what: str) -> Drawing:
-    """Curves over training. name: the column of y in the data. what: the beginning of the caption."""
+    """Draw curves over training.
+
+    name: the column of y in the data. what: the beginning of the caption.
+    """
     axis = training_axis(analysis)
     rows = curve_rows(curves, axis.field, name)
+    # A figure of one flat line would show no more than this sentence.
     if (value := only_value(curves)) is not None:
         caption = f"{what} It is {number(value)} in every arm all along."
         return Drawing(new_figure(1.0), caption, rows, in_words=True)
@@ -63,7 +71,10 @@ def draw_training(analysis: Analysis, curves: Sequence[Curve], name: str, ylabel
 
 
 def only_value(curves: Sequence[Curve]) -> float | None:
-    """The value of every point of every seed, which a sentence says as well as a figure; None if there are several."""
+    """Return the value of every point of every seed; None if there are several.
+
+    A sentence can say this value as well as a figure.
+    """
     values = {value for curve in curves for line in curve.lines for value in (line.y.min(), line.y.max())}
     return float(values.pop()) if len(values) == 1 else None
 
@@ -77,11 +88,10 @@ def draw_curves(
     base_model: Line | None = None,
     set_up: Callable[[Axes], None] | None = None,
 ) -> Figure:
-    """Up to four arms overlaid; more have a panel each, which shows the mean of the baseline as well, below one with
-    the means of all.
+    """Draw up to four arms overlaid; more arms have a panel each, below one with the means of all.
 
-    base_model: a line of the model before training. set_up: prepares the axes of each panel; by default x counts tokens
-    or steps from 0.
+    Each panel shows the mean of the baseline as well. base_model: a line of the model before training. set_up: prepares
+    the axes of each panel; by default x counts tokens or steps from 0.
     """
     set_up = set_up or count_from_zero
     if len(curves) > MAX_OVERLAID_ARMS:
@@ -101,7 +111,7 @@ def draw_curves(
 
 
 def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> Rows:
-    """The points of each seed, as recorded, one a row."""
+    """Return the points of each seed, as recorded, one per row."""
     return Rows(
         lambda: (
             {"arm": curve.arm, "seed": line.seed, x_name: x, y_name: y}
@@ -113,12 +123,16 @@ def curve_rows(curves: Sequence[Curve], x_name: str, y_name: str) -> Rows:
 
 
 def describe_curves(curves: Sequence[Curve], alpha: float) -> str:
+    """Return the part of a caption on the seeds and bands of curves, see `describe_seeds`."""
     return describe_seeds([curve.n for curve in curves], alpha)
 
 
 def describe_seeds(counts: Collection[int], alpha: float, spread: str = "band") -> str:
-    """The part of a caption that says how many seeds the arms have and at what level bands, or bars, are. How they are
-    made holds for all figures, and is said once on a page."""
+    """Return the part of a caption on the number of seeds per arm and the level of bands, or bars.
+
+    Their construction is the same for all figures, so a page explains it once. spread: what the figure calls the
+    interval.
+    """
     if max(counts) == 1:
         return f"One seed per arm (n = 1): no {spread}, so nothing is known of the spread between seeds."
     if max(counts) < MIN_PAIRS:
@@ -128,7 +142,7 @@ def describe_seeds(counts: Collection[int], alpha: float, spread: str = "band") 
 
 
 def seeds_per_arm(counts: Collection[int]) -> str:
-    """`n = 3 per arm`, or the range of the counts."""
+    """Return `n = 3 per arm`, or the range of the counts."""
     low, high = min(counts), max(counts)
     return f"n = {low} per arm" if low == high else f"n = {low} to {high} per arm"
 
@@ -141,9 +155,11 @@ def _panels(
     base_model: Line | None,
     set_up: Callable[[Axes], None],
 ) -> Figure:
+    """Draw a panel for each arm, below an overview with the mean of every arm."""
     baseline = analysis.sweep.baseline
     styles = arm_styles(analysis.sweep.arms, baseline)
     columns = panel_columns()
+    # Ceiling division.
     rows = -(-len(curves) // columns)
     reference = next((curve for curve in curves if curve.arm == baseline), None)
     legend = [] if reference is None else [f"mean of {short_name(baseline)}"]
@@ -167,6 +183,7 @@ def _panels(
                 reference.grid, reference.mean, color=styles[baseline].color, linewidth=0.9, label=legend[0]
             )
         handles += _draw_base_model(axes, base_model)
+        # In its own panel, the thin line of the baseline stands for its mean.
         if curve is not reference:
             draw_mean(axes, curve, styles[curve.arm], "")
         mark(axes.set_title(arm_label(curve.arm, curve.n, PANEL_CHARACTERS), loc="left"), curve.arm, "name")
@@ -182,21 +199,25 @@ def _panels(
 
 
 def panel_columns() -> int:
-    """How many panels of arms stand side by side."""
+    """Return how many panels of arms stand side by side."""
     return 1 if is_narrow() else 2
 
 
 def arm_label(arm: str, seeds: int, characters: int = 2 * MAX_NAME_CHARACTERS) -> str:
-    """The name and the number of seeds, on two lines if one would be longer than `characters`."""
+    """Return the name and the number of seeds, on two lines if one would be longer than `characters`."""
     name, n = short_name(arm), f"(n = {seeds})"
     return f"{name} {n}" if len(f"{name} {n}") <= characters else f"{name}\n{n}"
 
 
 def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle, stretches: int = DRAWN_STRETCHES) -> None:
-    """stretches: how finely long lines are drawn, see `extremes`."""
+    """Draw a thin line for each seed, and the band if the curve has one.
+
+    Draws nothing for a single seed, which is its own mean. stretches: the resolution of long lines, see `extremes`.
+    """
     if curve.n == 1:
         return
     if np.isfinite(curve.low).any():
+        # The band is thinned where the mean is, so that both have the same corners.
         kept = extremes(curve.mean, stretches)
         x, low, high = curve.grid[kept], curve.low[kept], curve.high[kept]
         mark(axes.fill_between(x, low, high, color=style.color, alpha=0.14, linewidth=0), curve.arm, "interval")
@@ -209,7 +230,10 @@ def draw_seeds_and_band(axes: Axes, curve: Curve, style: ArmStyle, stretches: in
 
 
 def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str, stretches: int = DRAWN_STRETCHES) -> Line2D:
-    """stretches: how finely long lines are drawn, see `extremes`."""
+    """Draw the thick mean line, with the arm's marker and dash.
+
+    stretches: the resolution of long lines, see `extremes`.
+    """
     kept = extremes(curve.mean, stretches)
     (line,) = axes.plot(
         curve.grid[kept],
@@ -227,12 +251,16 @@ def draw_mean(axes: Axes, curve: Curve, style: ArmStyle, label: str, stretches: 
 
 
 def extremes(y: FloatArray, stretches: int) -> npt.NDArray[np.intp]:
-    """Which points of y [n] to draw: all of a short line; of a long line its ends, and the lowest and the highest point
-    of each of many stretches. At the size of a figure this looks the same, and it makes a page that opens."""
+    """Return the indices of the points of y [n] to draw.
+
+    They are all points of a short line. Of a long line they are its ends, and the lowest and the highest point of each
+    of `stretches` parts. At the size of a figure this looks the same, and it keeps the page small enough to open.
+    """
     n = len(y)
     if n <= 2 * stretches:
         return np.arange(n)
     length = -(-n // stretches)
+    # The end is filled with the last value. Indices there may exceed n - 1, hence the minimum below.
     padded = np.pad(y, (0, length * stretches - n), mode="edge").reshape(stretches, length)
     starts = length * np.arange(stretches)
     ends = np.array([0, n - 1])
@@ -240,6 +268,7 @@ def extremes(y: FloatArray, stretches: int) -> npt.NDArray[np.intp]:
 
 
 def _draw_base_model(axes: Axes, base_model: Line | None) -> list[Line2D]:
+    """Draw the line of the model before training, if there is one, and return its handle."""
     if base_model is None:
         return []
     return axes.plot(
@@ -269,7 +298,7 @@ def log2_scale(axes: Axes, ticks: Sequence[int]) -> None:
 
 
 def budget_scale(axes: Axes, budgets: Sequence[int]) -> None:
-    """Show x as these thinking budgets, in ascending order; linear unless small ones would overlap."""
+    """Show x as these thinking budgets, in ascending order; on a linear axis unless small budgets would overlap."""
     if budgets[-1] >= LOG_SCALE_RATIO * budgets[0]:
         log2_scale(axes, budgets)
     else:
@@ -277,7 +306,7 @@ def budget_scale(axes: Axes, budgets: Sequence[int]) -> None:
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D]) -> None:
-    """A legend below a figure that matplotlib lays out."""
+    """Add a legend below a figure that matplotlib lays out."""
     legend = figure.legend(
         handles=list(handles),
         loc="outside lower center",

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-# From the top of a panel to the heading of its column, in points. The title with the arm's name lies between.
+# The distance from the top of a panel to the heading of its column. The title with the arm's name lies between.
 HEADING_OFFSET_POINTS = 21
 HEADING_SIZE = 8.0
-# How finely long lines are drawn (see `extremes`) in a third of the width of a figure.
+# The resolution of long lines (see `extremes`) in a third of the width of a figure.
 STRETCHES = 30
 
 
@@ -45,19 +45,20 @@ class Trace:
 
 @dataclass(frozen=True)
 class Column:
-    """One quantity.
-
-    dotted: a second line in the same panels. reference: a grey line at this y. own_scale: each arm has its own y axis,
-    because their numbers do not compare. as_percent: y is a fraction. limits: the ends of the y axis.
-    """
+    """One quantity of a grid."""
 
     heading: str
     solid: Trace
     dotted: Trace | None = None
+    """A second line in the same panels."""
     reference: float | None = None
+    """A grey line at this y."""
     own_scale: bool = False
+    """Each arm has its own y axis, because their numbers do not compare."""
     as_percent: bool = False
+    """y is a fraction."""
     limits: tuple[float, float] | None = None
+    """The ends of the y axis."""
 
     @property
     def traces(self) -> list[Trace]:
@@ -75,7 +76,10 @@ ByField = Mapping[str, Mapping[str, Curve]]
 
 
 def draw_step_grid(analysis: Analysis, columns: Sequence[Column], what: str) -> Drawing | None:
-    """Fields of steps.jsonl over training; None if no cell recorded any. what: the beginning of the caption."""
+    """Draw fields of steps.jsonl over training; None if no cell recorded any.
+
+    what: the beginning of the caption.
+    """
     axis = training_axis(analysis)
     by_field = {
         trace.field: {curve.arm: curve for curve in step_curves(analysis, trace.field)}
@@ -100,8 +104,12 @@ def along_training(axes: Axes) -> None:
 
 
 def _in_words(column: Column, by_field: ByField) -> str:
-    """What a sentence says as well as panels: a quantity that is the same in every arm all along; "" for any other."""
+    """Return a sentence for a quantity that is the same in every arm all along; "" for any other.
+
+    It says as much as panels of flat lines would.
+    """
     values = {trace.label: only_value([*by_field[trace.field].values()]) for trace in column.traces}
+    # A field that nobody recorded has no value either, so a quantity that is missing is never said in words.
     known = {label: value for label, value in values.items() if value is not None}
     if len(known) < len(values):
         return ""
@@ -113,9 +121,10 @@ def _in_words(column: Column, by_field: ByField) -> str:
 def draw_grid(
     analysis: Analysis, columns: Sequence[Column], by_field: ByField, xlabel: str, set_up: Callable[[Axes], None]
 ) -> Figure | None:
-    """A row for each arm that has a curve and a column for each quantity that an arm has; None without any.
+    """Draw a row for each arm that has a curve and a column for each quantity that an arm has; None without any.
 
-    The panels of every other arm show the mean of the baseline as well. set_up: prepares the x axis of a panel.
+    The panels of all arms but the baseline show the mean of the baseline as well. set_up: prepares the x axis of a
+    panel.
     """
     sweep = analysis.sweep
     columns = [column for column in columns if any(by_field[trace.field] for trace in column.traces)]
@@ -138,6 +147,7 @@ def draw_grid(
         counts = [curves[arm].n for curves in by_field.values() if arm in curves]
         for axes in row if is_narrow() else row[:1]:
             mark(axes.set_title(arm_label(arm, max(counts)), loc="left"), arm, "name")
+    # Limits before labels: `hide_labels` replaces the ticks by lines at fixed places.
     share_limits([axes for row in panels for axes in row], "x")
     for column, of_column in zip(columns, zip(*panels, strict=True), strict=True):
         if not column.own_scale:
@@ -156,6 +166,7 @@ def draw_grid(
 
 
 def _panels(arms: int, quantities: int, room_in: float, legend: Sequence[str]) -> tuple[Figure, list[list[Axes]]]:
+    """Make the empty panels [arms][quantities], stacked on a narrow page."""
     if is_narrow():
         return stacked_panels(arms, quantities, room_in, legend)
     layout = Panels(arms, quantities, height=1.05, column_gap=0.52, row_gap=0.3, left=0.55, top=room_in)
@@ -165,9 +176,9 @@ def _panels(arms: int, quantities: int, room_in: float, legend: Sequence[str]) -
 def stacked_panels(
     arms: int, quantities: int, room_in: float, legend: Sequence[str]
 ) -> tuple[Figure, list[list[Axes]]]:
-    """Panels [arms][quantities] for a telephone: the columns stand one below another.
+    """Make panels [arms][quantities] for a telephone: the columns stand one below another.
 
-    room_in: above each column, for its heading.
+    room_in: the room above each column for its heading, in inches.
     """
     above = {arms * i: room_in for i in range(1, quantities)}
     layout = Panels(arms * quantities, 1, 0.9, column_gap=0.0, row_gap=0.34, left=0.55, top=room_in, above=above)
@@ -176,13 +187,13 @@ def stacked_panels(
 
 
 def describe_grid(analysis: Analysis, by_field: ByField) -> str:
-    """The part of a caption that says what the lines are."""
+    """Return the part of a caption that explains the lines."""
     curves = [curve for by_arm in by_field.values() for curve in by_arm.values()]
     return describe_curves(curves, analysis.sweep.alpha)
 
 
 def grid_rows(by_field: ByField, x_name: str) -> Rows:
-    """A row for each arm, seed and x, with the fields side by side."""
+    """Return a row for each arm, seed and x, with the fields side by side."""
     return Rows(lambda: _grid_rows(by_field, x_name))
 
 
@@ -193,6 +204,7 @@ def _grid_rows(by_field: ByField, x_name: str) -> Iterator[DataRow]:
             for line in curve.lines:
                 lines.setdefault((arm, line.seed), {})[field] = line
     for (arm, seed), of_cell in lines.items():
+        # Fields may be recorded at different steps, so a row lacks those that have no value at its x.
         rows: dict[float, DataRow] = {}
         for field, line in of_cell.items():
             for x, y in zip(line.x.tolist(), line.y.tolist(), strict=True):
@@ -221,7 +233,7 @@ def _draw_panel(axes: Axes, column: Column, by_field: ByField, arm: str, style: 
 
 
 def _draw_baseline(axes: Axes, curve: Curve | None, label: str) -> list[Line2D]:
-    """The mean of the baseline, thin and grey."""
+    """Draw the mean of the baseline, thin and grey."""
     if curve is None:
         return []
     kept = extremes(curve.mean, STRETCHES)

@@ -1,13 +1,13 @@
-"""What the parts of a figure stand for.
+"""The meaning of the parts of a figure, for a page's script.
 
-A page's script reads what parts stand for, from attributes of the SVG:
+The script reads it from attributes of the SVG:
 
     data-arm      the arm that a line, band, dot or name belongs to
     data-kind     `mean`, `seed`, `interval` (a band or a bar) or `name`
     data-seeds    the seeds of a line or of dots, in the order in which they are drawn
     data-axes     on the background of a panel: the ends and the names of its axes, as JSON
 
-Matplotlib's artists carry them as ids.
+Matplotlib's artists carry these attributes in their ids.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ _PREFIX = "mark?"
 
 
 def mark(artist: Artist, arm: str, kind: Kind, seeds: Sequence[int] = ()) -> None:
-    """Say what an artist shows. seeds: those of the parts of a line with gaps, or of dots."""
+    """Record in an artist's id what it shows.
+
+    seeds: those of the parts of a line with gaps, or of dots.
+    """
     _carry(artist, {"arm": arm, "kind": kind, "seeds": " ".join(map(str, seeds))})
 
 
 def mark_legend(legend: Legend, handles: Sequence[Artist]) -> None:
-    """Say of the entries of a legend whose they are, where their handles are marked."""
+    """Mark the entries of a legend with the arms of their handles, if these are marked."""
     for handle, drawn, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
         arm = attributes_of(str(handle.get_gid() or "")).get("arm")
         if arm is not None:
@@ -43,12 +46,16 @@ def mark_legend(legend: Legend, handles: Sequence[Artist]) -> None:
 
 
 def name_axes(axes: Axes, x: str, y: str) -> None:
-    """Name what the axes of a panel measure, where a label stands elsewhere."""
+    """Record the names of a panel's axes if their labels stand elsewhere."""
+    # The label of an Axes object is drawn nowhere, so it can carry the names until `mark_panels` reads them.
     axes.set_label(json.dumps({"x": x, "y": y}))
 
 
 def mark_panels(figure: Figure) -> None:
-    """Write the ends and the names of all axes onto the backgrounds of their panels. Call it when all is drawn."""
+    """Write the ends and the names of all axes onto the backgrounds of their panels.
+
+    Call it after everything is drawn, when limits no longer change.
+    """
     for axes in figure.axes:
         label = str(axes.get_label())
         named = json.loads(label) if label.startswith("{") else {}
@@ -63,7 +70,7 @@ def mark_panels(figure: Figure) -> None:
 
 
 def attributes_of(gid: str) -> dict[str, str]:
-    """What the id of an artist says of it; nothing if it is not one of ours."""
+    """Return the attributes in the id of an artist; none if `mark` did not write the id."""
     return dict(parse_qsl(gid.removeprefix(_PREFIX))) if gid.startswith(_PREFIX) else {}
 
 

@@ -1,4 +1,4 @@
-"""Many panels at given places, in inches.
+"""Many panels at fixed positions, in inches.
 
 A layout engine measures every text of every panel several times, which takes seconds for a figure of dozens of panels.
 Panels share limits without being linked, because linked axes look each other up all the time.
@@ -26,10 +26,7 @@ PANEL_LEGEND_ROW_IN = 0.2
 
 @dataclass(frozen=True)
 class Panels:
-    """Where panels lie, in inches: the height of a panel, gaps between panels, margins of the figure.
-
-    above: additional room above some rows, by their numbers.
-    """
+    """The layout of panels, in inches: the height of a panel, gaps between panels, margins of the figure."""
 
     rows: int
     columns: int
@@ -41,9 +38,10 @@ class Panels:
     right: float = 0.2
     bottom: float = 0.5
     above: Mapping[int, float] = field(default_factory=dict)
+    """Additional room above some rows, by row number."""
 
     def draw(self, legend: Sequence[str] = ()) -> tuple[Figure, list[list[Axes]]]:
-        """A figure with empty panels [rows][columns], and room below them for a legend of these labels."""
+        """Make a figure with empty panels [rows][columns], and room below them for a legend of these labels."""
         legend_rows = -(-len(legend) // legend_columns(legend)) if legend else 0
         bottom = self.bottom + PANEL_LEGEND_ROW_IN * legend_rows + (0.1 if legend else 0)
         total = self.top + self.rows * self.height + (self.rows - 1) * self.row_gap + bottom + sum(self.above.values())
@@ -55,6 +53,7 @@ class Panels:
             x = self.left + column * (width + self.column_gap)
             above = sum(room for below, room in self.above.items() if below <= row)
             y = total - self.top - above - row * (self.height + self.row_gap) - self.height
+            # Matplotlib counts from the lower left corner, in fractions of the figure.
             axes = figure.add_axes((x / page, y / total, width / page, self.height / total))
             # Otherwise matplotlib measures all ticks to place them, whenever a panel is drawn.
             axes.xaxis.set_label_coords(0.5, -X_LABEL_IN / self.height)
@@ -64,7 +63,7 @@ class Panels:
         return figure, [[place(row, column) for column in range(self.columns)] for row in range(self.rows)]
 
     def draw_some(self, number: int, legend: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-        """As `draw`, with only the first panels of the grid."""
+        """Make a figure like `draw`, with only the first `number` panels of the grid."""
         figure, grid = self.draw(legend)
         panels = [panel for row in grid for panel in row]
         for panel in panels[number:]:
@@ -72,20 +71,23 @@ class Panels:
         return figure, panels[:number]
 
     def across_the_top(self, figure: Figure, top: float, height: float) -> Axes:
-        """Axes over the whole width, in room that `top` of the panels leaves: so far below the figure's upper edge."""
+        """Add axes over the whole width, in the room that the margin `top` of the panels leaves.
+
+        top: the distance from the figure's upper edge, in inches.
+        """
         page, total = figure.get_size_inches()
         place = (self.left / page, 1 - (top + height) / total, 1 - (self.left + self.right) / page, height / total)
         return figure.add_axes(place)
 
 
 NARROW_TITLE_IN = 0.15
-"""What the second line of a strip's title takes."""
+"""The height of the second line of a strip's title."""
 
 
 def strip_panels(
     rows: int, *, columns: int = 1, height: float = 0.36, above: Mapping[int, float] | None = None
 ) -> Panels:
-    """A low panel for each arm, which `as_strip` prepares."""
+    """Lay out a low panel for each arm, to be prepared by `as_strip`."""
     more = NARROW_TITLE_IN if is_narrow() else 0.0
     return Panels(
         rows,
@@ -105,7 +107,10 @@ MEAN_Y, SEEDS_Y = 0.3, -0.5
 
 
 def as_strip(panel: Axes, name: str, numbers: str = "") -> None:
-    """Prepare the panel of one arm, in which y means nothing. Its texts stand above it, never on what it shows."""
+    """Prepare the panel of one arm, in which y has no meaning.
+
+    Its texts stand above it, so that they never cover the data.
+    """
     shown = short_name(name)
     title = panel.set_title(f"{shown}\n{numbers}" if is_narrow() and numbers else shown, loc="left")
     mark(title, name, "name")
@@ -119,12 +124,12 @@ def as_strip(panel: Axes, name: str, numbers: str = "") -> None:
 
 
 def write_above(panel: Axes, text: str, offset_points: float, **look: Any) -> None:
-    """A heading above a panel and its title."""
+    """Write a heading above a panel and its title."""
     panel.annotate(text, (0, 1), (0, offset_points), xycoords="axes fraction", textcoords="offset points", **look)
 
 
 def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
-    """Give all panels the limits that hold what any of them shows."""
+    """Give all panels the limits that hold the data of all of them."""
     limits = [panel.get_xlim() if axis == "x" else panel.get_ylim() for panel in panels]
     low, high = min(one[0] for one in limits), max(one[1] for one in limits)
     for panel in panels:
@@ -135,10 +140,11 @@ def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
 
 
 def hide_labels(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
-    """Leave an axis, but for its grid, to another panel that has the same one. Set limits before.
+    """Hide an axis, except for its grid, if another panel has the same one. Set limits before.
 
-    An axis that is drawn makes five artists for each tick, which is a third of the cost of a panel.
+    Drawing an axis makes five artists for each tick, which is a third of the cost of a panel.
     """
+    # The lines that replace the grid look like it, and lie below the data as it does.
     look = {name: RC[f"grid.{name}"] for name in ("color", "alpha", "linewidth")} | {"zorder": 0.5}
     for panel in panels:
         own = panel.xaxis if axis == "x" else panel.yaxis
@@ -152,7 +158,7 @@ def hide_labels(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
 
 
 def share_axes(panels: Sequence[Axes], columns: int) -> None:
-    """Give panels that stand in rows of so many the same axes, which only the outer ones label."""
+    """Give panels in rows of `columns` the same axes, with labels on the outer ones only."""
     share_limits(panels, "x")
     share_limits(panels, "y")
     hide_labels((panel for i, panel in enumerate(panels) if i % columns), "y")
@@ -160,7 +166,7 @@ def share_axes(panels: Sequence[Axes], columns: int) -> None:
 
 
 def legend_at_bottom(figure: Figure, handles: Sequence[Line2D | BarContainer]) -> None:
-    """A legend in the room that `Panels.draw` left for it."""
+    """Add a legend in the room that `Panels.draw` left for it."""
     figure.legend(
         handles=list(handles),
         loc="lower center",

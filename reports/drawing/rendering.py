@@ -26,8 +26,11 @@ DataRow = dict[str, str | int | float]
 
 
 class Rows(Sequence[DataRow]):
-    """Rows that are made each time somebody goes through them: those of all steps of a thousand cells are many, a
-    figure is drawn several times, and only one of its drawings becomes a file of numbers."""
+    """Rows that are made anew for each iteration.
+
+    The rows of all steps of a thousand cells are many. A figure is drawn several times, and only one of its drawings
+    becomes a file of numbers.
+    """
 
     def __init__(self, make: Callable[[], Iterable[DataRow]]) -> None:
         self._make = make
@@ -48,30 +51,28 @@ class Rows(Sequence[DataRow]):
 
 @dataclass(frozen=True)
 class Drawing:
-    """What a figure's `draw` returns: the figure, its caption, and the numbers shown as rows of one table.
-
-    in_words: the caption says it all, and the figure is not shown.
-    """
+    """The result of a figure's `draw`: the figure, its caption, and the numbers shown as rows of one table."""
 
     figure: Figure
     caption: str
     rows: Sequence[DataRow]
     in_words: bool = False
+    """The caption says it all, and the figure is not shown."""
 
 
 @dataclass(frozen=True)
 class View:
-    """An SVG element for a page. over: what x counts, where a figure can be drawn over several; "" elsewhere."""
+    """An SVG element for a page."""
 
     inline: str
     over: str = ""
+    """The quantity that x counts, if the figure can be drawn over several; "" otherwise."""
     narrow: bool = False
 
 
 @dataclass(frozen=True)
 class RenderedFigure:
-    """A figure as files, and as elements for a page. csv: the numbers shown. svg, png, views: empty if the caption says
-    it all."""
+    """A figure as files, and as elements for a page. svg, png and views are empty if the caption says it all."""
 
     name: str
     title: str
@@ -79,6 +80,7 @@ class RenderedFigure:
     svg: str
     png: bytes
     csv: str
+    """The numbers shown."""
     views: list[View]
 
 
@@ -90,7 +92,7 @@ def render_figure(
 ) -> RenderedFigure | None:
     """Draw in the style of all figures, for a wide and for a narrow page; None if `draw` returns None.
 
-    over: what x counts. others: what draws the same over something else, by what x counts then.
+    over: what x counts. others: functions that draw the same over something else, by what x counts then.
     """
     with _garbage_collected_afterwards():
         return _render(name, title, draw, over, others or {})
@@ -104,6 +106,7 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
         return RenderedFigure(name, title, drawing.caption, "", b"", csv_text(list(drawing.rows)), [])
     from reports.drawing.svg import Sheet, draw_svg
 
+    # The rows are made once here, for the label and the file, and freed before the memory of the drawings is needed.
     rows = list(drawing.rows)
     label, sheet, csv = f"{title}. {describe_rows(rows)}", Sheet(), csv_text(rows)
     del rows
@@ -119,12 +122,16 @@ def _render(name: str, title: str, draw: Draw, over: str, others: Mapping[str, D
         again = _drawn_again(draw_it, sheet, f"{name}-{number}")
         if again is not None:
             views.append(View(again.element(label), over_it))
-    # The first has the style sheet of all, in which their looks stand once.
+    # The first view carries the style sheet of all views, which has each style once.
     views.insert(0, View(first.element(label, sheet.for_page(name)), over))
     return RenderedFigure(name, title, caption, document, pixels, csv, views)
 
 
 def _drawn_again(draw: Draw, sheet: Sheet, prefix: str) -> Picture | None:
+    """Draw another view and return its elements; None if there is no figure to show.
+
+    It shares the style sheet of the first view. prefix: keeps ids unique on a page.
+    """
     from reports.drawing.svg import draw_svg
 
     with _garbage_collected_afterwards():
@@ -135,6 +142,7 @@ def _drawn_again(draw: Draw, sheet: Sheet, prefix: str) -> Picture | None:
 
 
 def _drawn(draw: Draw) -> Drawing | None:
+    """Draw within matplotlib's settings of all figures."""
     import matplotlib as mpl
 
     with mpl.rc_context(RC):
@@ -142,11 +150,14 @@ def _drawn(draw: Draw) -> Drawing | None:
 
 
 def describe_rows(rows: Sequence[DataRow]) -> str:
-    """What the numbers of a figure are, for those who cannot see it: how many, and of each arm the mean and the range
-    of the last quantity."""
+    """Describe the numbers of a figure for readers who cannot see it.
+
+    The text has the number of rows, and for each arm the mean and the range of the last quantity.
+    """
     numbers = [key for key, value in rows[-1].items() if isinstance(value, float)] if rows else []
     by_arm: dict[str, list[float]] = {}
     for row in rows:
+        # NaN is not equal to itself.
         if numbers and "arm" in row and isinstance(value := row.get(numbers[-1]), int | float) and value == value:
             by_arm.setdefault(str(row["arm"]), []).append(value)
     arms = [
@@ -159,11 +170,13 @@ def describe_rows(rows: Sequence[DataRow]) -> str:
 
 @contextmanager
 def _garbage_collected_afterwards() -> Iterator[None]:
-    """Collect garbage once before, and once after the figure is drawn, and give its memory back. While it is drawn,
-    Python would look through its parts again and again, which takes a fifth of the time."""
+    """Disable garbage collection while a figure is drawn; collect before and after, and give the memory back.
+
+    Otherwise Python would look through the figure's parts again and again, which takes a fifth of the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
-    gc.collect(0)  # an earlier figure
+    gc.collect(0)  # frees an earlier figure
     try:
         yield
     finally:
@@ -174,7 +187,7 @@ def _garbage_collected_afterwards() -> Iterator[None]:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG on white, the same bytes for the same figure."""
+    """Return the figure as a PNG on white, the same bytes for the same figure."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
@@ -182,5 +195,6 @@ def png(figure: Figure) -> bytes:
     figure.patch.set(visible=True, facecolor="white")
     figure.set_dpi(PNG_DOTS_PER_INCH)
     with mpl.rc_context(RC):
+        # Matplotlib would write its version into the metadata, and the bytes would change with it.
         FigureCanvasAgg(figure).print_png(written, metadata={"Software": None}, pil_kwargs={"compress_level": 3})
     return written.getvalue()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDE_IN, NARROW_IN = 6.4, 3.6
-"""The widths that every figure is laid out for: a page beside others or on paper, and a telephone."""
+"""The two widths that every figure is laid out for: a page on a screen or on paper, and a telephone."""
 
 _width_in = ContextVar("_width_in", default=WIDE_IN)
 
@@ -29,9 +29,9 @@ SEED_ALPHA, SEED_ALPHA_ON_DARK = 0.4, 0.7
 # The name of the model before training, in legends and in data.
 BASE_MODEL = "base model"
 
-# Each has a contrast of at least 3:1 with the white and with the dark page (WCAG 2.2, 1.4.11), and stays apart from the
-# others with the common kinds of colour blindness. The first four are those of Okabe & Ito (2008); the others were
-# searched for under both conditions. Black is left out because the baseline has it. From the 13th arm on, colours
+# Each colour has a contrast of at least 3:1 with the white and with the dark page (WCAG 2.2, 1.4.11). It is distinct
+# from the others under the common kinds of colour blindness. The first four are those of Okabe & Ito (2008); the others
+# come from a search under both conditions. Black is left out because the baseline has it. From the 13th arm on, colours
 # repeat.
 ARM_COLORS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#AA78FA", "#506E5A"),
@@ -45,7 +45,7 @@ RC: dict[str, Any] = {
     "font.size": 9.0,
     "axes.labelsize": 9.0,
     "axes.titlesize": 8.0,
-    "axes.titley": 1.0,  # else matplotlib measures what is at the top, at each drawing, to keep titles clear of it
+    "axes.titley": 1.0,  # otherwise matplotlib measures the top of the axes at each drawing to keep titles clear of it
     "figure.constrained_layout.w_pad": 0.08,
     "figure.constrained_layout.h_pad": 0.08,
     "axes.facecolor": "none",  # the page shows through a panel
@@ -77,7 +77,7 @@ LEGEND_CHARACTERS_PER_IN = 14.4
 # The height of a row of a legend that matplotlib places.
 LEGEND_ROW_IN = 0.22
 
-# In percentage points: narrower intervals are always shown whole.
+# In percentage points: intervals no wider than this are always shown whole.
 MIN_VIEW = 10.0
 
 
@@ -89,18 +89,18 @@ class ArmStyle:
 
 
 def width_in() -> float:
-    """The width that figures are drawn for at the moment."""
+    """Return the width that figures are currently drawn for, in inches."""
     return _width_in.get()
 
 
 def is_narrow() -> bool:
-    """Whether figures are drawn for a telephone: what else stands side by side is stacked."""
+    """Return whether figures are drawn for a telephone: panels that are otherwise side by side are then stacked."""
     return width_in() < WIDE_IN
 
 
 @contextmanager
 def drawn_narrow() -> Iterator[None]:
-    """Figures made in this context are laid out anew for a telephone."""
+    """Lay out figures made in this context for a telephone."""
     token = _width_in.set(NARROW_IN)
     try:
         yield
@@ -109,15 +109,21 @@ def drawn_narrow() -> Iterator[None]:
 
 
 def new_figure(height_in: float, *, laid_out: bool = True) -> Figure:
-    """An empty figure of the width that is drawn for. laid_out: matplotlib places its axes and labels."""
+    """Make an empty figure of the current width.
+
+    laid_out: matplotlib places its axes and labels.
+    """
+    # Not pyplot, which would keep every figure alive in a global registry.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_in(), height_in), layout="constrained" if laid_out else None)
 
 
 def arm_styles(arms: Sequence[str], baseline: str) -> dict[str, ArmStyle]:
-    """A style for each arm, in colour and in marker unique for up to 12 arms: the baseline in ink, the others in
-    ARM_COLORS."""
+    """Map each arm to its style: the baseline in ink, the others in ARM_COLORS.
+
+    Styles are unique in colour and in marker for up to 12 arms.
+    """
     others = [arm for arm in arms if arm != baseline]
     styles = {baseline: ArmStyle(INK, MARKERS[0], DASHES[0])}
     for i, arm in enumerate(others):
@@ -128,12 +134,12 @@ def arm_styles(arms: Sequence[str], baseline: str) -> dict[str, ArmStyle]:
 
 
 def say_not_recorded(axes: Axes) -> None:
-    """Write into a panel that would be empty."""
+    """Write "not recorded" into a panel that would be empty."""
     axes.text(0.5, 0.5, "not recorded", ha="center", va="center", transform=axes.transAxes, color=GREY)
 
 
 def short_name(name: str) -> str:
-    """The name, shortened in its middle if it does not fit a figure."""
+    """Return the name, shortened in its middle if it does not fit a figure."""
     most = MAX_NARROW_NAME_CHARACTERS if is_narrow() else MAX_NAME_CHARACTERS
     if len(name) <= most:
         return name
@@ -142,9 +148,10 @@ def short_name(name: str) -> str:
 
 
 def bounded_view(values: Sequence[float], ends: Sequence[float]) -> tuple[float, float]:
-    """The range of an axis that shows all values, and these ends of intervals no further out than the values lie apart.
+    """Return the range of an axis that shows all values, and the ends of intervals up to a bound.
 
-    A few seeds, one of them far off, have intervals beside which nothing else could be seen.
+    Ends are shown no further out than the values lie apart. A few seeds with one outlier have intervals so wide that
+    nothing else would be visible.
     """
     low, high = min(values), max(values)
     widest = max(high - low, MIN_VIEW)
@@ -153,6 +160,7 @@ def bounded_view(values: Sequence[float], ends: Sequence[float]) -> tuple[float,
 
 
 def legend_columns(labels: Sequence[str]) -> int:
-    """How many columns of these labels fit below a figure, filled as evenly as possible."""
+    """Return how many columns of these labels fit below a figure, filled as evenly as possible."""
+    # Eight characters are for the handle of an entry and the gaps around it.
     fitting = max(1, min(4, int(LEGEND_CHARACTERS_PER_IN * width_in()) // (max(map(len, labels)) + 8)))
     return math.ceil(len(labels) / math.ceil(len(labels) / fitting))

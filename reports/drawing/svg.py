@@ -1,8 +1,8 @@
-"""Figures as SVG: matplotlib's, made small enough for a page of dozens of figures.
+"""Figures as SVG: matplotlib's output, made small enough for a page of dozens of figures.
 
-Matplotlib writes the look of each part beside it, a group around each, and places with six decimals. Here looks are
-classes of a style sheet, only groups that say something stay, and places are whole tenths of a point. Import this
-module within functions only, since it imports matplotlib.
+Matplotlib writes the style of each part inline, puts a group around each, and writes coordinates with six decimals.
+Here styles are classes of a style sheet, only groups that carry information stay, and coordinates are whole tenths of a
+point. Import this module within functions only, since it imports matplotlib.
 """
 
 from __future__ import annotations
@@ -29,23 +29,27 @@ if TYPE_CHECKING:
 
 POINTS_PER_INCH = 72
 UNITS = 10
-"""How many units of an SVG make a point."""
+"""The number of units of an SVG in one point."""
 PLACES = {"M": 1, "L": 1, "Q": 2, "C": 3, "z": 0}
-"""The commands that matplotlib writes, and how many places each takes."""
+"""The path commands that matplotlib writes, and how many points each takes."""
 NUMBER = re.compile(r"-?\d*\.?\d+")
 LENGTHS = re.compile(r"(font-size|stroke-width|stroke-dasharray|stroke-dashoffset):([^;]+)")
 MOVES = re.compile(r"(translate\(|rotate\(\S+ |matrix\((?:\S+ ){4})([^)]+)")
-"""The parts of a transform that are places."""
+"""The parts of a transform that are coordinates."""
 
 
 class Sheet:
-    """The style sheet of a figure: a class for each look, in the order in which its views first have it."""
+    """The style sheet of a figure: a class for each style, in the order in which its views first use it."""
 
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}
 
     def class_of(self, look: str) -> str:
-        """look: declarations of CSS."""
+        """Return the class of a style, a new one if the style is new.
+
+        look: declarations of CSS.
+        """
+        # Names count a, b, ..., z, aa, ab, ...
         place, letters = len(self._classes), string.ascii_lowercase
         name = letters[place] if place < len(letters) else letters[place // 26 - 1] + letters[place % 26]
         return self._classes.setdefault(look, name)
@@ -54,8 +58,11 @@ class Sheet:
         return "\n".join(f".{name}{{{look}}}" for look, name in self._classes.items())
 
     def for_page(self, figure: str) -> str:
-        """Rules for what lies in the element of this id. Ink has the page's colour. The thin lines of seeds, which are
-        lost on dark, are stronger there; ink turns light itself."""
+        """Return rules for the contents of the element with this id.
+
+        Ink becomes the page's colour, so it turns light on a dark page by itself. The thin lines of seeds, which are
+        hard to see on dark, are stronger there.
+        """
         rules = [f"#{figure} .{name}{{{look.replace(INK, 'currentColor')}}}" for look, name in self._classes.items()]
         thin = [
             f"#{figure} .{name}"
@@ -70,21 +77,26 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Picture:
-    """What is drawn, as elements of SVG. width, height: in points."""
+    """A drawn figure, as elements of SVG."""
 
     width: float
+    """In points."""
     height: float
+    """In points."""
     elements: str
 
     def document(self, label: str, sheet: Sheet) -> str:
-        """An SVG file."""
+        """Return the text of an SVG file."""
         size = f'width="{self.width:g}pt" height="{self.height:g}pt"'
         element = self.element(label, sheet.for_file())
         start = f'<?xml version="1.0" encoding="utf-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" {size}'
         return f"{start}{element.removeprefix('<svg')}\n"
 
     def element(self, label: str, style: str = "") -> str:
-        """An element of a page, without a size. label: what it shows, for those who do not see it."""
+        """Return an element of a page, without a size.
+
+        label: what it shows, for readers who cannot see it.
+        """
         box, said = f'viewBox="0 0 {UNITS * self.width:g} {UNITS * self.height:g}"', quoteattr(known_to_xml(label))
         sheet = f"<style>\n{style}\n</style>\n" if style else ""
         looks = f'stroke-width="{UNITS}" stroke-linejoin="round"'  # which matplotlib leaves out of styles
@@ -92,13 +104,18 @@ class Picture:
 
 
 def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
-    """The same elements for the same figure. Whatever lays it out does so now, for good. prefix: of the figure, so that
-    ids are unique on a page."""
+    """Draw a figure; the same figure gives the same elements.
+
+    A layout engine lays the figure out now, for the last time. prefix: the name of the figure, which keeps ids unique
+    on a page.
+    """
     figure.patch.set_visible(False)
     mark_panels(figure)
     written = io.StringIO()
+    # The salt makes ids, and no date makes metadata, the same every time.
     with mpl.rc_context(RC | {"svg.hashsalt": prefix}):
         FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None})
+    # The figure becomes a PNG next, which must not be laid out again.
     figure.set_layout_engine("none")
     root = ElementTree.fromstring(known_to_xml(written.getvalue()))
     width, height = (size * POINTS_PER_INCH for size in figure.get_size_inches().tolist())
@@ -106,7 +123,7 @@ def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
 
 
 def known_to_xml(text: str) -> str:
-    """The text, with a replacement for each character that an XML file cannot hold."""
+    """Return the text, with a replacement for each character that an XML file cannot hold."""
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -117,6 +134,7 @@ def _written(element: ElementTree.Element, sheet: Sheet) -> Iterator[str]:
     inside = [part for child in element for part in _written(child, sheet)]
     attributes = dict(_attributes(tag, element, sheet))
     is_panel = element.get("id", "").startswith("axes_")
+    # A group without attributes draws nothing of its own. Only the groups of panels are kept, for the page's script.
     if tag in ("g", "defs") and (not inside or (tag == "g" and not attributes and not is_panel)):
         yield from inside
         return
@@ -131,6 +149,7 @@ def _attributes(tag: str, element: ElementTree.Element, sheet: Sheet) -> Iterato
         if plain == "id":
             marks = attributes_of(value)
             yield from ((f"data-{key}", of) for key, of in marks.items())
+            # Other ids are those of clip paths and markers, which elements refer to.
             if tag not in ("g", "text") and not marks:
                 yield "id", value
         elif plain == "style":
@@ -149,13 +168,15 @@ def _in_units(points: str, digits: str = ".0f") -> str:
 
 
 def short_path(data: str) -> str:
-    """The same path in whole units: from starts, which are absolute, in steps."""
+    """Return the same path in whole units: absolute starts, then relative steps."""
     letters = re.findall("[MLQCz]", data)
     points = np.array(re.sub("[MLQCz]", " ", data).split(), dtype=np.float64)
     places = np.rint(UNITS * points).astype(int).reshape(-1, 2)
     sizes = np.array([PLACES[letter] for letter in letters])
     ends = np.cumsum(sizes)
     is_start = np.repeat([letter == "M" for letter in letters], sizes)
+    # Every point of a command is relative to the last point of the command before it. Rounding comes before
+    # differences, so that errors do not add up along the path.
     before = np.maximum(np.repeat(ends - sizes - 1, sizes), 0)
     steps = np.where(is_start[:, None], places, places - places[before]).ravel().tolist()
     written, last = [], ""

@@ -1,4 +1,4 @@
-"""Figures of a report, found in this folder and in plug-ins: every `Figure` at the top level of a module is one."""
+"""Figures of a report, in this folder and in plug-ins: every `Figure` at the top level of a module is one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from reports.measure.curves import training_axes
 from reports.processes import SentOnce, each_in_processes, end_processes
 
 Group = Literal["Result", "Learning", "Policy", "Cost", "Records"]
-"""What a figure is about: whether an arm helps; how it learned; what became of the policy; what it cost; the rest."""
+"""The question of a figure: does an arm help, how did it learn, what became of the policy, what did it cost; the
+rest.
+"""
 
 AFTER_OURS = 1000
 """An order beyond those of the shipped figures."""
@@ -29,20 +31,22 @@ AFTER_OURS = 1000
 class Figure:
     """One figure of a report.
 
-    name: that of its files, e.g. `pass_at_k`. title: its heading. draw: draws it from the records of a sweep, or
-    returns None if they hold nothing to show; matplotlib is imported only when it is called. group: what the figure is
-    about. order: its place on the page; lower orders come first, and figures of the same order by name. over_training:
-    x is that of `training_axis`, so that a reader can choose between tokens, steps and seconds.
-
-    Raises ValueError for a name that cannot be that of a file, or an unknown group.
+    Raises ValueError for a name that cannot be a file name, or an unknown group.
     """
 
     name: str
+    """The name of its files, e.g. `pass_at_k`."""
     title: str
+    """Its heading."""
     draw: Callable[[Analysis], Drawing | None]
+    """Draws it from the records of a sweep, or returns None if they hold nothing to show. Matplotlib is imported
+    only in this call.
+    """
     group: Group
     order: int = AFTER_OURS
+    """Its position on the page: lower orders come first, and figures of the same order by name."""
     over_training: bool = False
+    """x is that of `training_axis`, so that a reader can choose between tokens, steps and seconds."""
 
     def __post_init__(self) -> None:
         require_figure_name(self.name)
@@ -53,7 +57,7 @@ class Figure:
 
 
 def require_figure_name(name: str) -> None:
-    """Raises ValueError unless it can be the stem of files and an anchor on a page."""
+    """Raise ValueError unless the name can be the stem of files and an anchor on a page."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise ValueError(f"a figure has the name {name!r}: use lower-case letters, digits and _, e.g. pass_at_k")
 
@@ -72,7 +76,7 @@ FIGURES: Kind[Figure] = Kind(
 
 
 class Placed(Protocol):
-    """What has a place on a page."""
+    """Anything that has a position on a page."""
 
     @property
     def name(self) -> str: ...
@@ -84,7 +88,7 @@ AnyFigure = TypeVar("AnyFigure", bound=Placed)
 
 
 def in_reading_order(kind: Kind[AnyFigure]) -> list[AnyFigure]:
-    """Every figure of a kind that a page may have."""
+    """Return every figure of a kind that a page may have, in order of position and then name."""
     return sorted(kind.all().values(), key=lambda figure: (figure.order, figure.name))
 
 
@@ -94,12 +98,12 @@ def render_figures(analysis: Analysis) -> list[RenderedFigure]:
     if analysis.processes == 1:
         rendered = [drawn_figure(analysis, name) for name in names]
     else:
-        end_processes()  # those that read the records have grown; those that draw begin small
-        drawn = replace(analysis, processes=1)  # and start no others
+        end_processes()  # the processes that read the records have grown; those that draw start small
+        drawn = replace(analysis, processes=1)  # a drawing process starts no others
         drawn.known.update(analysis.known)
         with TemporaryDirectory() as folder:
             sent = SentOnce(drawn, Path(folder) / "analysis.pickle")
-            # From the last on: those take longest, and one begun at the end would keep the others waiting.
+            # The last figures take longest, so they start first: at the end, all would wait for one of them.
             rendered = each_in_processes(partial(_render_sent, sent), names[::-1], analysis.processes)[::-1]
         end_processes()
     return [figure for figure in rendered if figure is not None]
@@ -110,7 +114,10 @@ def _render_sent(analysis: SentOnce[Analysis], name: str) -> RenderedFigure | No
 
 
 def drawn_figure(analysis: Analysis, name: str) -> RenderedFigure | None:
-    """The figure of a name; None if the records hold nothing for it. Raises UnknownNameError."""
+    """Draw the figure of this name; None if the records hold nothing for it.
+
+    Raises UnknownNameError.
+    """
     figure = FIGURES.find(name)
     draw = partial(drawing_of, FIGURES, name)
     if not figure.over_training:
@@ -121,8 +128,10 @@ def drawn_figure(analysis: Analysis, name: str) -> RenderedFigure | None:
 
 
 def drawing_of(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
-    """What the figure of a name draws from the records; None if they hold nothing to show. Raises RefusedError for
-    whatever the figure of a plug-in raises, except DamagedRecordError."""
+    """Return the drawing of this figure from the records; None if they hold nothing to show.
+
+    Raises RefusedError for any error of a plug-in's figure, except DamagedRecordError.
+    """
     try:
         drawing = kind.find(name).draw(*records)
         if not isinstance(drawing, Drawing | None):

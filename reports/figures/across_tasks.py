@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 NO_BETTER = 0.5
+"""The probability of improvement if the arms do not differ."""
 
 
 def draw_across_tasks(analysis: Analysis) -> Drawing | None:
-    """None with fewer than three tasks, or if no run has a score on all of them."""
+    """Draw a row for each arm; None with fewer than three tasks, or if no run has a score on all of them."""
     sweep = analysis.sweep
     # The baseline has no improvement over itself, so it must not be the last row, which has the labels of the ticks.
     arms = sorted(across_tasks(analysis), key=lambda arm: arm.arm != sweep.baseline)
@@ -57,6 +58,7 @@ def draw_across_tasks(analysis: Analysis) -> Drawing | None:
 
 
 def _draw_estimate(axes: Axes, arm: str, estimate: Estimate, style: ArmStyle) -> None:
+    """Draw an estimate with its bar, hollow if its interval is unknown."""
     known = not math.isnan(estimate.low)
     mark(axes.plot([estimate.low, estimate.high], [0, 0], color=style.color, linewidth=2.0)[0], arm, "interval")
     fill = style.color if known else "none"
@@ -91,8 +93,9 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
 
 
 def _known(row: dict[str, str | float | list[int] | None]) -> dict[str, str | int | float]:
-    """A row of report.json as one of a table: with the number of seeds, and without what does not exist."""
+    """Return a row of report.json as one of a table: the number of seeds for their list, and no missing values."""
     plain = {key: len(value) if isinstance(value, list) else value for key, value in row.items()}
+    # NaN is not equal to itself.
     return {key: value for key, value in plain.items() if value is not None and value == value}
 
 

@@ -1,5 +1,4 @@
-"""What the answers of the final evaluation say besides right and wrong: how many differ, how well frequency is
-calibrated."""
+"""The final evaluation's answers beyond right and wrong: how many differ, how well their frequency is calibrated."""
 
 from __future__ import annotations
 
@@ -27,11 +26,13 @@ if TYPE_CHECKING:
 
 DISTINCT = "distinct_answers"
 
-"""A bin of a reliability diagram: how many samples have a confidence in it, their mean confidence, the share right."""
+"""A bin of a reliability diagram: the number of samples with a confidence in it, their mean confidence, the share
+right.
+"""
 
 
 def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
-    """How many different answers the samples of a problem give; None if no final evaluation counted them."""
+    """Draw how many different answers the samples of a problem give; None if no final evaluation counted them."""
     sweep = analysis.sweep
     by_arm = analysis.by_seed(lambda m: m.final_value(DISTINCT))
     if not by_arm:
@@ -49,6 +50,7 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
         (dots,) = axes.plot(values, [SEEDS_Y] * len(values), "o", color=style.color, markersize=4, alpha=0.7)
         mark(dots, arm, "seed", [*by_seed])
         mark(axes.plot(mean, MEAN_Y, style.marker, color=style.color, markersize=8)[0], arm, "mean")
+        # The model before training has no seeds, so it is a cross without an interval in every strip.
         if before is not None:
             axes.plot(before, MEAN_Y, "x", color=GREY, markersize=7, markeredgewidth=1.8)
         as_strip(axes, arm, f"{number(mean)} (n = {len(values)})")
@@ -73,7 +75,10 @@ def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
 
 
 def _distinct_before(analysis: Analysis) -> float | None:
-    """The number for the model before training, if it drew as many samples: more samples give more answers."""
+    """Return the number for the model before training; None if its number of samples differs.
+
+    More samples give more answers, so other numbers do not compare.
+    """
     base = analysis.base_evaluation()
     if base is None or base.get("n_samples") not in _sample_counts(analysis):
         return None
@@ -81,13 +86,16 @@ def _distinct_before(analysis: Analysis) -> float | None:
 
 
 def _sample_counts(analysis: Analysis) -> set[int]:
+    """Return the numbers of samples per problem in the final evaluations."""
     finals = [m.final for cells in analysis.measurements.values() for m in cells]
     return {final["n_samples"] for final in finals if final is not None and "n_samples" in final}
 
 
 def draw_reliability(analysis: Analysis) -> Drawing | None:
-    """How often an answer is right against how often the policy gives it; None if no final evaluation drew its samples
-    from the policy itself, which a reliability diagram needs."""
+    """Draw how often an answer is right against how often the policy gives it.
+
+    None if no final evaluation sampled from the policy itself, which a reliability diagram needs.
+    """
     by_arm = analysis.by_seed(lambda m: None if m.final is None else m.final.get("reliability") or None)
     if not by_arm:
         return None
@@ -102,6 +110,7 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
         base_model=_reliability_line(0, base_bins) if base_bins else None,
         set_up=_unit_square,
     )
+    # All evaluations have the same bins.
     n_bins = len(next(iter(next(iter(by_arm.values())).values())))
     caption = (
         f"Final evaluation on {analysis.metric.task}: the share of right samples against their confidence, which is"
@@ -118,14 +127,19 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
 
 
 def _reliability_curve(arm: str, by_seed: dict[int, Sequence[Bin]]) -> Curve:
-    """The mean over seeds in each bin, weighted by samples, because many seeds have few of them in some bins."""
+    """Return the curve of an arm: the mean over seeds in each bin, weighted by samples.
+
+    Many seeds have few samples in some bins, so an unweighted mean would be noisy there.
+    """
     pooled = _reliability_line(0, [_pooled(bins) for bins in zip(*by_seed.values(), strict=True)])
+    # Seeds fill different bins with different numbers of samples, so there is no t interval over seeds.
     no_band = np.full(len(pooled.x), math.nan)
     lines = [_reliability_line(seed, bins) for seed, bins in by_seed.items()]
     return Curve(arm, lines, pooled.x, pooled.y, no_band, no_band)
 
 
 def _pooled(bins: Sequence[Bin]) -> Bin:
+    """Merge the seeds' bins: means weighted by the number of samples, None without any."""
     count = sum(inside["count"] for inside in bins)
     filled = [(inside["count"], inside["confidence"] or 0.0, inside["correct_frac"] or 0.0) for inside in bins]
     confidence, correct = (

@@ -1,4 +1,4 @@
-"""Reflection tokens in one plane of the policy's input embeddings: where they lie, and how training moved them."""
+"""Reflection tokens in one plane of the policy's input embeddings: their positions, and how training moved them."""
 
 from __future__ import annotations
 
@@ -26,24 +26,23 @@ if TYPE_CHECKING:
     from reports.statistics import FloatArray
 
 LONGEST_ARROW_FRAC = 0.3
-"""Arrows are drawn a power of ten as long, the largest with which none is longer than this share of the panel."""
+"""Arrows are lengthened by the largest power of ten with which none is longer than this share of the panel."""
 CHARACTER_POINTS, LINE_POINTS = 4.4, 8.0
-"""What a character of a label takes, and a line of them."""
+"""The width of a character of a label, and the height of its line."""
 OFFSET_POINTS = (3.0, 1.0)
-"""Where a label begins, from its token."""
+"""The distance of a label from its token."""
 PANEL_IN = 2.3
 LABELS = ("tokens of reflection words", "tokens nearest to them")
 
 
 @dataclass(frozen=True)
 class ArmPlane:
-    """The tokens of an arm in the plane of its start, which its seeds share.
-
-    tokens: of its first seed. ends: by seed, where they ended [N, 2].
-    """
+    """The tokens of an arm in the plane of its start, which its seeds share."""
 
     tokens: list[EmbeddedToken]
+    """The tokens of its first seed."""
     ends: dict[int, FloatArray]
+    """For each seed, the positions after training [N, 2]."""
     moved: FloatArray
     """Distance between start and end in all dimensions [seeds, N]."""
 
@@ -53,13 +52,13 @@ class ArmPlane:
 
     @property
     def steps(self) -> FloatArray:
-        """From each token's start to its mean end [N, 2]."""
+        """The movement of each token from its start to its mean end [N, 2]."""
         mean: FloatArray = np.mean([*self.ends.values()], axis=0) - self.starts
         return mean
 
 
 def draw_embeddings(analysis: Analysis) -> Drawing | None:
-    """None if no cell recorded where its tokens lie."""
+    """Draw a panel of tokens and arrows for each arm; None if no cell recorded where its tokens lie."""
     sweep = analysis.sweep
     planes = {
         arm: plane
@@ -81,9 +80,11 @@ def draw_embeddings(analysis: Analysis) -> Drawing | None:
         panel.set_title(arm_label(arm, len(plane.ends), PANEL_CHARACTERS), loc="left")
         panel.locator_params(nbins=4)
     if is_one_plane:
+        # Arms from different starting models have planes of their own, whose coordinates do not compare.
         share_axes(panels, columns)
     for panel in panels[-columns:]:
         panel.set_xlabel("first component")
+    # Labels come after the limits: what they cover depends on the final scale. A point is 1/72 of an inch.
     for plane, panel in zip(planes.values(), panels, strict=True):
         _write_labels(panel, plane, 72 / figure.dpi)
     for panel in panels[::columns]:
@@ -94,7 +95,7 @@ def draw_embeddings(analysis: Analysis) -> Drawing | None:
 
 
 def _plane(by_seed: Mapping[int, list[EmbeddedToken]]) -> ArmPlane | None:
-    """The seeds that started like the first one that recorded anything; None if none did."""
+    """Return the seeds that started like the first one with records; None if no seed has any."""
     found = {seed: tokens for seed, tokens in by_seed.items() if tokens}
     if not found:
         return None
@@ -110,7 +111,7 @@ def _places(tokens: Sequence[EmbeddedToken], which: str) -> FloatArray:
 
 
 def _agree(tokens: Sequence[EmbeddedToken], others: Sequence[EmbeddedToken]) -> bool:
-    """Whether these are the same tokens at the same places, but for what another machine rounds differently."""
+    """Return whether these are the same tokens at the same positions, up to another machine's rounding."""
     if [token["token"] for token in tokens] != [token["token"] for token in others]:
         return False
     scale = max(token["centre_distance"] for token in others)
@@ -118,7 +119,7 @@ def _agree(tokens: Sequence[EmbeddedToken], others: Sequence[EmbeddedToken]) -> 
 
 
 def _factor(planes: Sequence[ArmPlane]) -> int:
-    """By how much arrows are longer than what they show."""
+    """Return how many times longer than the movement the arrows are."""
     longest = max(float(np.linalg.norm(plane.steps, axis=1).max()) for plane in planes)
     span = max(float(np.ptp(plane.starts, axis=0).max()) for plane in planes)
     if longest == 0:
@@ -128,12 +129,15 @@ def _factor(planes: Sequence[ArmPlane]) -> int:
 
 
 def _draw_plane(panel: Axes, arm: str, plane: ArmPlane, style: ArmStyle, factor: int) -> None:
+    """Draw the tokens of an arm, thin lines for the movement in each seed, and arrows for the mean."""
     starts, gap = plane.starts, np.full((len(plane.tokens), 2), np.nan)
     ways = [np.stack([starts, starts + factor * (end - starts), gap], axis=1) for end in plane.ends.values()]
     if len(ways) > 1:
         x, y = np.concatenate([way.reshape(-1, 2) for way in ways]).T
+        # One line with gaps is drawn several times as fast as a line for each token.
         mark(panel.plot(x, y, color=style.color, linewidth=0.5, alpha=SEED_ALPHA)[0], arm, "seed")
     tips = starts + factor * plane.steps
+    # Matplotlib's automatic limits do not include the tips of a quiver plot.
     panel.update_datalim(tips)
     of_word = np.array([token["word"] is not None for token in plane.tokens])
     for chosen, color, marker in ((~of_word, GREY, "x"), (of_word, style.color, "o")):
@@ -149,13 +153,16 @@ def _draw_plane(panel: Axes, arm: str, plane: ArmPlane, style: ArmStyle, factor:
 
 
 def _write_labels(panel: Axes, plane: ArmPlane, points: float) -> None:
-    """The text of each token beside its start, those of words first; not where it would cover another. points: of a
-    pixel."""
+    """Write the text of each token next to its start, unless it would cover another.
+
+    Tokens of reflection words come first. points: the size of a pixel.
+    """
     order = sorted(plane.tokens, key=lambda token: token["word"] is None)
     at = points * panel.transData.transform(_places(order, "start"))
     right = points * panel.get_window_extent().x1
     taken: list[tuple[float, float, float, float]] = []
     for token, (x, y) in zip(order, at.tolist(), strict=True):
+        # `repr` makes line breaks and other invisible characters visible.
         text = repr(token["text"])[1:-1].strip()
         left, low = x + OFFSET_POINTS[0], y + OFFSET_POINTS[1]
         box = (left, low, left + CHARACTER_POINTS * len(text), low + LINE_POINTS)

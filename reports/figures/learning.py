@@ -1,5 +1,4 @@
-"""How arms learn: held-out scores, training reward next to the true verdict, the distance to the baseline, and chosen
-and rejected completions."""
+"""Learning in training: held-out scores, reward and true verdict, distance to the baseline, preference pairs."""
 
 from __future__ import annotations
 
@@ -29,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def draw_learning(analysis: Analysis) -> Drawing | None:
-    """The compared metric over training; None if no cell was evaluated more than once, since a point is not a curve."""
+    """Draw the compared metric over training; None if no cell was evaluated more than once.
+
+    A single point is not a curve.
+    """
     metric = analysis.metric
     curves = evaluation_curves(analysis, metric.name, analysis.sweep.alpha)
     if all(len(line.x) < 2 for curve in curves for line in curve.lines):
@@ -45,6 +47,7 @@ def draw_learning(analysis: Analysis) -> Drawing | None:
 
 
 def draw_reward(analysis: Analysis) -> Drawing | None:
+    """Draw the training reward; None if no cell recorded it."""
     what = "Mean reward of each step's rollouts, on training prompts. Arms are not compared by it."
     drawn_at = {
         arm: (cells[0].cell.spec.get("rollout") or {}).get("temperature")
@@ -63,7 +66,7 @@ PROXY_COLUMNS = (
 
 
 def draw_proxy(analysis: Analysis) -> Drawing | None:
-    """Training reward next to the true verdict; None if every cell was trained on the true verdict alone."""
+    """Draw training reward next to the true verdict; None if every cell was trained on the true verdict alone."""
     if not any(_has_proxy(measurement) for cells in analysis.measurements.values() for measurement in cells):
         return None
     return draw_step_grid(
@@ -76,13 +79,16 @@ def draw_proxy(analysis: Analysis) -> Drawing | None:
 
 
 def _has_proxy(measurement: Measurement) -> bool:
+    """Return whether a cell's training reward differs from the true verdict in any step that recorded both."""
     reward, truth = measurement.steps["reward/mean"], measurement.steps["reward/correct"]
     return bool((reward != truth)[~np.isnan(reward) & ~np.isnan(truth)].any())
 
 
 def draw_paired_difference(analysis: Analysis) -> Drawing | None:
-    """How far each arm is from the baseline, seed by seed; None if no two cells of a seed were evaluated along
-    training."""
+    """Draw the difference of each arm from the baseline, seed by seed.
+
+    None if no two cells of a seed were evaluated along training.
+    """
     sweep, metric, axis = analysis.sweep, analysis.metric, training_axis(analysis)
     # The level of the verdicts, so that a band ends in the interval of the forest plot.
     alpha = alpha_of_each(sweep, len(analysis.contrasts))
@@ -125,7 +131,7 @@ PREFERENCE_COLUMNS = (
 
 
 def draw_preference(analysis: Analysis) -> Drawing | None:
-    """What training on pairs does to the two sides of a pair; None if no cell trained on pairs."""
+    """Draw what training on pairs does to the two sides of a pair; None if no cell trained on pairs."""
     return draw_step_grid(
         analysis,
         PREFERENCE_COLUMNS,

@@ -14,7 +14,10 @@ from reports.measure.modes import mode_scores
 
 
 def draw_thinking_budgets(analysis: Analysis) -> Drawing | None:
-    """None with fewer than two budgets of the task whose modes are evaluated first."""
+    """Draw the score over thinking budgets; None with fewer than two budgets.
+
+    They are those of the task whose modes are evaluated first.
+    """
     found = mode_scores(analysis)
     task = found[0].task if found else None
     at = {score.budget_tokens: score.asked for score in found if score.task == task and score.budget_tokens}

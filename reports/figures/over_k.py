@@ -28,7 +28,7 @@ def draw_maj_at_k(analysis: Analysis) -> Drawing | None:
 
 
 def draw_sharpening(analysis: Analysis) -> Drawing | None:
-    """None without pass@k at two k or more, before and after training."""
+    """Draw pass@k minus that of the model before training; None unless both have pass@k at two k or more."""
     return _draw_coverage(
         analysis,
         of_baseline=False,
@@ -40,7 +40,7 @@ def draw_sharpening(analysis: Analysis) -> Drawing | None:
 
 
 def draw_coverage(analysis: Analysis) -> Drawing | None:
-    """None without a contrast whose cells kept two samples of each problem or more."""
+    """Draw pass@k minus that of the baseline; None unless a contrast's cells kept two samples of each problem."""
     baseline = analysis.sweep.baseline
     return _draw_coverage(
         analysis,
@@ -51,6 +51,10 @@ def draw_coverage(analysis: Analysis) -> Drawing | None:
 
 
 def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: str) -> Drawing | None:
+    """Draw differences of pass@k with their simultaneous bands.
+
+    of_baseline: against the baseline, or else against the model before training. what: the beginning of the caption.
+    """
     shown = [one for one in coverage(analysis) if (one.against is not None) is of_baseline]
     if not shown:
         return None
@@ -73,8 +77,10 @@ def _draw_coverage(analysis: Analysis, *, of_baseline: bool, ylabel: str, what: 
 
 
 def _draw_over_k(analysis: Analysis, family: str, what: str) -> Drawing | None:
-    """`<family>@k` of every arm and of the model before training; None if fewer than two k were evaluated, since a
-    point is not a curve. what: the beginning of the caption."""
+    """Draw `<family>@k` of every arm and of the model before training; None with fewer than two k.
+
+    A single point is not a curve. what: the beginning of the caption.
+    """
     curves = curves_over_k(analysis, family)
     ks = _evaluated_k(curves)
     if len(ks) < 2:

@@ -1,4 +1,4 @@
-"""Accuracy against tokens: what the score of an arm cost to train, and what it costs to use."""
+"""Accuracy against tokens: the training cost of an arm's score, and the cost of using it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class Spot:
 
 
 def draw_pareto(analysis: Analysis) -> Drawing | None:
-    """None without a final score. The tokens of training are left out if all arms generated equally many."""
+    """Draw scores against the tokens of training and of an answer; None without a final score.
+
+    The tokens of training are left out if all arms generated equally many.
+    """
     sweep, metric = analysis.sweep, analysis.metric
     rows = [row for arm, cells in analysis.measurements.items() for row in _rows(arm, cells)]
     arms = [arm for arm in sweep.arms if any(row["arm"] == arm for row in rows)]
@@ -64,6 +67,7 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
     counts = {arm: sum(row["arm"] == arm for row in rows) for arm in arms}
     labels = {arm: arm_label(arm, counts[arm]) for arm in arms}
     legend = legend_columns([*labels.values()])
+    # One more entry in the legend than arms: the frontier.
     height_in = 3.1 + LEGEND_ROW_IN * math.ceil((len(arms) + 1) / legend)
     stacked = len(spots) if is_narrow() else 1
     figure = new_figure(height_in + 2.4 * (stacked - 1))
@@ -103,12 +107,17 @@ def draw_pareto(analysis: Analysis) -> Drawing | None:
 
 
 def _alike(tokens_by_arm: Sequence[float]) -> bool:
+    """Return whether all arms generated as many tokens, within the tolerance of equal budgets."""
     return max(tokens_by_arm, default=0) <= (1 + EQUAL_TOKENS_TOLERANCE) * min(tokens_by_arm, default=0)
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points (cost, score) that no other beats, by cost: none is as cheap and better, nor cheaper and as good."""
+    """Return the points (cost, score) that no other point beats, by cost.
+
+    None is as cheap and better, nor cheaper and as good.
+    """
     best: list[tuple[float, float]] = []
+    # Of equally cheap points the best comes first, and a later one must be strictly better.
     for cost, score in sorted(set(points), key=lambda point: (point[0], -point[1])):
         if not best or score > best[-1][1]:
             best.append((cost, score))
@@ -116,6 +125,7 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
 
 
 def _rows(arm: str, cells: Sequence[Measurement]) -> list[DataRow]:
+    """Return a row for each cell with a score, with the tokens that its records know."""
     rows: list[DataRow] = []
     for m in cells:
         if m.score_pp is None:
@@ -127,6 +137,7 @@ def _rows(arm: str, cells: Sequence[Measurement]) -> list[DataRow]:
 
 
 def _spot(rows: Sequence[DataRow], arm: str, key: str, alpha: float) -> Spot | None:
+    """Return the mean of an arm over its seeds with this number of tokens; None without any."""
     points = np.array([(row[key], row["score_pp"]) for row in rows if row["arm"] == arm and key in row], dtype=float)
     if not len(points):
         return None
@@ -143,6 +154,7 @@ def _draw_arm(axes: Axes, seeds: Sequence[tuple[object, object]], spot: Spot, st
 
 
 def _draw_frontier(axes: Axes, spots: Sequence[Spot], handles: dict[str, Line2D]) -> None:
+    """Draw the frontier if several arms are on it."""
     best = frontier([(spot.x, spot.y) for spot in spots])
     if len(best) > 1:
         (handles["frontier"],) = axes.plot(

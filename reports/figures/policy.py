@@ -1,5 +1,4 @@
-"""What becomes of the policy in training: its entropy, the length of completions, clipping, KL, groups without
-signal."""
+"""The policy in training: its entropy, the length of completions, clipping, KL, groups without signal."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def draw_entropy(analysis: Analysis) -> Drawing | None:
-    """The entropy over the whole vocabulary, or that of the sampled tokens if only this was recorded."""
+    """Draw the entropy over the whole vocabulary, or that of the sampled tokens if only this was recorded."""
     scale = _largest_entropies(analysis)
     full = draw_step_field(
         analysis,
@@ -49,7 +48,7 @@ def _vocabulary_tokens(measurement: Measurement) -> int | None:
 
 
 def draw_entropy_score(analysis: Analysis) -> Drawing | None:
-    """A point for each cell: its final score against its mean entropy; None if no cell recorded its entropy."""
+    """Draw a point for each cell: its final score against its mean entropy; None if no cell recorded its entropy."""
     sweep, metric = analysis.sweep, analysis.metric
     rows: list[DataRow] = [
         {"arm": arm, "seed": m.cell.seed, "mean_entropy_nats": entropy, "score_pp": m.score_pp}
@@ -115,7 +114,7 @@ STABILITY_COLUMNS = (
 
 
 def draw_stability(analysis: Analysis) -> Drawing | None:
-    """The early signs of training that goes wrong."""
+    """Draw the early signs of training that goes wrong."""
     return draw_step_grid(
         analysis,
         STABILITY_COLUMNS,

@@ -1,4 +1,4 @@
-"""The variance budget: one bar for each declared contrast, of the parts that the noise of its difference is made of."""
+"""The variance budget: one bar for each declared contrast, split into the sources of its difference's noise."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ROOM_FOR_A_NUMBER = 0.07
 
 
 def draw_variance(analysis: Analysis) -> Drawing | None:
-    """None if the records of no contrast show where its variance comes from."""
+    """Draw the sources of noise of each contrast; None if no contrast has records that show them."""
     found = [(contrast, variance_of(budget)) for contrast, budget in declared_budgets(analysis)]
     shown = [
         (contrast.arm, variance, budget, judged)
         for contrast, variance in found
         if (budget := variance.new_problems) is not None
-        # What a verdict speaks of: these problems, or those of their kind where one checkpoint is evaluated.
+        # The error that the verdict uses: over these problems, or over their kind if one checkpoint is evaluated.
         and (judged := variance.over(new_problems=not analysis.trains)) is not None
     ]
     if not shown:
@@ -65,7 +65,7 @@ def draw_variance(analysis: Analysis) -> Drawing | None:
 
 
 def _draw_bar(axes: Axes, parts: Mapping[str, Share]) -> dict[str, BarContainer]:
-    """The parts side by side; returns their handles for the legend."""
+    """Draw the parts side by side, and return their handles for the legend."""
     handles, left = {}, 0.0
     for name, part in parts.items():
         share = part.share

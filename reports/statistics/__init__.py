@@ -9,8 +9,8 @@ Sources: Student's paired t test; Welch (1947); Fisher (1935) for the sign-flip 
 Satterthwaite (1946) for components of variance, Agarwal et al. 2108.13264 (interquartile mean, probability of
 improvement).
 
-How often a 95% t interval of paired differences holds the true mean (`benchmarks/calibration.py` measures this and
-every other interval; its tables are in `benchmarks/results/calibration.md`):
+Coverage of a 95% t interval of paired differences. `benchmarks/calibration.py` measures this and every other interval;
+its tables are in `benchmarks/results/calibration.md`.
 
 | differences | n = 3 | n = 6 | n = 10 | n = 24 |
 | --- | --- | --- | --- | --- |
@@ -19,7 +19,7 @@ every other interval; its tables are in `benchmarks/results/calibration.md`):
 | normal, but one seed in ten collapses by 20 sd | 65% | 48% | 64% | 92% |
 
 If none of a few seeds collapsed, they cannot show that some do, and the interval misses the mean that includes those.
-Therefore figures show every seed as a dot, and tables give the median and the interquartile mean beside the mean.
+Therefore figures show every seed as a dot, and tables give the median and the interquartile mean next to the mean.
 """
 
 from reports.statistics.across_tasks import (

@@ -1,4 +1,4 @@
-"""Arms over several tasks: the interquartile mean, and how likely a run of one arm is to beat a run of another.
+"""Arms over several tasks: the interquartile mean, and the probability that a run of one arm beats a run of another.
 
 A run is one trained policy, evaluated on every task. Its scores rise and fall together, so runs are the unit of
 replication and tasks are not: intervals are about new runs on these tasks.
@@ -15,8 +15,9 @@ import numpy as np
 from reports.statistics.means import MIN_PAIRS, FloatArray, finite_table, interquartile_means, require_level
 
 MIN_RUNS_FOR_IMPROVEMENT = 6
-"""With fewer runs no interval of a probability of improvement both holds its level and says anything: three runs that
-win every comparison are matched by chance in one of ten sweeps."""
+"""With fewer runs, no interval of a probability of improvement both keeps its level and says anything: chance
+produces three runs that win every comparison in one of ten sweeps.
+"""
 
 Table = Sequence[Sequence[float]] | FloatArray
 
@@ -32,12 +33,14 @@ class Estimate:
 
 
 def interquartile_mean_over_tasks(scores: Table, alpha: float = 0.05) -> Estimate:
-    """The interquartile mean of all runs on all tasks (Agarwal et al. 2108.13264), with a jackknife t interval.
+    """Return the interquartile mean of all runs on all tasks (Agarwal et al. 2108.13264), with a jackknife t interval.
 
     scores [n_runs, n_tasks]: a row is one trained policy, evaluated on every task. The middle half of all scores
-    counts, whatever their task, so tasks must share one scale, as fractions of right answers do. The interval is
-    Student's t of n_runs - 1 degrees of freedom on the pseudo-values of leaving out one run with all its tasks (Tukey
-    1958). It needs three runs. Percentiles of a bootstrap over so few runs would be much too narrow.
+    counts, whatever their task, so tasks must share one scale, as fractions of right answers do.
+
+    The jackknife leaves out one run with all its tasks. The interval is Student's t with n_runs - 1 degrees of freedom
+    on the pseudo-values (Tukey 1958). It needs three runs. Percentiles of a bootstrap over so few runs would be much
+    too narrow.
 
     Raises ValueError for another shape or scores that are not finite.
     """
@@ -50,23 +53,24 @@ def interquartile_mean_over_tasks(scores: Table, alpha: float = 0.05) -> Estimat
     if n < MIN_PAIRS:
         return Estimate(value, math.nan, math.nan, alpha)
     without_one = np.array([interquartile_means(np.delete(table, run, axis=0).ravel()) for run in range(n)])
+    # Jackknife pseudo-values: n theta - (n - 1) theta_without_i. Their standard error is that of the estimate.
     error = float((n * value - (n - 1) * without_one).std(ddof=1)) / math.sqrt(n)
     half_width = float(stdtrit(n - 1, 1 - alpha / 2)) * error if error > 0 else math.nan
     return Estimate(value, value - half_width, value + half_width, alpha)
 
 
 def probability_of_improvement(treatment: Table, baseline: Table, alpha: float = 0.05) -> Estimate:
-    """How likely a run of the treatment is to beat a run of the baseline on a random task (Agarwal et al. 2108.13264).
+    """Return the probability that a run of the treatment beats a run of the baseline on a random task.
 
     treatment, baseline [n_runs, n_tasks]: the same tasks in the same order, and runs that are paired by position. On
-    each task it is the share of all n x n pairs of runs in which the treatment is higher, a tie counting half (the
-    Mann-Whitney statistic); the result is the mean over tasks. 0.5 means no difference; it does not say how much
-    higher.
+    each task it is the share of all n x n pairs of runs in which the treatment is higher. A tie counts half (the
+    Mann-Whitney statistic). The result is the mean over tasks (Agarwal et al. 2108.13264). 0.5 means no difference; it
+    does not say how much higher.
 
     The interval is Student's t with n - 1 degrees of freedom on the logit scale. Its variance is that of each run's
-    share of wins, summed over the two runs of a pair, which holds for correlated arms and tasks (DeLong et al. 1988,
-    Biometrics 44:837; Brunner & Munzel 2000 use it for independent ones). It is never taken to be less than that of n x
-    n fair comparisons, since runs that always win show no variance at all. It needs six runs.
+    share of wins, summed over the two runs of a pair. This holds for correlated arms and tasks (DeLong et al. 1988,
+    Biometrics 44:837; Brunner & Munzel 2000 use it for independent ones). It is never less than the variance of n x n
+    fair comparisons, since runs that always win show no variance at all. The interval needs six runs.
 
     Raises ValueError for other shapes or scores that are not finite.
     """
@@ -83,9 +87,10 @@ def probability_of_improvement(treatment: Table, baseline: Table, alpha: float =
     n, value = len(wins), float(wins.mean())
     if n < MIN_RUNS_FOR_IMPROVEMENT:
         return Estimate(value, math.nan, math.nan, alpha)
-    # Half a comparison short of always or never.
+    # Half a comparison short of always or never: the logit of 0 and of 1 is infinite.
     inner = min(max(value, 0.5 / n**2), 1 - 0.5 / n**2)
     variance = float((wins.mean(axis=1) + wins.mean(axis=0)).var(ddof=1)) / n
+    # Delta method: the logit's derivative at `inner` is 1 / (inner (1 - inner)).
     error = math.sqrt(max(variance, inner * (1 - inner) / n**2)) / (inner * (1 - inner))
     half_width = float(stdtrit(n - 1, 1 - alpha / 2)) * error
     return Estimate(value, float(expit(logit(inner) - half_width)), float(expit(logit(inner) + half_width)), alpha)

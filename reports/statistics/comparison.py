@@ -1,4 +1,4 @@
-"""Two arms compared: seed by seed, which is the analysis of a sweep, or unpaired where runs share no seeds."""
+"""Comparisons of two arms: paired by seed, which is the analysis of a sweep, or unpaired if runs share no seeds."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from reports.statistics.power_analysis import detectable_standard_errors
 Verdict = Literal["identical", "better", "worse", "equivalent", "inconclusive", "no_test"]
 
 UNLIKE_SCORES = "equal weights, different scores: the evaluation is not deterministic"
+"""The note of arms with equal weights but different scores."""
 
 # A spread of exactly one quantum is not below it, whatever rounding says.
 SPREAD_TOLERANCE = 1e-9
 
 FEW_PAIRS = 6
-"""With fewer pairs a spread below one quantum may be an accident of the grid that scores lie on."""
+"""With fewer pairs, a spread below one quantum may be an accident of the grid that scores lie on."""
 
 NO_SPREAD = "all differences are equal, so their spread is unknown"
 FINE_SPREAD = f"the spread is below what one sample changes, so with fewer than {FEW_PAIRS} seeds it counts as unknown"
@@ -39,23 +40,23 @@ AT_THE_CEILING = "both arms are at the ceiling: no seed scores below the highest
 
 @dataclass(frozen=True)
 class Comparison:
-    """Treatment minus baseline, in the unit of the scores; NaN where there are too few runs for a number.
-
-    low, high: the t interval of the mean difference, at level 1 - `alpha`; NaN where the spread is unknown, as is
-    `p_value`. note: what is odd about the scores, or "". detectable: the true difference that a design of this size and
-    this spread finds with 80% power.
-    """
+    """Treatment minus baseline, in the unit of the scores; NaN where there are too few runs for a number."""
 
     alpha: float
     difference: float
     low: float
+    """The lower end of the t interval of the mean difference, at level 1 - `alpha`; NaN if the spread is unknown."""
     high: float
+    """The upper end of that interval."""
     p_value: float
+    """NaN if the spread is unknown."""
     verdict: Verdict
     note: str
+    """A remark on odd scores, or ""."""
     median: float
     iqm: float
     detectable: float
+    """The true difference that a design of this size and this spread finds with 80% power."""
 
     @property
     def level(self) -> float:
@@ -65,33 +66,35 @@ class Comparison:
 
 @dataclass(frozen=True)
 class PairedComparison(Comparison):
-    """A comparison over `n_pairs` seeds.
-
-    sd, median, iqm: of the paired differences; sd is NaN where the spread is unknown. correlation: Pearson's, of the
-    arms' scores over seeds, with its interval at level 1 - `alpha`. variance_ratio: the variance of the paired mean
-    difference over that of an unpaired analysis; below 1 the pairing helped. It and the interval are NaN too where the
-    spread is unknown: what leaves no spread would make the pairing look perfect.
-    """
+    """A comparison over `n_pairs` seeds; `median` and `iqm` are those of the paired differences."""
 
     n_pairs: int
     sd: float
+    """The standard deviation of the paired differences; NaN if the spread is unknown."""
     p_sign_flip: float
     correlation: float
+    """Pearson's correlation of the arms' scores over seeds; its interval has level 1 - `alpha`."""
     correlation_low: float
+    """NaN, like `correlation_high`, if the spread is unknown."""
     correlation_high: float
     variance_ratio: float
+    """The variance of the paired mean difference over that of an unpaired analysis; below 1 if pairing helped.
+
+    NaN if the spread is unknown: whatever leaves no spread would make pairing look perfect.
+    """
 
 
 @dataclass(frozen=True)
 class UnpairedComparison(Comparison):
     """A comparison of runs that share no seeds.
 
-    median, iqm: the difference of the arms' medians and of their interquartile means. df: Welch's degrees of freedom.
+    median, iqm: the difference of the arms' medians and of their interquartile means.
     """
 
     n_treatment: int
     n_baseline: int
     df: float
+    """Welch's degrees of freedom."""
 
 
 def compare_paired(
@@ -109,16 +112,15 @@ def compare_paired(
     treatment, baseline: scores [n_seeds], paired by position. alpha: the two-sided level; divide it by the number of
     contrasts before the call. margin: half the width of the region of equivalence, in the unit of the scores.
     identical: the caller knows that the weights behind every pair are equal, which no score can show. quantum: the step
-    in which scores change, that of one sample. limits: the lowest and the highest score there is.
+    in which scores change, that of one sample. limits: the lowest and the highest possible score.
 
-    The verdict is the first of these that holds: identical; no_test (fewer than three pairs); better or worse (the
-    interval lies on one side of zero); equivalent (it lies within [-margin, margin], which is two one-sided tests at
-    alpha / 2); inconclusive.
+    The verdict is the first of these that holds. identical: as passed in. no_test: fewer than three pairs. better or
+    worse: the interval lies on one side of zero. equivalent: it lies within [-margin, margin], which is two one-sided
+    tests at alpha / 2. inconclusive: anything else.
 
-    Differences that are all equal show no spread, and with fewer than six pairs differences whose standard deviation is
-    below one quantum show too little of it: on the grid of scores such accidents are common, and a t test takes them
-    for certainty. The spread is then unknown: there is no interval and no p value, the verdict is inconclusive and
-    `note` says why.
+    The spread is unknown if all differences are equal. It is also unknown if fewer than six pairs have a standard
+    deviation below one quantum. On the grid of scores such accidents are common, and a t test takes them for certainty.
+    There is then no interval and no p value, the verdict is inconclusive and `note` says why.
 
     Raises ValueError for empty, unequal or non-finite scores and for an alpha, margin or quantum out of range.
     """
@@ -130,6 +132,7 @@ def compare_paired(
         )
     n = len(treated)
     differences = treated - control
+    # Differences that vary by rounding only are made exactly equal, so that their sd is exactly 0.
     if np.ptp(differences) <= rounding:
         center = float(differences[0])
         differences = np.full(n, 0.0 if abs(center) <= rounding else center)
@@ -139,6 +142,7 @@ def compare_paired(
     unknown = "" if identical or n < 2 else _unknown_spread(sd, n, quantum, (treated, control), limits)
     known = tested and not unknown
     error, df = (sd / math.sqrt(n), n - 1) if known else (math.nan, math.nan)
+    # Identical weights have error 0 and an interval of width 0. An unknown error is NaN, and so are both ends.
     low, high = t_interval(differences, alpha) if known and sd > 0 else (mean - error, mean + error)
     correlation, *correlation_ends = _correlation(treated, control, alpha)
     correlation_low, correlation_high = (math.nan, math.nan) if unknown else correlation_ends
@@ -175,9 +179,9 @@ def compare_unpaired(
     """Compare two arms whose runs do not pair: difference of means, Welch's interval and test, verdict.
 
     treatment [n_treatment], baseline [n_baseline]: scores, in any order. alpha, margin, quantum, limits and the verdict
-    are those of `compare_paired`, but nobody can know weights to be identical, and no_test means fewer than three runs
-    in an arm. The spread is that of the difference of two runs, one of each arm. Use it only where seeds do not pair:
-    it leaves the variance that they share in.
+    are those of `compare_paired`, without identical. no_test means fewer than three runs in an arm. The spread is that
+    of the difference of two runs, one of each arm. Use this only if seeds do not pair: it leaves in the variance that
+    they share.
 
     Raises ValueError for empty or non-finite scores and for an alpha, margin or quantum out of range.
 
@@ -195,6 +199,7 @@ def compare_unpaired(
     unknown = _unknown_spread(sd, n, quantum, (treated, control), limits) if tested else ""
     if unknown:
         error, df = math.nan, math.nan
+    # NaN in df or error makes the interval NaN, with which `_verdict` is inconclusive or no_test.
     half_width = float(stdtrit(df, 1 - alpha / 2)) * error
     low, high = difference - half_width, difference + half_width
     return UnpairedComparison(
@@ -221,7 +226,10 @@ def _checked(
     margin: float | None,
     quantum: float,
 ) -> tuple[FloatArray, FloatArray, float]:
-    """The scores of both arms, and the rounding error that a difference of two of them may have."""
+    """Return the scores of both arms, and the rounding error of a difference of two scores.
+
+    Raises ValueError for scores, an alpha, a margin or a quantum out of range.
+    """
     treated, control = finite_scores("treatment", treatment), finite_scores("baseline", baseline)
     require_level(alpha)
     if margin is not None and not (math.isfinite(margin) and margin >= 0):
@@ -236,6 +244,7 @@ def _verdict(n: int, low: float, high: float, margin: float | None, identical: b
         return "identical"
     if n < MIN_PAIRS:
         return "no_test"
+    # An interval of NaN fails each of these comparisons, so an unknown spread ends as inconclusive.
     if low > 0:
         return "better"
     if high < 0:
@@ -248,7 +257,7 @@ def _verdict(n: int, low: float, high: float, margin: float | None, identical: b
 def _unknown_spread(
     sd: float, n: int, quantum: float, arms: tuple[FloatArray, FloatArray], limits: tuple[float, float] | None
 ) -> str:
-    """Why the spread of the differences cannot be told from their standard deviation, or ""."""
+    """Return why the standard deviation does not show the spread of the differences, or "" if it does."""
     if sd == 0:
         for limit, note in zip(limits or (), (AT_THE_FLOOR, AT_THE_CEILING), strict=False):
             if all(bool((scores == limit).all()) for scores in arms):
@@ -258,7 +267,10 @@ def _unknown_spread(
 
 
 def _p_value(difference: float, error: float, df: float) -> float:
-    """error: the standard error of the difference, which is 0 only where weights are known to be equal."""
+    """Return the two-sided p value of a difference.
+
+    error: its standard error, which is 0 only if the weights are known to be equal.
+    """
     return 1.0 if error == 0 else t_p_value(difference / error, df)
 
 
@@ -267,8 +279,10 @@ def _detectable(error: float, df: float, alpha: float) -> float:
 
 
 def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> tuple[float, float, float]:
-    """Pearson's r with Fisher's z interval, which holds everything with three pairs; NaN with fewer. There is none at
-    r = 1 and -1, where it would have no width."""
+    """Return Pearson's r with the ends of Fisher's z interval; NaN with fewer than three pairs.
+
+    The interval is [-1, 1] with three pairs, and NaN at r = 1 and -1, where it would have no width.
+    """
     from scipy.special import ndtri
 
     n = len(treatment)
@@ -279,6 +293,7 @@ def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> t
         return r, -1.0, 1.0
     if abs(r) >= 1 - RELATIVE_TOLERANCE:
         return r, math.nan, math.nan
+    # atanh(r) is nearly normal with standard error 1 / sqrt(n - 3).
     half_width = float(ndtri(1 - alpha / 2)) / math.sqrt(n - 3)
     return r, math.tanh(math.atanh(r) - half_width), math.tanh(math.atanh(r) + half_width)
 
@@ -291,8 +306,10 @@ def _variance_ratio(sd: float, treatment: FloatArray, baseline: FloatArray) -> f
 
 
 def _welch(treated: FloatArray, control: FloatArray, rounding: float) -> tuple[float, float, float]:
-    """The standard error of the difference of the means, its degrees of freedom, and the standard deviation of the
-    difference of two runs; (0, NaN, 0) without any spread."""
+    """Return the standard error of the difference of the means, its degrees of freedom, and the sd of a difference.
+
+    The sd is that of the difference of two runs, one of each arm. Without any spread: (0, NaN, 0).
+    """
     arms = (treated, control)
     spread = [0.0 if np.ptp(scores) <= rounding else float(scores.var(ddof=1)) for scores in arms]
     variances = [variance / len(scores) for variance, scores in zip(spread, arms, strict=True)]

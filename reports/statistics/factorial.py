@@ -19,20 +19,20 @@ class Effect:
     the reference level, both averaged over all levels of the other factors.
 
     Two factors: their interaction, a difference of differences. It is the effect of the first at the second's level
-    minus the effect of the first at the second's reference level, averaged over the levels of the others; 0 where the
-    two effects add up.
-
-    weights [levels of factor 0, levels of factor 1, ...]: the effect is the sum of the cells, each times its weight.
+    minus that at the second's reference level, averaged over the levels of the others. It is 0 if the two effects add
+    up.
     """
 
     factors: tuple[int, ...]
     levels: tuple[int, ...]
     weights: FloatArray
+    """[levels of factor 0, levels of factor 1, ...]: the effect is the sum of the cells, each times its weight."""
 
     def sides(self, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What the effect adds and what it subtracts, [n_seeds] each; their difference is the effect in each seed.
+        """Return the weighted scores that the effect adds and those that it subtracts, [n_seeds] each.
 
-        scores [n_seeds, levels of factor 0, levels of factor 1, ...]. Raises ValueError for another shape.
+        Their difference is the effect in each seed. scores [n_seeds, levels of factor 0, levels of factor 1, ...].
+        Raises ValueError for another shape.
         """
         if scores.shape[1:] != self.weights.shape:
             raise ValueError(f"scores have shape {scores.shape}: give [n_seeds, {', '.join(map(str, self.shape))}]")
@@ -49,13 +49,16 @@ class Effect:
 
     @property
     def sd_ratio(self) -> float:
-        """The sd of the effect over that of the difference of two single cells, if the noise of cells is independent
-        once what a seed shares is gone."""
+        """The sd of the effect over that of the difference of two single cells.
+
+        It assumes that the noise of cells is independent once their seed's shared part is removed.
+        """
+        # The difference of two cells has the weights 1 and -1, whose squares add up to 2.
         return float(np.sqrt((self.weights**2).sum() / 2))
 
 
 def factorial_effects(shape: Sequence[int], reference: Sequence[int]) -> list[Effect]:
-    """The main effects, then the interactions of two factors.
+    """Return the main effects, then the interactions of two factors.
 
     shape: the number of levels of each factor. reference: a level of each factor, with which its other levels are
     compared. Interactions of three or more factors are left out.
@@ -80,7 +83,10 @@ def factorial_effects(shape: Sequence[int], reference: Sequence[int]) -> list[Ef
 def _weights(
     shape: Sequence[int], reference: Sequence[int], factors: tuple[int, ...], levels: tuple[int, ...]
 ) -> FloatArray:
-    """The outer product of a row for each factor: level minus reference for its own, the mean for the others."""
+    """Return the outer product of a row for each factor.
+
+    A factor of the effect has its level minus its reference; the others have the mean over their levels.
+    """
     weights = np.ones(())
     for factor, n_levels in enumerate(shape):
         row = np.full(n_levels, 1 / n_levels)

@@ -1,7 +1,6 @@
-"""Means over training seeds: what scores must be, interquartile means, Student's t intervals, and standard errors of
-scores that come in clusters.
+"""Means over training seeds: checks of scores, interquartile means, Student's t intervals, clustered standard errors.
 
-Every function here and beside it checks its arrays and levels with the functions of this file.
+Every function in this package checks its arrays and levels with the functions of this file.
 """
 
 from __future__ import annotations
@@ -17,12 +16,16 @@ FloatArray = npt.NDArray[np.float64]
 MIN_PAIRS = 3
 """With fewer seeds (in each arm, if they are not paired) nothing is tested."""
 
-# The difference of two scores has a rounding error of about 1e-16 of their size. A spread below this is none.
+# The difference of two scores has a rounding error of about 1e-16 of their size. A smaller relative spread than this
+# counts as none.
 RELATIVE_TOLERANCE = 1e-12
 
 
 def finite_scores(name: str, values: Sequence[float] | FloatArray) -> FloatArray:
-    """The scores as floats [n_seeds]. Raises ValueError unless they are a non-empty list of finite numbers."""
+    """Return the scores as floats [n_seeds].
+
+    Raises ValueError unless they are a non-empty list of finite numbers.
+    """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or len(array) == 0:
         raise ValueError(f"{name} has shape {array.shape}: give one score per seed, a non-empty list [n_seeds]")
@@ -33,7 +36,10 @@ def finite_scores(name: str, values: Sequence[float] | FloatArray) -> FloatArray
 
 
 def finite_table(name: str, values: Sequence[Sequence[float]] | FloatArray, axes: str) -> FloatArray:
-    """The table as floats [rows, columns]. Raises ValueError unless it is a non-empty table of finite numbers."""
+    """Return the table as floats [rows, columns].
+
+    Raises ValueError unless it is a non-empty table of finite numbers.
+    """
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 2 or array.size == 0:
         raise ValueError(f"{name} has shape {array.shape}: give a non-empty table {axes}")
@@ -43,33 +49,37 @@ def finite_table(name: str, values: Sequence[Sequence[float]] | FloatArray, axes
 
 
 def require_level(alpha: float) -> None:
-    """Raises ValueError unless alpha is a significance level."""
+    """Raise ValueError unless alpha is a significance level."""
     if not 0 < alpha < 1:
         raise ValueError(f"alpha is {alpha}: a significance level lies between 0 and 1, e.g. 0.05")
 
 
 def interquartile_mean(values: Sequence[float] | FloatArray) -> float:
-    """The mean of the middle half of `values` [n].
+    """Return the mean of the middle half of `values` [n].
 
-    One collapsed seed moves it less than the mean; it wastes less than the median.
+    One collapsed seed moves it less than the mean, and it uses more of the data than the median.
     """
     return float(interquartile_means(finite_scores("values", values)))
 
 
 def interquartile_means(values: FloatArray) -> FloatArray:
-    """The interquartile mean over the last axis: [..., n] -> [...].
+    """Return the interquartile mean over the last axis: [..., n] -> [...].
 
-    Where a quarter of n is no whole number, the values at the ends count in part. To drop whole ones only would shift
-    the mean with n, by up to two standard errors where the values are those of tasks that lie far apart.
+    If a quarter of n is not a whole number, the values at the ends count in part. Dropping only whole values would
+    shift the mean with n, by up to two standard errors if the values come from tasks with very different scores.
     """
+    # Value i of the sorted n covers the quantiles from i/n to (i+1)/n. Its weight is the part of that inside [1/4,
+    # 3/4]. The weights add up to one half, hence the factor 2.
     ends = np.arange(values.shape[-1] + 1) / values.shape[-1]
     weights = np.clip(np.minimum(ends[1:], 0.75) - np.maximum(ends[:-1], 0.25), 0, None)
     return np.asarray(np.sort(values, axis=-1) @ weights * 2, dtype=np.float64)
 
 
 def t_interval(values: Sequence[float] | FloatArray, alpha: float = 0.05) -> tuple[float, float]:
-    """The t(n-1) interval of the mean of `values` [n] at level 1 - alpha; (NaN, NaN) for a single value, and for equal
-    ones, which do not show how far others would lie."""
+    """Return the t(n-1) interval of the mean of `values` [n] at level 1 - alpha.
+
+    It is (NaN, NaN) for a single value, and for equal ones, which do not show how far others would lie.
+    """
     sample = finite_scores("values", values)
     if np.ptp(sample) <= RELATIVE_TOLERANCE * np.abs(sample).max():
         return math.nan, math.nan
@@ -78,7 +88,7 @@ def t_interval(values: Sequence[float] | FloatArray, alpha: float = 0.05) -> tup
 
 
 def t_band(values: FloatArray, alpha: float = 0.05) -> tuple[FloatArray, FloatArray]:
-    """Pointwise t(n-1) intervals of the mean over axis 0: [n, points] -> (low, high) [points]; NaN for n = 1."""
+    """Return pointwise t(n-1) intervals of the mean over axis 0: [n, points] -> (low, high) [points]; NaN for n = 1."""
     from scipy.special import stdtrit
 
     require_level(alpha)
@@ -92,12 +102,15 @@ def t_band(values: FloatArray, alpha: float = 0.05) -> tuple[FloatArray, FloatAr
 
 
 def cluster_values(scores: Sequence[float] | FloatArray, clusters: Sequence[Hashable]) -> FloatArray:
-    """A value for each cluster [C], in the order in which clusters first come.
+    """Return a value for each cluster [C], in the order of first appearance.
 
-    scores [n], clusters [n]: of each score. The values' mean is the mean of all scores, and their standard deviation
-    over sqrt(C) is the clustered standard error: whatever compares one value per replicate compares clusters so. Where
-    all clusters have the same size, a value is its cluster's mean; else the mean of all scores and what the cluster
-    adds to it. If two arms have the same clusters, the difference of their values is the value of the differences.
+    scores [n], clusters [n]: the cluster of each score. The values' mean is the mean of all scores, and their standard
+    deviation over sqrt(C) is the clustered standard error. Any analysis of one value per replicate therefore becomes an
+    analysis of clusters.
+
+    If all clusters have the same size, a value is its cluster's mean. Otherwise it is the mean of all scores plus the
+    cluster's contribution to it. If two arms have the same clusters, the difference of their values is the value of the
+    differences.
 
     Raises ValueError for scores that are empty or not finite, and for another number of clusters than of scores.
     """
@@ -114,6 +127,9 @@ def cluster_values(scores: Sequence[float] | FloatArray, clusters: Sequence[Hash
 
 
 def clustered_error(scores: Sequence[float] | FloatArray, clusters: Sequence[Hashable]) -> float:
-    """The clustered standard error of the mean of the scores; NaN for a single cluster. Raises as `cluster_values`."""
+    """Return the clustered standard error of the mean of the scores; NaN for a single cluster.
+
+    Raises as `cluster_values`.
+    """
     values = cluster_values(scores, clusters)
     return math.nan if len(values) < 2 else float(values.std(ddof=1)) / math.sqrt(len(values))

@@ -11,27 +11,28 @@ from reports.statistics.means import RELATIVE_TOLERANCE, FloatArray, finite_scor
 EXACT_SIGN_FLIP_PAIRS = 32
 SIGN_FLIP_DRAWS = 100_000
 MOST_SIGNS = 10_000_000
-"""Over the problems of a benchmark, more would take seconds."""
+"""At most this many signs are drawn: over the problems of a benchmark, more would take seconds."""
 DRAWS_AT_ONCE = 1000
-"""All patterns together would take more memory than the rest of a report."""
+"""All patterns at once would take more memory than the rest of a report."""
 
 
 def t_p_value(statistic: float, df: float) -> float:
-    """The two-sided p value of a t statistic with `df` degrees of freedom."""
+    """Return the two-sided p value of a t statistic with `df` degrees of freedom."""
     from scipy.special import stdtr
 
     return float(2 * stdtr(df, -abs(statistic)))
 
 
 def sign_flip_p_value(differences: Sequence[float] | FloatArray) -> float:
-    """The two-sided p value of the mean of `differences` [n], if the sign of each is a fair coin (Fisher 1935).
+    """Return the two-sided p value of the mean of `differences` [n], if the sign of each is a fair coin (Fisher 1935).
 
     The test is exact under the null hypothesis whatever the distribution. Up to n = 32 it counts all 2^n patterns of
     signs, so p is never below 2^(1-n). Above, it draws 1e5 patterns with a fixed seed, fewer above n = 100, and counts
-    the observed one among them.
+    the observed pattern among them.
     """
     sample = finite_scores("differences", differences)
     n = len(sample)
+    # Rounding must not exclude a pattern whose sum equals the observed one.
     extreme = abs(float(sample.sum())) - RELATIVE_TOLERANCE * float(np.abs(sample).sum())
     if extreme <= 0:
         return 1.0
@@ -42,11 +43,12 @@ def sign_flip_p_value(differences: Sequence[float] | FloatArray) -> float:
     for start in range(0, draws, DRAWS_AT_ONCE):
         signs = rng.choice(np.array([-1.0, 1.0]), size=(min(DRAWS_AT_ONCE, draws - start), n))
         beyond += int(np.count_nonzero(np.abs(signs @ sample) >= extreme))
+    # The observed pattern is one of the patterns, so p is never 0 and the test keeps its level.
     return (beyond + 1) / (draws + 1)
 
 
 def _share_beyond(sample: FloatArray, extreme: float) -> float:
-    """The share of all 2^n patterns of signs whose sum is at least `extreme` > 0 in size.
+    """Return the share of all 2^n patterns of signs whose sum is at least `extreme` > 0 in size.
 
     Every sum is one of the first half of `sample` plus one of the second. Sorting the 2^(n/2) sums of a half replaces
     the 2^n by binary searches (Horowitz and Sahni 1974, J. ACM 21:277).
@@ -58,7 +60,7 @@ def _share_beyond(sample: FloatArray, extreme: float) -> float:
 
 
 def _signed_sums(values: FloatArray) -> FloatArray:
-    """The sums [2^n] of `values` [n] under all patterns of signs."""
+    """Return the sums [2^n] of `values` [n] under all patterns of signs."""
     sums = np.zeros(1)
     for value in values:
         sums = np.concatenate([sums - value, sums + value])
@@ -66,14 +68,16 @@ def _signed_sums(values: FloatArray) -> FloatArray:
 
 
 def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
-    """Holm's adjusted p values [m], in the order given (Holm 1979): reject those at or below alpha.
+    """Return Holm's adjusted p values [m], in the order of the input (Holm 1979): reject those at or below alpha.
 
-    This keeps the chance of any false rejection at alpha. Raises ValueError for a p value outside [0, 1]; give 1.0 for
+    This keeps the chance of any false rejection at alpha. Raises ValueError for a p value outside [0, 1]; pass 1.0 for
     a contrast that could not be tested.
     """
     p = _require_p_values(p_values)
     order = np.argsort(p, kind="stable")
     adjusted = np.empty_like(p)
+    # The smallest of m is multiplied by m, the next by m - 1, and so on. The running maximum keeps the order of the p
+    # values.
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
     return adjusted
 

@@ -1,4 +1,4 @@
-"""pass@k as a curve over k: from counts of right samples, with its sampling noise, and a band for every k at once.
+"""pass@k as a curve over k: from counts of right samples, with its sampling noise and a simultaneous band.
 
 Shapes: n evaluations (one for each training seed), K values of k.
 """
@@ -20,31 +20,33 @@ IntArray = npt.NDArray[np.int64]
 CoverageWord = Literal["sharpened", "discovered", "both", "cannot tell"]
 
 MOST_K = 64
-"""Curves have at most so many k: every k at first, then at even distances in log k."""
+"""The largest number of k in a curve: every k at first, then at even distances in log k."""
 DRAWS = 2000
 LARGE = 0.5
-"""A k is large from half of the samples that were drawn on."""
+"""A k is large from this share of the largest k on."""
 
 
 def all_k(samples: int) -> list[int]:
-    """Every k up to the number of samples; of more than 64 all small ones, and some of the large ones."""
+    """Return every k up to the number of samples; above 64 samples, all small ones and some of the large ones."""
     if samples <= MOST_K:
         return list(range(1, samples + 1))
     return [int(k) for k in np.unique(np.geomspace(1, samples, MOST_K).round())]
 
 
 def pass_curve(problems: Sequence[int] | IntArray, ks: Sequence[int]) -> FloatArray:
-    """The mean pass@k over problems [K], unbiased (2107.03374, eq. 1). problems [samples + 1]: how many problems have
-    0, 1, ... right samples."""
+    """Return the mean pass@k over problems [K], unbiased (2107.03374, eq. 1).
+
+    problems [samples + 1]: how many problems have 0, 1, ... right samples.
+    """
     counts = np.asarray(problems, dtype=np.float64)
     return np.asarray(counts @ _chances(len(counts) - 1, tuple(ks)) / counts.sum(), dtype=np.float64)
 
 
 def sampling_covariance(problems: Sequence[int] | IntArray, ks: Sequence[int]) -> FloatArray:
-    """The covariance [K, K] of a `pass_curve` over new samples on the same problems.
+    """Return the covariance [K, K] of a `pass_curve` over new samples on the same problems.
 
-    A problem with c of n samples right is taken to be solved at the rate (c + 1/2) / (n + 1), so that one that was
-    always or never solved has some noise too.
+    A problem with c of n samples right is assumed to have the success rate (c + 1/2) / (n + 1). A problem that was
+    always or never solved therefore has some noise too.
     """
     counts = np.asarray(problems, dtype=np.float64)
     covariances = _covariances(len(counts) - 1, tuple(ks))
@@ -54,16 +56,18 @@ def sampling_covariance(problems: Sequence[int] | IntArray, ks: Sequence[int]) -
 def simultaneous_half_widths(
     curves: FloatArray, sampling: FloatArray, shared: FloatArray | None = None, alpha: float = 0.05
 ) -> FloatArray:
-    """Half-widths [K] of a band around the mean of `curves` [n, K] that holds the true curve at every k at once with
-    probability 1 - alpha; NaN below three curves.
+    """Return half-widths [K] of a band around the mean of `curves` [n, K]; NaN below three curves.
+
+    The band holds the true curve at every k at once with probability 1 - alpha.
 
     sampling [K, K]: the covariance of a single curve by the noise of its samples alone; no spread over curves counts as
     smaller. shared [K, K]: the covariance of what all curves have in common, such as one evaluation that all are
     compared with.
 
-    The band joins two in quadrature: that of the mean over curves, by the quantile of the largest |t| over k, and that
-    of what they share, by the quantile of the largest |z|. Quantiles are those of normal curves with the correlations
-    over k of these curves, or of `sampling` if that gives a larger one: those of a few curves are hardly known.
+    The band joins two in quadrature. That of the mean over curves uses the quantile of the largest |t| over k; that of
+    the shared part uses the quantile of the largest |z|. The quantiles are those of normal curves with the correlations
+    over k of these curves. A few curves hardly show their correlations, so those of `sampling` are used if their
+    quantile is larger.
     """
     require_level(alpha)
     n, n_k = curves.shape
@@ -79,10 +83,14 @@ def simultaneous_half_widths(
 
 
 def _largest_t(covariance: FloatArray, n: float, alpha: float) -> float:
-    """The quantile of the largest |t| over k of the mean of n normal curves; of |z| if n is infinite. That of a single
-    k if nothing varies, so that a band of a variance that is known otherwise has a width."""
+    """Return the quantile of the largest |t| over k of the mean of n normal curves; of |z| if n is infinite.
+
+    It is that of a single k if nothing varies, so that a band whose variance is known otherwise has a width.
+    """
     from scipy.special import stdtrit
 
+    # The covariance of fewer curves than k is singular, and a Cholesky factorisation would reject it. An
+    # eigendecomposition gives a root [rank, K], whose columns are scaled to variance 1.
     values, vectors = np.linalg.eigh(covariance)
     kept = values > 1e-9 * max(values[-1], 0.0)
     roots = np.sqrt(values[kept])[:, None] * vectors[:, kept].T
@@ -93,6 +101,7 @@ def _largest_t(covariance: FloatArray, n: float, alpha: float) -> float:
     rng = np.random.default_rng(0)
     means = rng.standard_normal((DRAWS, len(roots))) @ roots
     if math.isfinite(n):
+        # The variance of n curves is independent of their mean, so both are simulated apart.
         squares = np.zeros_like(means)
         for _ in range(int(n) - 1):  # one curve after the other: those of many seeds together are too large to hold
             squares += (rng.standard_normal((DRAWS, len(roots))) @ roots) ** 2
@@ -101,12 +110,13 @@ def _largest_t(covariance: FloatArray, n: float, alpha: float) -> float:
 
 
 def coverage_word(ks: Sequence[int] | FloatArray, low: FloatArray, high: FloatArray) -> CoverageWord:
-    """What a difference of pass@k says, by its simultaneous band [K].
+    """Return what a difference of pass@k says, by its simultaneous band [K].
 
     A k is large from half of the largest on, but never k = 1. sharpened: up at k = 1 and down at a large k. discovered:
-    up at a large k, and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else. Up and down
-    mean that the whole band lies above or below 0, so that under no difference at any k a word other than cannot tell
-    comes at most as often as the band fails.
+    up at a large k, and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else.
+
+    Up and down mean that the whole band lies above or below 0. If there is no difference at any k, a word other than
+    "cannot tell" is therefore at most as frequent as a failure of the band.
     """
     large = (np.asarray(ks) >= LARGE * ks[-1]) & (np.asarray(ks) > 1)
     up_at_one, up, down = bool(low[0] > 0), bool((low[large] > 0).any()), bool((high[large] < 0).any())
@@ -117,19 +127,21 @@ def coverage_word(ks: Sequence[int] | FloatArray, low: FloatArray, high: FloatAr
 
 @lru_cache(maxsize=32)
 def _chances(n: int, ks: tuple[int, ...]) -> FloatArray:
-    """pass@k of a problem with c of n samples right [n + 1, K]."""
+    """Return pass@k of a problem with c of n samples right, for each c [n + 1, K]."""
     right, drawn = np.arange(n + 1)[:, None], np.arange(max(ks))
+    # 1 - C(n - c, k) / C(n, k) as a running product over the k samples, which cannot overflow.
     none_right = np.cumprod(np.maximum(n - right - drawn, 0) / (n - drawn), axis=1)
     return np.asarray(1 - none_right[:, np.array(ks) - 1], dtype=np.float64)
 
 
 @lru_cache(maxsize=8)
 def _covariances(n: int, ks: tuple[int, ...]) -> FloatArray:
-    """The covariance [n + 1, K, K] of one problem's pass@k, by its right samples."""
+    """Return the covariance [n + 1, K, K] of one problem's pass@k, by its number of right samples."""
     from scipy.special import gammaln
 
     chances, right = _chances(n, ks), np.arange(n + 1)
     rates = (right[:, None] + 0.5) / (n + 1)
+    # Binomial weights in logarithms, since the coefficients overflow for many samples.
     ways = gammaln(n + 1) - gammaln(right + 1) - gammaln(n - right + 1)
     weights = np.exp(ways + right * np.log(rates) + (n - right) * np.log1p(-rates))
     means = weights @ chances

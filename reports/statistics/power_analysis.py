@@ -1,4 +1,4 @@
-"""The power of t tests, exactly, by the noncentral t distribution: seeds for an effect, or an effect for seeds."""
+"""The exact power of t tests, by the noncentral t distribution: seeds for an effect, or an effect for seeds."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def power(
     alpha: float = 0.05,
     target: float = TARGET_POWER,
 ) -> Power:
-    """The power of the paired t test; solves for what is left out (Colas et al. 1806.08295).
+    """Compute the power of the paired t test, or solve for the number that is left out (Colas et al. 1806.08295).
 
-    sd: the standard deviation of the paired differences, in the unit of `effect`; `difference_sd` gives it from that of
-    single runs. With `effect`: how many seeds reach the target power. With `n`: the effect that so many seeds detect.
-    With both: the power that they reach.
+    sd: the standard deviation of the paired differences, in the unit of `effect`; `difference_sd` computes it from that
+    of single runs. With `effect`: the number of seeds that reaches the target power. With `n`: the effect that so many
+    seeds detect. With both: the power that they reach.
 
-    Raises ValueError if neither is given or a number is out of range.
+    Raises ValueError if neither is passed or a number is out of range.
     """
     require_level(alpha)
     if not (math.isfinite(sd) and sd > 0):
@@ -59,17 +59,20 @@ def power(
 
 
 def difference_sd(run_sd: float, correlation: float) -> float:
-    """The standard deviation of a paired difference, from that of single runs and the arms' correlation over seeds."""
+    """Return the standard deviation of a paired difference, from that of single runs and the arms' correlation.
+
+    correlation: over seeds. Raises ValueError for numbers out of range.
+    """
     if not (run_sd >= 0 and -1 <= correlation <= 1):
         raise ValueError(f"run_sd {run_sd} must be >= 0 and correlation {correlation} lie in [-1, 1]")
     return run_sd * math.sqrt(2 * (1 - correlation))
 
 
 def sd_upper_bound(sd: float, n: int, confidence: float = 0.8) -> float:
-    """The one-sided upper bound of the true standard deviation behind an estimate `sd` from `n` normal values.
+    """Return the one-sided upper bound of the true standard deviation behind an estimate `sd` from `n` normal values.
 
-    A pilot's sd is too low more often than too high, and a design that is planned with it fails as often. Plan with
-    this bound instead (Browne 1995, Statistics in Medicine 14:1933). Raises ValueError for fewer than two values.
+    A pilot's sd is too low more often than too high, and a design that relies on it fails as often. Plan with this
+    bound instead (Browne 1995, Statistics in Medicine 14:1933). Raises ValueError for fewer than two values.
     """
     from scipy.special import chdtri
 
@@ -81,9 +84,13 @@ def sd_upper_bound(sd: float, n: int, confidence: float = 0.8) -> float:
 
 @cache
 def detectable_standard_errors(df: float, alpha: float, target: float = TARGET_POWER) -> float:
-    """The true mean, in standard errors, that a two-sided t test of `df` degrees of freedom finds at this power."""
+    """Return the true mean, in standard errors, that a two-sided t test finds with power `target`.
+
+    df: the degrees of freedom of the test.
+    """
     from scipy.optimize import brentq
 
+    # brentq needs a bracket: double the upper end until its power exceeds the target.
     upper = 1.0
     while t_test_power(upper, df, alpha) < target:
         upper *= 2
@@ -91,7 +98,7 @@ def detectable_standard_errors(df: float, alpha: float, target: float = TARGET_P
 
 
 def t_test_power(shift: float, df: float, alpha: float) -> float:
-    """The probability that a two-sided t test rejects if the true mean lies `shift` standard errors from zero."""
+    """Return the probability that a two-sided t test rejects if the true mean is `shift` standard errors from zero."""
     from scipy.special import nctdtr, stdtrit  # scipy.stats takes a second to import
 
     critical = float(stdtrit(df, 1 - alpha / 2))
@@ -101,22 +108,28 @@ def t_test_power(shift: float, df: float, alpha: float) -> float:
 
 
 def equivalence_power(margin: float, df: float, alpha: float) -> float:
-    """The probability that the t interval at level 1 - alpha lies within [-margin, margin] if the true mean is zero.
+    """Return the probability that the t interval lies within [-margin, margin] if the true mean is zero.
 
-    margin: in standard errors. Numerically over the chi-square distribution of the estimated variance.
+    The interval has level 1 - alpha. margin: in standard errors. The integral over the chi-square distribution of the
+    estimated variance is numerical.
     """
     from scipy.special import chdtri, ndtr, stdtrit
 
+    # Midpoints of equally probable slices of the chi-square distribution.
     tails = (np.arange(QUADRATURE_POINTS) + 0.5) / QUADRATURE_POINTS
     half_widths = stdtrit(df, 1 - alpha / 2) * np.sqrt(chdtri(df, tails) / df)
     return float(np.maximum(2 * ndtr(margin - half_widths) - 1, 0).mean())
 
 
 def fewest(settles: Callable[[int], bool], most: int, start: int = 1) -> int | None:
-    """The smallest number from `start` to `most` that settles a question, if all larger ones do; None if none does."""
+    """Return the smallest number from `start` to `most` that settles a question; None if `most` does not.
+
+    It assumes that all larger numbers settle it too.
+    """
     if not settles(most):
         return None
     low, high = start - 1, start
+    # Doubling, then bisection, takes far fewer calls than counting up.
     while high < most and not settles(high):
         low, high = high, min(2 * high, most)
     while high - low > 1:

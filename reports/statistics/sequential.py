@@ -1,13 +1,13 @@
-"""Several looks at growing data: intervals that hold their level over all of them.
+"""Several looks at growing data: intervals that keep their level over all looks.
 
-Who judges at 6 seeds, and again at 12, 18 and 24 where nothing was settled, errs more often than one look does: a
-repeated 95% t interval misses in 13% of such designs. Repeated confidence intervals (Jennison & Turnbull 1989, J. R.
-Stat. Soc. B 51:305) give each look a share of alpha and widen its interval accordingly, so that the chance that the
-interval of *any* look misses the true difference stays at alpha. `better`, `worse` and `equivalent` are read off the
-same intervals, so all of them hold their level, whatever the rule by which looking stops.
+Judging at 6 seeds, and again at 12, 18 and 24 if nothing is settled, errs more often than one look does: a repeated 95%
+t interval misses in 13% of such designs. Repeated confidence intervals (Jennison & Turnbull 1989, J. R. Stat. Soc. B
+51:305) give each look a share of alpha and widen its interval accordingly. The chance that the interval of *any* look
+misses the true difference then stays at alpha. `better`, `worse` and `equivalent` are read off the same intervals, so
+all of them keep their level, whatever the stopping rule.
 
-Textbook boundaries are for known variances and are too lenient for the t of a few seeds. Here the level of each look is
-found by simulating the paired t statistic itself.
+Textbook boundaries are for known variances and are too lenient for the t of a few seeds. Here the level of each look
+comes from simulating the paired t statistic itself.
 """
 
 from __future__ import annotations
@@ -21,40 +21,43 @@ import numpy as np
 from reports.statistics.means import FloatArray, require_level
 
 PATHS = 1_000_000
-"""Simulated sequences of looks. A look that gets 0.2% of them is then known to 2% of that."""
+"""The number of simulated sequences of looks. A look that gets 0.2% of them is then known to 2% of that."""
 CAUTION_SDS = 2.0
-"""So many standard errors of the simulation are left unspent."""
+"""This many standard errors of the simulation are left unspent."""
 SPENDING_GAMMA = -2.0
-"""Hwang, Shih & DeCani's parameter, between 1, which spends like Pocock's boundary, and -4, like O'Brien & Fleming's. A
-clear effect stops a design nearly as early as with 1, and the last look keeps most of its power, which 1 gives away
-(`benchmarks/results/sequential.md`)."""
+"""Hwang, Shih & DeCani's parameter: 1 spends like Pocock's boundary, -4 like O'Brien & Fleming's. With -2, a clear
+effect stops a design nearly as early as with 1. The last look keeps most of the power that 1 gives away
+(`benchmarks/results/sequential.md`).
+"""
 
 
 def planned_shares(seeds: Sequence[int], gamma: float = SPENDING_GAMMA) -> tuple[float, ...]:
-    """The share of alpha that each look of a design spends, which add up to 1; seeds: those in hand at each look.
+    """Return the share of alpha that each look of a design spends; the shares add up to 1.
 
-    By time t = n_k / n_K a design has spent (1 - exp(-gamma t)) / (1 - exp(-gamma)) of it (Hwang, Shih & DeCani 1990,
-    Statistics in Medicine 9:1439).
+    seeds: the number of seeds at each look. By time t = n_k / n_K a design has spent (1 - exp(-gamma t)) / (1 -
+    exp(-gamma)) of it (Hwang, Shih & DeCani 1990, Statistics in Medicine 9:1439).
     """
     spent = [math.expm1(-gamma * n / seeds[-1]) / math.expm1(-gamma) for n in seeds]
     return tuple(np.diff([0.0, *spent]).tolist())
 
 
 def unplanned_share(look: int) -> float:
-    """The share of alpha that the `look`-th (from 1) of looks gets whose number nobody fixed: half of what remains, so
-    that going on for ever never spends more than all of it."""
+    """Return the share of alpha that the `look`-th look (from 1) gets if nobody fixed the number of looks.
+
+    It is half of what remains, so that endless looking never spends more than all of alpha.
+    """
     return 0.5**look
 
 
 @cache
 def look_alphas(seeds: tuple[int, ...], spent: tuple[float, ...]) -> tuple[float, ...]:
-    """The two-sided alpha of the paired t interval at each look.
+    """Return the two-sided alpha of the paired t interval at each look.
 
-    seeds: the pairs in hand at each look, growing, at least 2. spent: the chance, for each look, that its interval is
+    seeds: the number of pairs at each look, growing, at least 2. spent: the chance, for each look, that its interval is
     the first to miss; their sum is the chance that any does.
 
-    The alphas are those of the differences' t statistic for normal differences, from `PATHS` simulated sequences, the
-    same every time and rounded down by `CAUTION_SDS`. None is below its share, which always holds (Bonferroni). Raises
+    The alphas are those of the t statistic of normal differences, from `PATHS` simulated sequences. They are the same
+    every time and rounded down by `CAUTION_SDS`. None is below its share, which is always valid (Bonferroni). Raises
     ValueError for looks that do not grow or shares that are no levels.
     """
     if len(seeds) != len(spent) or min(seeds, default=0) < 2 or min(np.diff(seeds), default=1) < 1:
@@ -67,6 +70,8 @@ def look_alphas(seeds: tuple[int, ...], spent: tuple[float, ...]) -> tuple[float
 
     alphas: list[float] = []
     inside = np.ones(PATHS, dtype=bool)
+    # `inside` marks the sequences that no earlier look has missed. Each look's critical value leaves `most` of these
+    # outside.
     for n, share, squared in zip(seeds, spent, _squared_t(seeds), strict=True):
         alpha, still_inside = share, squared[inside]
         expected = share * PATHS
@@ -74,20 +79,26 @@ def look_alphas(seeds: tuple[int, ...], spent: tuple[float, ...]) -> tuple[float
         if alphas and most > 0:
             critical = float(np.partition(still_inside, -most - 1)[-most - 1])
             alpha = max(share, float(2 * stdtr(n - 1, -math.sqrt(critical))))
+        # The right-hand side has one entry for each True of the mask on the left, which it narrows.
         inside[inside] = still_inside <= stdtrit(n - 1, 1 - alpha / 2) ** 2
         alphas.append(alpha)
     return tuple(alphas)
 
 
 def _squared_t(seeds: Sequence[int], seed: int = 0) -> list[FloatArray]:
-    """The squared paired t statistic [PATHS] at each look, of differences around 0, grown block by block: the mean and
-    the squares of a block are independent, so that no single difference need be drawn."""
+    """Return the squared paired t statistic [PATHS] at each look, of differences around 0.
+
+    The sequences grow block by block. The mean and the squares of a block are independent, so no single difference is
+    drawn.
+    """
     random = np.random.default_rng(seed)
     mean, squares, n = np.zeros(PATHS), np.zeros(PATHS), 0
     found = []
     for look in seeds:
         new = look - n
         shift = random.standard_normal(PATHS) / math.sqrt(new) - mean
+        # Two samples merge by their sizes, means and squares: first the squares between the old pairs and the new
+        # block, then those within the block.
         squares += shift**2 * (n * new / look)
         if new > 1:
             squares += random.chisquare(new - 1, PATHS)

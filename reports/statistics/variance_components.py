@@ -1,12 +1,12 @@
-"""Where the noise of a paired difference comes from: training seeds, problems, both together, evaluation samples.
+"""Sources of noise in a paired difference: training seeds, problems, both together, evaluation samples.
 
 The model is a two-way layout of random effects. The difference of two arms at seed s on problem p is
 
     d[s, p] = mean + seed[s] + problem[p] + seed_x_problem[s, p] + sampling[s, p]
 
-where `sampling` is the mean noise of the samples drawn in that cell, which repeated samples show and one does not.
-Mean squares have the expectations of the balanced layout (Searle, Casella & McCulloch 1992, "Variance Components",
-chapter 4), so the components are differences of mean squares, cut at zero where chance makes them negative.
+where `sampling` is the mean noise of the samples in that cell; repeated samples show it, a single one does not. Mean
+squares have the expectations of the balanced layout (Searle, Casella & McCulloch 1992, "Variance Components", chapter
+4). The components are therefore differences of mean squares, clipped at zero if chance makes them negative.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Table = Sequence[Sequence[float]] | FloatArray
 
 @dataclass(frozen=True)
 class Interval:
-    """A number and its interval; NaN where the layout cannot tell it."""
+    """A number and its interval; NaN if the layout does not determine it."""
 
     value: float
     low: float
@@ -36,24 +36,21 @@ class Interval:
 
 @dataclass(frozen=True)
 class Part:
-    """What one component adds to the error of a mean difference. sd: in the unit of the scores. share: of the whole
-    variance, in [0, 1]."""
+    """The contribution of one component to the error of a mean difference."""
 
     sd: Interval
+    """In the unit of the scores."""
     share: Interval
+    """Of the whole variance, in [0, 1]."""
 
 
 @dataclass(frozen=True)
 class VarianceComponents:
     """The variance of d[s, p] in its four parts, in the squared unit of the scores, with intervals at 1 - `alpha`.
 
-    seeds, problems: of their main effects. seeds_x_problems: of what a seed does to one problem only. sampling: of the
-    mean of the `n_samples` samples that a cell has of each arm. With one sample a cell, sampling and seeds_x_problems
-    cannot be told apart: `sampling` is NaN and `seeds_x_problems` holds both. Where nothing is trained a seed is one of
-    sampling: `seeds` and `seeds_x_problems` are NaN, and with a single sample of a problem `problems` holds both.
-
-    draws [4, n_draws]: the generalised pivots behind the intervals, in the order of PARTS. Every interval of a function
-    of the components is that of the function's values at the draws.
+    With one sample a cell, sampling and seeds_x_problems cannot be separated: `sampling` is NaN and `seeds_x_problems`
+    holds both. If nothing is trained, a seed is one of sampling: `seeds` and `seeds_x_problems` are NaN, and with a
+    single sample of a problem `problems` holds both.
     """
 
     n_seeds: int
@@ -61,10 +58,17 @@ class VarianceComponents:
     n_samples: int
     alpha: float
     seeds: Interval
+    """The variance of the seeds' main effects."""
     seeds_x_problems: Interval
+    """The variance of a seed's effect on one problem only."""
     sampling: Interval
+    """The variance of the mean of the `n_samples` samples that a cell has of each arm."""
     problems: Interval
+    """The variance of the problems' main effects."""
     draws: FloatArray = field(repr=False, compare=False)
+    """[4, n_draws]: the generalised pivots behind the intervals, in the order of PARTS. The interval of any function
+    of the components comes from the function's values at the draws.
+    """
 
     @property
     def sampling_known(self) -> bool:
@@ -78,18 +82,20 @@ class VarianceComponents:
         *,
         new_problems: bool = False,
     ) -> Interval:
-        """The standard error of the mean difference of a design of this size; by default that of the design measured.
+        """Return the standard error of the mean difference of a design of this size; by default the measured design.
 
-        new_problems: whether the mean is over all problems of the kind, instead of these. Raises ValueError for a size
-        below 1, and for another number of samples if sampling is not known.
+        new_problems: the mean is over all problems of the kind, instead of these. Raises ValueError for a size below 1,
+        and for another number of samples if sampling is not known.
         """
         weights = self._weights(n_seeds, n_problems, n_samples, new_problems)
         values, draws = self._values()
         return _interval(math.sqrt(weights @ values), np.sqrt(weights @ draws), self.alpha)
 
     def parts_of_mean(self, *, new_problems: bool = True) -> dict[str, Part]:
-        """What each of PARTS adds to the variance of the mean difference of this design; without `problems` unless
-        new_problems, and without those that are NaN. Shares are NaN without any variance."""
+        """Return the contribution of each of PARTS to the variance of the mean difference of this design.
+
+        It leaves out `problems` unless new_problems, and the parts that are NaN. Shares are NaN without any variance.
+        """
         weights = self._weights(None, None, None, new_problems)
         values, draws = (weights * self._values()[0], weights[:, None] * self._values()[1])
         shown = [i for i, name in enumerate(PARTS) if weights[i] > 0 and not math.isnan(getattr(self, name).value)]
@@ -104,14 +110,17 @@ class VarianceComponents:
         }
 
     def _values(self) -> tuple[FloatArray, FloatArray]:
-        """The four components and their draws; one that is NaN is 0, since another holds it or there is none."""
+        """Return the four components and their draws.
+
+        A component that is NaN becomes 0, since another holds it or it does not exist.
+        """
         values = np.array([getattr(self, name).value for name in PARTS])
         return np.nan_to_num(values), np.nan_to_num(self.draws)
 
     def _weights(
         self, n_seeds: int | None, n_problems: int | None, n_samples: int | None, new_problems: bool
     ) -> FloatArray:
-        """What each of PARTS is multiplied by in the variance of the mean."""
+        """Return the factor of each of PARTS in the variance of the mean."""
         asked = ((n_seeds, self.n_seeds), (n_problems, self.n_problems), (n_samples, self.n_samples))
         seeds, problems, samples = (measured if wanted is None else wanted for wanted, measured in asked)
         if min(seeds, problems, samples) < 1:
@@ -124,6 +133,7 @@ class VarianceComponents:
                 " sampling cannot be told from what a seed does to a problem; evaluate with two samples or more"
             )
         cells = seeds * problems
+        # `sampling` is the variance of a mean of n_samples; another number of samples scales it.
         in_sampling = self.n_samples / samples / cells
         return np.array([1 / seeds, 1 / cells, in_sampling, 1 / problems if new_problems else 0.0])
 
@@ -134,9 +144,11 @@ def components(
     """Split the variance of `differences` [n_seeds, n_problems], each the mean over `n_samples` paired samples.
 
     sampling_variance [n_seeds, n_problems]: the unbiased estimate of each cell's sampling variance, that of its paired
-    sample differences over n_samples; None with one sample. Intervals are generalised confidence intervals (Weerahandi
-    1993, J. Am. Stat. Assoc. 88:899): each mean square is divided by draws of its chi-square distribution, with a fixed
-    seed. They assume normal effects; few seeds leave them wide, as they should be.
+    sample differences over n_samples; None with one sample.
+
+    Intervals are generalised confidence intervals (Weerahandi 1993, J. Am. Stat. Assoc. 88:899): each mean square is
+    divided by draws of its chi-square distribution, with a fixed seed. They assume normal effects. Few seeds leave them
+    wide, as they should.
 
     Raises ValueError for other shapes, entries that are not finite, or fewer than three seeds or two problems.
     """
@@ -156,6 +168,8 @@ def components(
         for square, df in zip(squares, dfs, strict=True)
     )
     sampling = _sampling(sampling_variance, table.shape, n_samples, rng)
+    # Expected mean squares: E[MS_seeds] = rest + n_problems var(seeds), and E[MS_problems] = rest + n_seeds
+    # var(problems).
     between = [
         np.maximum(seeds - rest, 0) / n_problems,
         np.maximum(rest - np.nan_to_num(sampling), 0),
@@ -167,11 +181,11 @@ def components(
 
 
 def components_of_problems(drawn: FloatArray, alpha: float = 0.05) -> VarianceComponents:
-    """Split the variance of differences over problems into that of problems and that of sampling, where nothing is
-    trained and seeds are further samples.
+    """Split the variance of differences over problems into problems and sampling, if nothing is trained.
 
-    drawn [n_seeds, n_problems, n_samples]: paired differences of single samples. Intervals as those of `components`.
-    Raises ValueError for other shapes, entries that are not finite, or fewer than two problems.
+    Seeds are then further samples. drawn [n_seeds, n_problems, n_samples]: paired differences of single samples.
+    Intervals as those of `components`. Raises ValueError for other shapes, entries that are not finite, or fewer than
+    two problems.
     """
     require_level(alpha)
     if drawn.ndim != 3 or drawn.size == 0:
@@ -188,6 +202,7 @@ def components_of_problems(drawn: FloatArray, alpha: float = 0.05) -> VarianceCo
     sampling = _sampling(noise, (1, n_problems), n_drawn, rng)
     problems = np.maximum(means - np.nan_to_num(sampling), 0)
     absent = np.full(1 + DRAWS, math.nan)
+    # `sampling` is that of a mean over the samples of all seeds. A cell has one seed's, and n_seeds times the variance.
     parts = dict(zip(PARTS, (absent, absent, sampling * n_seeds, problems), strict=True))
     found = {name: _interval(float(part[0]), part[1:], alpha) for name, part in parts.items()}
     draws = np.array([part[1:] for part in parts.values()])
@@ -196,9 +211,11 @@ def components_of_problems(drawn: FloatArray, alpha: float = 0.05) -> VarianceCo
 
 @dataclass(frozen=True)
 class CrossedEstimate:
-    """A mean difference over new seeds and new problems, with its interval at level 1 - `alpha`. df: Satterthwaite's
-    degrees of freedom. The error and the interval are NaN with fewer than three seeds or two problems, and where all
-    differences are equal, whose spread is unknown."""
+    """A mean difference over new seeds and new problems, with its interval at level 1 - `alpha`.
+
+    The error and the interval are NaN with fewer than three seeds or two problems. They are NaN too if all differences
+    are equal, because their spread is then unknown.
+    """
 
     n_seeds: int
     n_problems: int
@@ -206,14 +223,15 @@ class CrossedEstimate:
     difference: float
     standard_error: float
     df: float
+    """Satterthwaite's degrees of freedom."""
     low: float
     high: float
 
 
 def over_seeds_and_problems(differences: Table, alpha: float = 0.05) -> CrossedEstimate:
-    """The mean of `differences` [n_seeds, n_problems] over new training seeds and new problems of the same kind.
+    """Estimate the mean of `differences` [n_seeds, n_problems] over new training seeds and new problems of this kind.
 
-    Its variance is (MS_seeds + MS_problems - MS_rest) / (n_seeds n_problems), and never less than that of the rest
+    Its variance is (MS_seeds + MS_problems - MS_rest) / (n_seeds n_problems). It is never less than that of the rest
     alone, MS_rest / (n_seeds n_problems). The interval is Student's t with Satterthwaite's degrees of freedom
     (Satterthwaite 1946, Biometrics 2:110), which are those of the rest where that bound applies. Replicate samples need
     no term of their own: their noise is in every mean square alike.
@@ -230,6 +248,7 @@ def over_seeds_and_problems(differences: Table, alpha: float = 0.05) -> CrossedE
         return CrossedEstimate(n_seeds, n_problems, alpha, mean, *[math.nan] * 4)
     (seeds, problems, rest), dfs = _mean_squares(table)
     total = seeds + problems - rest
+    # A difference of mean squares may come out too small by chance, or even negative.
     if total > rest:
         df = total**2 / sum(square**2 / df for square, df in zip((seeds, problems, rest), dfs, strict=True))
     else:
@@ -240,13 +259,13 @@ def over_seeds_and_problems(differences: Table, alpha: float = 0.05) -> CrossedE
 
 
 def _mean_squares(table: FloatArray) -> tuple[tuple[float, float, float], tuple[int, int, int]]:
-    """The mean squares of seeds, problems and the rest, and their degrees of freedom."""
+    """Return the mean squares of seeds, problems and the rest, and their degrees of freedom."""
     n_seeds, n_problems = table.shape
     by_seed, by_problem, mean = table.mean(axis=1), table.mean(axis=0), table.mean()
     rest = table - by_seed[:, None] - by_problem + mean
     dfs = (n_seeds - 1, n_problems - 1, (n_seeds - 1) * (n_problems - 1))
     sums = (n_problems * np.sum((by_seed - mean) ** 2), n_seeds * np.sum((by_problem - mean) ** 2), np.sum(rest**2))
-    # What subtracting scores leaves of equal ones is no variance.
+    # Subtracting equal scores leaves rounding errors, which must not count as variance.
     rounding = (RELATIVE_TOLERANCE * float(np.abs(table).max())) ** 2
     seeds, problems, left = (
         0.0 if total <= rounding * table.size else float(total) / df for total, df in zip(sums, dfs, strict=True)
@@ -255,12 +274,13 @@ def _mean_squares(table: FloatArray) -> tuple[tuple[float, float, float], tuple[
 
 
 def _sampling(given: Table | None, shape: tuple[int, ...], n_samples: int, rng: np.random.Generator) -> FloatArray:
-    """The mean sampling variance of a cell, then draws of it [1 + DRAWS]; NaN if it is not known."""
+    """Return the mean sampling variance of a cell, then draws of it [1 + DRAWS]; NaN if it is not known."""
     if given is None or n_samples < 2:
         return np.full(1 + DRAWS, math.nan)
     variances = finite_table("sampling_variance", given, "[n_seeds, n_problems]")
     if variances.shape != shape:
         raise ValueError(f"sampling_variance has shape {variances.shape} and differences {shape}: give one for each")
+    # The mean over many cells is nearly normal, unlike the mean squares.
     mean, error = float(variances.mean()), float(variances.std(ddof=1)) / math.sqrt(variances.size)
     return np.concatenate([[mean], np.maximum(mean + error * rng.standard_normal(DRAWS), 0)])
 

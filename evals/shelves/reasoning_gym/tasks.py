@@ -1,19 +1,19 @@
-"""Tasks of the package reasoning-gym (Stojanovski et al., arXiv:2505.24760), by name and options:
+"""Tasks of the package reasoning-gym (Stojanovski et al., arXiv:2505.24760), by name and options.
 
     reasoning_gym:gsm_symbolic
     reasoning_gym:chain_sum?min_terms=2&max_terms=4
     reasoning_gym:basic_arithmetic?operators=["+","-"]
 
-An option is a field of the package's own configuration of that task; its value is JSON, or bare text where text is
-wanted. `size` is the number of training problems. The package is imported when such a task is first named.
+An option is a field of the package's own configuration of that task; its value is JSON, or bare text for a text field.
+`size` is the number of training problems. The package is imported when such a task is first named.
 
 Problems come from one stream with a fixed seed, without repetitions: the first TEST_PROBLEMS are the test split, those
-after them the training split. So the splits never overlap. Problems are made when they are first read: in a second for
-most tasks, in minutes for some (sokoban, zebra_puzzles), for which a smaller `size` saves time.
+after them the training split. The splits therefore never overlap. Problems are made when they are first read: in a
+second for most tasks, in minutes for some (sokoban, zebra_puzzles), for which a smaller `size` saves time.
 
 The package's scorer of the task judges the answers, in a process of its own: some scorers evaluate what the model wrote
-as an expression. Scores lie in [0, 1], some of them for a mere attempt; an answer is correct if it has the full score,
-1.
+as an expression. Scores lie in [0, 1], and some scorers reward a mere attempt. An answer is correct if it has the full
+score, 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from harness.errors import UnknownNameError, few, nearest
 PREFIX = "reasoning_gym:"
 TEST_PROBLEMS = 256
 TRAIN_PROBLEMS = 2048
-# To one problem that is wanted; a task that repeats itself more often has too few of them.
+# Draws per problem. A task that repeats itself more often has too few different problems.
 MOST_DRAWS = 10
 _STREAM_SEED = 0
 _RECIPE_VERSION = 1
@@ -53,17 +53,18 @@ _LIST = "python -c 'from reasoning_gym.factory import DATASETS; print(*sorted(DA
 _MEMORY_BYTES = 8 << 30
 # Longer texts are not answers: the longest references are boards of some thousand characters.
 MAX_CHARACTERS = 20_000
-# What a task says of problems to which the package gives no reference answer, but only a scorer.
+# The answer of problems for which the package has only a scorer and no reference answer.
 _NO_REFERENCE = "(no reference: reasoning-gym's scorer decides)"
 
 
 @lru_cache
 def load_gym_task(name: str) -> Task:
-    """The task of `reasoning_gym:<name>[?option=value&...]`. Its name is the canonical spelling: options that differ
-    from their defaults, sorted.
+    """Load the task of `reasoning_gym:<name>[?option=value&...]`.
+
+    Its name is the canonical spelling: options that differ from their defaults, sorted.
 
     Raises EvalError if the package is not installed, for an unknown task or option, and for a value that the task does
-    not take; it names the nearest.
+    not take; the message names the nearest.
     """
     data_set, _, written = name.removeprefix(PREFIX).partition("?")
     registry = _registry()
@@ -74,6 +75,7 @@ def load_gym_task(name: str) -> Task:
     size = options.pop("size", TRAIN_PROBLEMS)
     if size < 1:
         raise EvalError(f"{PREFIX}{data_set}: size is {size}, but a training split needs at least 1 problem")
+    # One stream for both splits, with a fixed seed: its length is the only thing that `size` changes.
     total = TEST_PROBLEMS + size
     config = config_class(**options, seed=_STREAM_SEED, size=total)
     try:
@@ -92,7 +94,7 @@ def load_gym_task(name: str) -> Task:
 
 
 PROCESS = WorkerProcess("reasoning_gym", f"it needs reasoning-gym: {_INSTALL}", _MEMORY_BYTES)
-"""The worker in which the package's scorers run."""
+"""The worker that runs the package's scorers."""
 PROCESS.keep()
 
 
@@ -105,7 +107,7 @@ class GymScorer:
     entry: dict[str, Any]
 
     def __call__(self, extracted: str) -> Reason:
-        """`match` for an answer with the full score, 1. Raises EvalError if no worker starts."""
+        """Return `match` for an answer with the full score, 1. Raises EvalError if no worker starts."""
         if len(extracted) > MAX_CHARACTERS:
             return "unparsed"
         config, entry = _pickled(self.config), _pickled(self.entry)
@@ -122,15 +124,20 @@ class _Stream:
 
     @property
     def fingerprint(self) -> str:
+        # The seed is fixed, and a split's fingerprint has its own range of the stream.
         options = {key: value for key, value in _as_json(self.config).items() if key not in ("seed", "size")}
         version = metadata.version("reasoning-gym")
         return f"reasoning-gym=={version}:v{_RECIPE_VERSION}:{self.data_set}:{json.dumps(options, sort_keys=True)}"
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """Raises EvalError if there are too few different ones, or if the package fails to make one."""
+        """The problems, made in a process of their own.
+
+        Raises EvalError if there are too few different ones, or if the package fails to make one.
+        """
         request = pickle.dumps((self.data_set, self.config, self.total, MOST_DRAWS))
         command = [sys.executable, "-P", str(WORKER), "problems"]
+        # Some data sets iterate over sets of strings, whose order depends on the hash seed.
         environment = os.environ | {"PYTHONHASHSEED": "0"}
         done = subprocess.run(command, input=request, capture_output=True, env=environment, check=False)
         if done.returncode:
@@ -158,7 +165,7 @@ class _Stream:
 
 @dataclass(frozen=True)
 class _Split:
-    """Problems number `first` (from 0) to before `end` of a stream."""
+    """The problems from number `first` (from 0) to before `end` of a stream."""
 
     stream: _Stream
     first: int
@@ -173,9 +180,12 @@ class _Split:
 
 
 def _registry() -> dict[str, tuple[Any, Any]]:
-    """Task -> its data set's class and its configuration's."""
+    """Return the class of the data set and that of the configuration for each task.
+
+    Raises EvalError if the package is not installed.
+    """
     try:
-        # Fills the registry. Nothing that it prints may get among a program's own output.
+        # The import fills the registry. What it prints must not mix with a program's own output.
         with contextlib.redirect_stdout(sys.stderr):
             import reasoning_gym  # noqa: F401
             from reasoning_gym.factory import DATASETS
@@ -187,6 +197,7 @@ def _registry() -> dict[str, tuple[Any, Any]]:
 
 
 def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of each option. Raises EvalError for an unknown or repeated one."""
     hints = get_type_hints(config_class)
     settable = [option.name for option in dataclasses.fields(config_class) if option.name != "seed"]
     seen: set[str] = set()
@@ -208,7 +219,7 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
 
 
 def _value(option: str, wanted: Any, text: str) -> Any:
-    """The text as JSON of the wanted type; else, for text, enumerations and dates, as it stands."""
+    """Return the text as JSON of the wanted type; for text, enumerations and dates, else as written."""
     adapter: TypeAdapter[Any] = TypeAdapter(wanted)
     try:
         return adapter.validate_json(text, strict=True)
@@ -223,11 +234,12 @@ def _value(option: str, wanted: Any, text: str) -> Any:
 
 
 def _choices(fault: Any) -> list[str]:
-    """The values that a fault of an enumeration or a literal names: "'a', 'b' or 'c'"."""
+    """Return the values that a fault of an enumeration or a literal names: "'a', 'b' or 'c'"."""
     return [part.strip(" '") for part in fault.get("ctx", {}).get("expected", "").replace(" or ", ",").split(",")]
 
 
 def _canonical(data_set: str, config_class: Any, options: dict[str, Any], size: int) -> str:
+    """Return the canonical spelling of a task: options that differ from their defaults, sorted."""
     defaults = _as_json(config_class())
     given = _as_json(config_class(**options))
     changed = {key: value for key, value in given.items() if value != defaults[key]}

@@ -1,20 +1,21 @@
-"""The worker program in which environments of the package verifiers are played. It is started by its path, so that it
-imports nothing of ours:
+"""The worker program that plays environments of the package verifiers.
+
+It is started by its path, so that it imports nothing of this project:
 
     _player.py verifiers <memory_bytes> <cpu_limit_s>
 
 It prints `ready`, then answers each line of JSON on stdin with one on stdout. A request names a `taskset`, its
-`options`, and the `folder` of the user's module. `do` says what is asked:
+`options`, and the `folder` of the user's module. `do` is the action:
 
     open    the most turns that the environment gives its agent
-    load    its first `most` tasks, each with the prompt that its agent is given
+    load    its first `most` tasks, each with its agent's prompt
     play    an episode in which the agent says these texts, one per turn
 
 An answer `refused` says why bench cannot use the environment. A request that exceeds its CPU time kills the process.
 
-An episode is the environment's own `run`, with an agent that recites given texts. It is played from the beginning each
-time, so there is no state to keep. If the environment asks for another turn after the last text, it is told that the
-agent has no turns left, and scores what was said.
+An episode is the environment's own `run`, with an agent that recites fixed texts. It is played from the beginning each
+time, so there is no state to keep. If the environment requests another turn after the last text, the agent reports that
+it has no turns left. The environment then scores what was said.
 """
 
 from __future__ import annotations
@@ -50,40 +51,41 @@ from verifiers.v1.utils.decorators import discover_decorated, invoke
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 DEFAULT_TURNS = 8
-"""The limit for an environment that asks for turns but sets no limit."""
+"""The limit for an environment that requests turns but sets no limit."""
 LOAD_LIMIT_S = 1200.0
 TRIAL = "x"
-"""What the agent says in the trial episode."""
+"""The agent's text in the trial episode."""
 MOST_CHARACTERS = 300
-"""How much of an error message is reported."""
-# For each task that is wanted; a stream that repeats itself more often has too few of them.
+"""The part of an error message that is reported."""
+# Draws per task. A stream that repeats itself more often has too few different tasks.
 MOST_DRAWS = 10
-# Audit events that cannot occur in an episode that follows from the agent's words alone.
+# Audit events that cannot occur in an episode which depends on the agent's words alone.
 _NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.sendto")
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
 VERSION = vf.VersionInfo(version=__version__)
-"""Given to each trace, which would otherwise ask git for the version."""
+"""Passed to each trace, which would otherwise ask git for the version."""
 _CHANGES = "it does not do the same when the same is said"
 
 
 class RefusedError(BaseException):
-    """The environment needs what bench cannot give it. No `except Exception` of its own may catch this."""
+    """The environment needs what bench cannot provide. No `except Exception` of its own may catch this."""
 
 
 class _Now:
-    """The episode that is being played, for the audit hook."""
+    """The state of the current episode, for the audit hook."""
 
     playing = False
     refused: str | None = None
 
 
 def refuse(why: str) -> RefusedError:
-    """Also remembers the reason, since the environment may swallow the exception."""
+    """Return the error to raise, and remember the reason, since the environment may swallow the exception."""
     _Now.refused = _Now.refused or why
     return RefusedError(why)
 
 
 def watch(event: str, arguments: object) -> None:
+    """Refuse network and programs during an episode; an audit hook."""
     if _Now.playing and event in (*_NETWORK, *_PROGRAMS):
         raise refuse("it uses the network" if event in _NETWORK else "it starts a program")
 
@@ -96,6 +98,7 @@ def main() -> None:
     if sys.platform == "linux":  # macOS does not enforce this limit and refuses to set it
         resource.setrlimit(resource.RLIMIT_AS, (int(memory_bytes), int(memory_bytes)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # An audit hook cannot be removed, so it is switched by `_Now.playing`.
     sys.addaudithook(watch)
     with os.fdopen(replies, "w", encoding="ascii") as stdout:
         print("ready", file=stdout, flush=True)
@@ -114,17 +117,23 @@ def main() -> None:
 
 
 def opened(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the most turns of an environment."""
     env = environment(request["taskset"], json.dumps(request["options"]))
     [(role, agent)] = roles(env)
     for name in request["options"]:
         if name.startswith(f"{role}.") and name != f"{role}.max_turns":
             raise refuse(f"bench takes the agent's place: of {role}.* only {role}.max_turns is an option, not {name}")
+    # The environment's default `run` has a single turn.
     asks_once = type(env).run is vf.SingleAgentEnv.run
     return {"max_turns": agent.max_turns or (1 if asks_once else DEFAULT_TURNS)}
 
 
 def loaded(request: dict[str, Any]) -> dict[str, Any]:
-    """The first tasks; two that differ only in number and name count as one."""
+    """Return the first tasks; two that differ only in number and name count as one.
+
+    The first of them also plays a trial episode, so that an environment which cannot be played is refused before
+    training.
+    """
     env = environment(request["taskset"], json.dumps(request["options"]))
     most, tasks = request["most"], dict[str, dict[str, Any]]()
     try:
@@ -150,11 +159,15 @@ def loaded(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def played(request: dict[str, Any]) -> dict[str, Any]:
-    """What the environment asks after the last text (None: the episode is over), and what the agent has earned; or why
-    the environment failed on these texts."""
+    """Return the environment's text after the agent's last one, and the agent's reward.
+
+    `asked` is None if the episode is over. If the environment fails on these texts, the result has the reason.
+    """
     env = environment(request["taskset"], json.dumps(request["options"]))
     data, said = request["data"], request["said"]
     task = json.dumps([request["taskset"], request["options"], data])
+    # The first episode of a task is played twice: an environment whose replies depend on more than the agent's words is
+    # refused.
     is_first = not _asked(task, ())
     episode = play(env, data, said)
     for count, asked in enumerate(episode["asks"]):
@@ -174,17 +187,18 @@ def played(request: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _asked(task: str, said: tuple[str, ...]) -> list[str]:
-    """A list, to hold what was asked after these texts. task: with its environment, as JSON."""
+    """Return a list that holds the environment's text after these ones. task: with its environment, as JSON."""
     return []
 
 
 def play(env: Any, data: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
-    """What the agent was asked before each of its turns and after the last one, and what it earned."""
+    """Return the environment's texts before each of the agent's turns and after the last one, and the reward."""
     task_type = type(env.taskset).task_type()
     task = task_type(task_type.data_type().model_validate(data), env.config.taskset.task)
     [(_, config)] = roles(env)
     agent = Reciting(config, said)
     seed = json.dumps(data)
+    # The task alone seeds both global generators, so that an episode is the same each time it is played.
     random.seed(seed)
     np.random.seed(zlib.crc32(seed.encode()))
     with playing():
@@ -201,6 +215,7 @@ def play(env: Any, data: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def playing() -> Iterator[None]:
+    """Watch the block as an episode, and raise RefusedError at its end if anything was refused in it."""
     _Now.playing, _Now.refused = True, None
     try:
         yield
@@ -211,6 +226,7 @@ def playing() -> Iterator[None]:
 
 
 async def episode_of(env: Any, task: Any, agent: Reciting) -> None:
+    """Play one episode with this agent, as verifiers does."""
     agents = vf.Agents(env.config, lambda name, config: agent)
     recorded = TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
     episode = vf.Episode(env=EnvInfo(id=env.config.env_id), task=recorded)
@@ -222,7 +238,7 @@ async def episode_of(env: Any, task: Any, agent: Reciting) -> None:
 
 
 class Reciting:
-    """Stands in for the one agent of an episode (`verifiers.v1.agent.Agent`): it says these texts, one per turn."""
+    """A substitute for the one agent of an episode (`verifiers.v1.agent.Agent`) that says fixed texts, one per turn."""
 
     trainable = True
 
@@ -260,13 +276,14 @@ class Reciting:
 
 
 class Recitation:
-    """Stands in for `verifiers.v1.agent.Interaction`."""
+    """A substitute for `verifiers.v1.agent.Interaction`."""
 
     def __init__(self, agent: Reciting, task: Any) -> None:
         self._agent, self._task, self._over = agent, task, False
         self.trace = agent.trace
 
     async def turn(self, message: Any = None) -> Segment:
+        """Record the message and the agent's next text; end the conversation if a limit or the last text is reached."""
         trace, data = self.trace, self._task.data
         messages = [vf.UserMessage(content=message)] if isinstance(message, str) else parsed(message)
         if not trace.nodes and message is None:
@@ -291,7 +308,7 @@ class Recitation:
         return Segment(messages=[said])
 
     async def _stops(self) -> bool:
-        """Whether the task or the agent's limit ends the conversation before another turn."""
+        """Return whether the task or the agent's limit ends the conversation before another turn."""
         most = self._agent.config.max_turns
         if most is not None and self.trace.num_turns >= most:
             self.trace.stop("max_turns")
@@ -309,8 +326,10 @@ def parsed(messages: Any) -> list[Any]:
 
 
 def text_of(messages: Sequence[Any], opening: bool) -> str:
-    """What the agent reads, as one user message. A system message is put before it, as verifiers does for programs that
-    take none."""
+    """Return what the agent reads, as one user message.
+
+    A system message comes first, which is what verifiers does for programs that take none.
+    """
     for one in messages:
         if one.role not in (("system", "user") if opening else ("user",)):
             raise refuse(f"it gives its agent a message of the role {one.role}, and bench only user messages")
@@ -321,7 +340,7 @@ def text_of(messages: Sequence[Any], opening: bool) -> str:
 
 @lru_cache(maxsize=8)
 def environment(taskset: str, options: str) -> Any:
-    """The environment of a taskset. options: JSON, by their dotted names."""
+    """Load the environment of a taskset. options: JSON, by their dotted names."""
     config: dict[str, Any] = {}
     for name, value in {**json.loads(options), "taskset.id": taskset}.items():
         *above, last = name.split(".")
@@ -345,6 +364,7 @@ def roles(env: Any) -> list[tuple[str, Any]]:
 
 
 def require_one_agent(env: Any) -> None:
+    """Refuse an environment with several agents, servers, tools, functions by path, or a model that judges."""
     names = [name for name, _ in roles(env)]
     if len(names) > 1:
         raise refuse(f"it has {len(names)} agents ({', '.join(names)}), and bench trains one that plays alone")
@@ -361,7 +381,7 @@ def require_one_agent(env: Any) -> None:
 
 
 def judges_in(config: BaseModel, above: str = "") -> Iterator[str]:
-    """The dotted names of the settings of models that judge."""
+    """Yield the dotted names of the settings of models that judge."""
     for name, value in config:
         for one in value if isinstance(value, list) else [value]:
             if isinstance(one, vf.JudgeConfig):
@@ -390,7 +410,7 @@ def require_no_help(task: Any) -> None:
 
 
 def in_words(error: BaseException) -> str:
-    """The error that the environment raised, which verifiers wraps, as text."""
+    """Return the error that the environment raised as text, without the errors of verifiers around it."""
     while isinstance(error, vf.RolloutError) and error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error)[:MOST_CHARACTERS]}"

@@ -1,18 +1,21 @@
-"""Tasksets of the package verifiers, played turn by turn. They are named with their options:
+"""Tasksets of the package verifiers, played turn by turn.
+
+Their names include options:
 
     verifiers:alphabet-sort
     verifiers:my_taskset?taskset.min_turns=2&taskset.task.similarity_power=2&agent.max_turns=3
     verifiers:my_taskset?size=500&right_from=0.8
 
 The name is that of a module or installed package that exports a `Taskset`, and an `Env` if it needs its own. A user's
-module is looked up where plug-ins are. Dotted options are the package's own, those of its `[env]`; their values are
-JSON, or bare text. `size` is the most training problems, and `right_from` the least reward of a right completion. The
-first problems of the taskset are the test split, and the next ones the training split.
+module is looked up in the same folders as plug-ins. Dotted options are the package's own, those of its `[env]`; their
+values are JSON, or bare text. `size` is the most training problems, and `right_from` the least reward of a right
+completion. The first problems of the taskset are the test split, and the next ones the training split.
 
-The environment's own `run` decides what the model is asked, and the task's own rewards decide what it earns. A worker
+The environment's own `run` decides what the model reads, and the task's own rewards decide what it earns. A worker
 process plays the episodes (see _player.py). After each turn it plays from the beginning, with all that the model has
-said, so that no state of an environment has to be kept. The reward of a turn is what the turn adds to the reward of an
-episode that ends there. So the rewards of all turns add up to the reward of the episode, however many turns it has.
+said, so that there is no state of an environment to keep. The reward of a turn is what the turn adds to the reward of
+an episode that ends there. The rewards of all turns therefore add up to the reward of the episode, however many turns
+it has.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from harness import plugins
 from harness.plugins import UserModule
 
 TEST_PROBLEMS, TRAIN_PROBLEMS = 256, 2048
-# If a taskset has fewer problems than are wanted, at most a quarter of them are for the test.
+# If a taskset has too few problems, at most a quarter of them are for the test.
 _MOST_TEST_FRAC = 0.25
 _RECIPE_VERSION = 1
 _PACKAGE_VERSION = "0.4"
@@ -46,19 +49,19 @@ PREFIX = "verifiers:"
 _PROGRAM = Path(__file__).with_name("_player.py")
 _MEMORY_BYTES = 8 << 30
 _CPU_LIMIT_S = 10.0
-"""For one episode, or for opening an environment."""
+"""The limit for one episode, or for opening an environment."""
 _LOAD_LIMIT_S = 1200.0
-"""For making or fetching all problems, in wall-clock time."""
+"""The limit for making or fetching all problems, in wall-clock time."""
 _NO_REFERENCE = "(no reference: the taskset's rewards decide)"
 _REMEMBERED_EPISODES = 50_000
 
 
 def load_verifiers_task(name: str) -> Task:
-    """The task of `verifiers:<taskset>[?option=value&...]`.
+    """Load the task of `verifiers:<taskset>[?option=value&...]`.
 
     Raises EvalError if the package is not installed, for an unknown taskset or option, and for an environment that
-    bench cannot play: one that has several agents, tools or a sandbox, is judged by another model, or does not do the
-    same when the same is said.
+    bench cannot play. Such an environment has several agents, tools or a sandbox, is judged by another model, or does
+    not do the same when the same is said.
     """
     taskset, _, written = name.removeprefix(PREFIX).partition("?")
     _require_package()
@@ -73,17 +76,18 @@ class _Place(NamedTuple):
 
     @classmethod
     def of(cls, module: UserModule | None) -> _Place:
-        """module: None for a taskset that verifiers ships."""
+        """Return the place of a module; None is a taskset that verifiers ships."""
         if module is None:
             return cls()
         file = module.files[module.name]
+        # The folder to import from contains the module's file, or the package's folder.
         folder = str(file.parents[1 if file.name == "__init__.py" else 0].resolve())
         return cls(None if module.installed else folder, module.digest)
 
 
 @lru_cache
 def _load(taskset: str, written: str, place: _Place) -> Task:
-    """Cached; a module that was edited or moved is loaded again."""
+    """Load a task, cached. A module that was edited or moved is loaded again."""
     options = _options(f"{PREFIX}{taskset}", written)
     size, right_from = options.pop("size", TRAIN_PROBLEMS), options.pop("right_from", 1.0)
     if not isinstance(size, int) or size < 1:
@@ -113,7 +117,10 @@ def _load(taskset: str, written: str, place: _Place) -> Task:
 
 
 def _reply(problem: Problem, said: Sequence[str]) -> Reply:
-    """If the environment fails on what was said, the conversation ends; the verdict on it is then `crash`."""
+    """Return the environment's reply to the last turn.
+
+    If the environment fails on what was said, the conversation ends; its verdict is then `crash`.
+    """
     episode = problem.own_comparison
     assert isinstance(episode, Episode)
     now, before = episode.after(said), episode.after(said[:-1]) if len(said) > 1 else _NOTHING
@@ -124,14 +131,14 @@ def _reply(problem: Problem, said: Sequence[str]) -> Reply:
 
 @dataclass(frozen=True)
 class _State:
-    """The state of an episode after some turns.
-
-    asked: what the environment asks next; None: it has ended. reward: of all turns. failed: why both are unknown.
-    """
+    """The state of an episode after some turns."""
 
     asked: str | None = None
+    """The environment's next text; None if the episode has ended."""
     reward: float = 0.0
+    """Of all turns."""
     failed: Reason | None = None
+    """Why both are unknown."""
 
 
 _NOTHING = _State()
@@ -142,7 +149,7 @@ PROCESS = WorkerProcess(
     _CPU_LIMIT_S,
     program=_PROGRAM,
 )
-"""The worker in which environments are played."""
+"""The worker that plays environments."""
 PROCESS.keep()
 _imported: dict[str, _Place] = {}
 """The modules that the worker has imported, by the name of their taskset."""
@@ -150,15 +157,15 @@ _imported: dict[str, _Place] = {}
 
 @dataclass(frozen=True)
 class Episode:
-    """The episodes of one task. A call with all that was said, as JSON, says whether that is right."""
+    """The episodes of one task. A call with all that was said, as JSON, returns whether that is right."""
 
     played: _Played
     data: str
-    """The task's, as JSON."""
+    """The data of the task, as JSON."""
     right_from: float
 
     def after(self, said: Sequence[str]) -> _State:
-        """Raises EvalError if the environment turns out to be unplayable."""
+        """Return the state after these turns. Raises EvalError if the environment turns out to be unplayable."""
         return _state(self.played, self.data, tuple(said))
 
     def __call__(self, extracted: str) -> Reason:
@@ -168,6 +175,7 @@ class Episode:
 
 @lru_cache(maxsize=_REMEMBERED_EPISODES)
 def _state(played: _Played, data: str, said: tuple[str, ...]) -> _State:
+    """Return the state after these turns, cached: each turn needs the one before it too."""
     try:
         found = played.ask("play", data=json.loads(data), said=said)
     except WorkerLostError as lost:
@@ -177,17 +185,20 @@ def _state(played: _Played, data: str, said: tuple[str, ...]) -> _State:
 
 @dataclass(frozen=True)
 class _Played:
-    """An environment in the worker that plays it. options: the package's own, as JSON."""
+    """An environment in the worker that plays it."""
 
     taskset: str
     options: str
+    """The package's own, as JSON."""
     place: _Place
 
     def ask(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
-        """The reply of _player.py. Raises EvalError for an environment that cannot be played, and
-        WorkerLostError."""
+        """Return the reply of _player.py to a request.
+
+        Raises EvalError for an environment that cannot be played, and WorkerLostError.
+        """
         if _imported.setdefault(self.taskset, self.place) != self.place:
-            PROCESS.close()  # it has imported the module as it was
+            PROCESS.close()  # the worker has imported the module as it was before the edit
             _imported.clear()
         own = {"taskset": self.taskset, "options": json.loads(self.options), "folder": self.place.folder}
         reply: dict[str, Any] = json.loads(PROCESS.reply({"do": what, **own, **request}, wall_limit_s))
@@ -196,7 +207,7 @@ class _Played:
         return reply
 
     def before_training(self, what: str, wall_limit_s: float | None = None, **request: Any) -> dict[str, Any]:
-        """Like `ask`, but losing the worker is an EvalError too."""
+        """Ask like `ask`, but raise EvalError if the worker is lost, too."""
         try:
             return self.ask(what, wall_limit_s, **request)
         except WorkerLostError as lost:
@@ -216,7 +227,7 @@ class _Stream:
 
     @cached_property
     def tasks(self) -> list[dict[str, Any]]:
-        """The problems of _player.py, each with its number. Raises EvalError if there are fewer than two."""
+        """The tasks of _player.py, each with its number. Raises EvalError if there are fewer than two."""
         most = TEST_PROBLEMS + self.size
         tasks: list[dict[str, Any]] = self.played.before_training("load", _LOAD_LIMIT_S, most=most)["tasks"]
         if len(tasks) < 2:
@@ -227,6 +238,7 @@ class _Stream:
         return [{"number": number, **task} for number, task in enumerate(tasks)]
 
     def split(self, name: str) -> list[dict[str, Any]]:
+        """Return the tasks of the split `test` or `train`."""
         tested, all_are_here = TEST_PROBLEMS, len(self.tasks) < TEST_PROBLEMS + self.size
         if all_are_here:
             tested = min(tested, max(1, int(_MOST_TEST_FRAC * len(self.tasks))))
@@ -265,6 +277,7 @@ class _Split:
 
 
 def _require_package() -> None:
+    """Raise EvalError unless the supported version of the package is installed."""
     try:
         version = metadata.version("verifiers")
     except metadata.PackageNotFoundError as error:
@@ -277,8 +290,11 @@ def _require_package() -> None:
 
 
 def _module_of(taskset: str) -> UserModule | None:
-    """The module that verifiers would import for this name; None for a taskset that it ships. Raises RefusedError if
-    there is none."""
+    """Return the module that verifiers would import for this name; None for a taskset that it ships.
+
+    Raises RefusedError if there is none.
+    """
+    # The package derives the module's name from an id such as `owner/name@version` in this way.
     name = taskset.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
     package = util.find_spec("verifiers")
     if package is not None and package.origin is not None:
@@ -291,7 +307,7 @@ def _module_of(taskset: str) -> UserModule | None:
 
 
 def _options(task: str, written: str) -> dict[str, Any]:
-    """Values are JSON, else text."""
+    """Return the options by name; values are JSON, else text."""
     found: dict[str, Any] = {}
     for option in written.split("&") if written else []:
         name, equals, text = option.partition("=")

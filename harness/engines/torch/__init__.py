@@ -1,4 +1,4 @@
-"""The torch engine: draws from the trainer's own modules, so that there is no second copy of the weights."""
+"""The torch engine: samples with the trainer's own modules, so there is no second copy of the weights."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
 
 
 def _memory(load: DrawingLoad) -> EngineMemory:
-    """Keys and values of the largest batch, and the logits of one step. On CUDA they are kept from call to call, at the
-    size of their bucket, once: smaller batches lie in the same memory."""
+    """Estimate the memory of keys and values of the largest batch, and of the logits of one step.
+
+    On CUDA they are kept from call to call, once, at the size of their bucket: smaller batches use the same memory.
+    """
     on_cpu = load.device == "cpu"
     most = CACHE_BYTES_CPU if on_cpu else math.inf
     parts = {"kv_cache": max(_batch_bytes(load, samples, tokens, most) for samples, tokens in load.batches)}
@@ -33,6 +35,7 @@ def _memory(load: DrawingLoad) -> EngineMemory:
 
 def _batch_bytes(load: DrawingLoad, samples: int, tokens: int, most_cache_bytes: float) -> float:
     if load.device == "cpu":
+        # A CPU holds two arenas, and a batch is copied from one to the other.
         a_row = ARENAS_CPU * tokens * load.cache_bytes_per_token
         rows = max(1, min(MAX_ROWS, samples, ARENAS_CPU * most_cache_bytes // a_row))
     else:

@@ -1,4 +1,4 @@
-"""The draw of a token on CUDA, in one kernel that reads each probability once.
+"""Sampling of a token on CUDA, in one kernel that reads each probability once.
 
 `exponential_noise` makes about twenty passes over 64-bit integers [B, V]. For a vocabulary of 150,000 that takes longer
 than a small model's forward pass. The kernel computes the same hash, and the same float32 operations in the same order.
@@ -16,8 +16,9 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 TOKENS_A_BLOCK = 1024
+"""Tokens of one row that one program of the kernel compares."""
 
-# The constants of `decoding`, without a sign: a shift of unsigned integers is logical.
+# The constants of `decoding`, unsigned here: a shift of unsigned integers is logical.
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 _MIX_2 = tl.constexpr(0x94D049BB133111EB)
@@ -26,8 +27,10 @@ _LARGEST = tl.constexpr(-(1 - 2.0**-24))
 
 
 def first_arrivals(probabilities: Tensor, keys: Tensor, position: int | Tensor) -> Tensor:
-    """Tokens [B] from float32 probabilities [B, V] and int64 keys [B]:
-    `(exponential_noise(keys, position, V) / probabilities).argmin(-1)`."""
+    """Return tokens [B] sampled from float32 probabilities [B, V] with int64 keys [B].
+
+    They equal `(exponential_noise(keys, position, V) / probabilities).argmin(-1)`.
+    """
     rows, vocab_size = probabilities.shape
     blocks = triton.cdiv(vocab_size, TOKENS_A_BLOCK)
     least = torch.empty((rows, blocks), dtype=torch.float32, device=keys.device)
@@ -36,6 +39,7 @@ def first_arrivals(probabilities: Tensor, keys: Tensor, position: int | Tensor) 
     _first_of_block[(rows, blocks)](
         probabilities.contiguous(), keys.contiguous(), positions, least, tokens, vocab_size, blocks, TOKENS_A_BLOCK
     )
+    # The kernel leaves one candidate per block; the first arrival among them is the row's.
     return tokens.gather(1, least.argmin(1, keepdim=True))[:, 0]
 
 
@@ -48,18 +52,20 @@ def _mix(bits):
 
 @triton.jit
 def _first_of_block(probabilities, keys, positions, least, tokens, vocab_size, blocks, BLOCK: tl.constexpr):
-    """The first arrival among the tokens of one block, in one row."""
+    """Store the first arrival among the tokens of one block, in one row."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     numbers = block * BLOCK + tl.arange(0, BLOCK)
     inside = numbers < vocab_size
+    # Bit casts, not conversions: keys and counters are the same 64 bits as in torch's signed arithmetic.
     counter = (tl.load(positions) + 1).to(tl.uint64, bitcast=True)
     stream = _mix(tl.load(keys + row).to(tl.uint64, bitcast=True) + counter * _GOLDEN)
     bits = _mix(stream + (numbers + 1).to(tl.uint64) * _GOLDEN)
     below_one = ((bits >> 24).to(tl.float32) + 0.5) * _UNIT
     noise = -libdevice.log1p(tl.maximum(below_one, _LARGEST))
+    # Rounded to nearest, as torch divides: a faster approximate division could change which token wins.
     arrivals = tl.div_rn(noise, tl.load(probabilities + row * vocab_size + numbers, mask=inside, other=1.0))
     arrivals = tl.where(inside, arrivals, float("inf"))
-    # Like torch's argmin: what is not a number comes first, then the lowest index.
+    # As in torch's argmin, NaN comes first, then the lowest index.
     arrivals = tl.where(arrivals == arrivals, arrivals, float("-inf"))
     first, place = tl.min(arrivals, 0, return_indices=True, return_indices_tie_break_left=True)
     tl.store(least + row * blocks + block, first)

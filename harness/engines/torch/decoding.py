@@ -1,11 +1,11 @@
-"""Decoding: batches of completions, the step that draws a token for each with keyed noise, and where batches come from.
+"""Decoding: batches of completions, the step that samples one token for each with keyed noise, and batch reuse.
 
 Batches are kept from call to call. On CUDA their steps are recorded as graphs, so that a token costs the host one
-launch. A graph has one shape and runs without the host: there shapes are few and the host looks rarely at what was
-drawn (`BatchShapes`). Run eagerly, both are free.
+launch. A graph has one shape and runs without the host. So shapes are few there, and the host rarely looks at the
+sampled tokens (`BatchShapes`). Run eagerly, both are free.
 
 Shapes: N samples, R rows, S columns of the cache, T longest completion, V vocabulary. A row is what the model computes
-for a sample, or for several that have drawn the same tokens after the same prompt: those share it until they part.
+for a sample, or for several samples with the same prompt and the same tokens so far. Those share it until they part.
 Prompts are padded on the left, so that all rows write the same column.
 """
 
@@ -23,55 +23,60 @@ from harness.engines.base import SamplingParams
 from harness.engines.torch.passes import Arena, BatchShapes, LayerMasks, Layers, OneTokenPass, StaticCache
 
 KEPT_BYTES = 2**26
-"""Memory for caches that is kept from call to call on a CPU: fresh memory would cost small models more than its use."""
+"""Memory for caches that is kept from call to call on a CPU. Fresh memory would cost small models more than its use."""
 MOST_GRAPHS = 64
-"""Recorded steps that an engine keeps: each takes a GPU some megabytes."""
+"""Recorded steps that an engine keeps; each takes a few megabytes of a GPU."""
 
 # splitmix64 (Steele, Lea and Flood 2014), in the wrapping signed arithmetic of torch.int64.
 _GOLDEN = -0x61C8864680B583EB
 _MIX_1, _MIX_2 = -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
+# The largest float32 below 1.
 _BELOW_ONE = 1 - 2.0**-24
-CACHED_ELEMENTS = 2**16  # noise is made in blocks of so many, so that its twenty passes stay in a cache
+CACHED_ELEMENTS = 2**16
+"""Noise is computed in blocks of this size, so that its twenty passes stay in a cache."""
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """A model, and what decoding needs besides. eos_token_ids [E] int64, on the model's device."""
+    """A model and what decoding needs besides it."""
 
     model: PreTrainedModel
     one_token_pass: OneTokenPass
     masks: LayerMasks
     eos_token_ids: Tensor
+    """[E] int64, on the model's device."""
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """What a batch goes on with, as int64 indices into its samples and rows.
-
-    samples [n]; rows [r], one of them several times where its samples part, in an order that leaves most where they
-    are; last_tokens [r]; row_of_sample [n]: which of the r rows is a sample's, or None where each has its own, in the
-    order of the samples.
-    """
+    """The part of a batch that decoding goes on with, as int64 indices into its samples and rows."""
 
     samples: Tensor
+    """[n]: the samples that go on."""
     rows: Tensor
+    """[r]: the rows they need. A row occurs several times if its samples part. The order leaves most rows in place."""
     last_tokens: Tensor
+    """[r]: the token that each row feeds next."""
     row_of_sample: Tensor | None
+    """[n]: which of the r rows is a sample's. None if each sample has its own row, in the order of the samples."""
     part: bool
+    """True if the samples of some row part."""
 
 
 class DecodingBatch:
-    """The first `count` of N samples are completions and the first `rows` of R rows are computed, some of which may
-    only fill the batch up.
+    """N samples in R rows, of which the first `count` are completions and the first `rows` are computed.
 
-    A step works in tensors that stay where they are, and takes nothing from the host that changes from token to token.
-    So it can be recorded and replayed.
+    Some of them may only fill the batch up. A step works in tensors whose memory stays the same, and takes nothing from
+    the host that changes from token to token. So it can be recorded and replayed.
     """
 
     def __init__(
         self, decoder: Decoder, like: Layers, samples: int, rows: int, columns: int, max_tokens: int, arena: Arena
     ) -> None:
-        """`like`: keys and values of the same heads. max_tokens: T. arena: of the cache."""
+        """Allocate the tensors of a batch.
+
+        `like`: keys and values of the same heads. max_tokens: T. arena: the memory of the cache.
+        """
         device = decoder.model.device
 
         def integers(*shape: int) -> Tensor:
@@ -92,14 +97,17 @@ class DecodingBatch:
         self.ended = torch.zeros(samples, dtype=torch.bool, device=device)
         """[N], set at an end-of-sequence token, or by the host."""
         self.tokens = integers(max_tokens, samples)
-        """[T, N], of which the host knows how many are drawn."""
+        """[T, N], of which the host knows how many are sampled."""
         self.logps = torch.zeros((max_tokens, samples), device=device)
 
     def start(self, prompt_tokens: Tensor, width: int, keys: Tensor, row_of_sample: Tensor | None) -> None:
-        """Begin with rows of so many prompt tokens [r] and samples of these noise keys [n]. The caller fills the cache:
-        `width` columns, prompts at their end."""
+        """Begin with rows of so many prompt tokens [r] and samples with these noise keys [n].
+
+        The caller fills the cache: `width` columns, with prompts at their end.
+        """
         rows = len(prompt_tokens)
         self._begin(len(keys), row_of_sample)
+        # `step` moves the column on before it writes, as it does with the positions below.
         self._column.fill_(width - 1)
         self._drawn.zero_()
         self._last_position[:rows] = prompt_tokens - 1
@@ -108,7 +116,8 @@ class DecodingBatch:
         self._keys[: self.count] = keys
 
     def take_over(self, other: DecodingBatch, survivors: Survivors, used_columns: int) -> None:
-        """Begin where another batch is now, or this one, with what survives of it."""
+        """Begin at the current state of another batch, or of this one, with what survives of it."""
+        # Read before `_begin` zeroes the positions: `other` may be this batch.
         last_positions = other._last_position[survivors.rows]
         self._begin(len(survivors.samples), survivors.row_of_sample)
         self._column.copy_(other._column)
@@ -128,11 +137,12 @@ class DecodingBatch:
         self._last_position.zero_()
 
     def draw(self, logits: Tensor, params: SamplingParams) -> None:
-        """The next token of each sample from the logits [R, V] of the rows; of the first r only, if given [r, V]."""
+        """Sample the next token of each sample from the logits [R, V] of the rows, or [r, V] of only the first r."""
         if self.row_of_sample is not None:
             logits = logits.index_select(0, self.row_of_sample)
         some = slice(len(logits))
         tokens, logps = sample(logits, self._keys[some], self._drawn, params.temperature, params.top_p, params.top_k)
+        # The position is a tensor, so that a recorded step writes to the next position at each replay.
         self.tokens[:, some].index_copy_(0, self._drawn, tokens[None])
         self.logps[:, some].index_copy_(0, self._drawn, logps[None])
         self.ended[some].logical_or_((tokens[:, None] == self._decoder.eos_token_ids).any(1))
@@ -141,14 +151,17 @@ class DecodingBatch:
             self._last_token[some] = tokens
 
     def survivors(self, drawn: int) -> Survivors:
-        """The samples that have not ended after so many tokens, and the rows they need."""
+        """Return the samples that have not ended after so many tokens, and the rows they need."""
         samples = (~self.ended[: self.count]).nonzero()[:, 0]
         if self.row_of_sample is None:
             samples = samples[_in_place(samples)]
             return Survivors(samples, samples, self.tokens[drawn - 1].index_select(0, samples), None, False)
         last_tokens = self.tokens[drawn - 1].index_select(0, samples)
         rows = self.row_of_sample.index_select(0, samples)
+        # Row and token in one integer: samples with the same row and the same last token still share a row. Token ids
+        # take the lower 32 bits.
         prefixes, row_of_sample = torch.unique(rows << 32 | last_tokens, return_inverse=True)
+        # Sorted, two adjacent prefixes of one row mean that its samples part.
         part = bool((prefixes[1:] >> 32 == prefixes[:-1] >> 32).any())
         order = _in_place(prefixes >> 32)
         prefixes = prefixes[order]
@@ -159,12 +172,14 @@ class DecodingBatch:
         return Survivors(samples[row_of_sample.argsort()], rows, last_tokens, None, part)
 
     def feed(self, survivors: Survivors) -> None:
-        """Go on with rows that nobody parts from; samples that have ended stay."""
+        """Go on with rows whose samples stay together; samples that have ended stay."""
         self._last_token[survivors.rows] = survivors.last_tokens
 
     def step(self, params: SamplingParams, read_columns: int) -> None:
-        """Feed each row's last token and draw the samples' next ones. read_columns: columns that attention reads, at
-        least those in use, the fed tokens' included."""
+        """Run each row's last token through the model and sample the next tokens of the samples.
+
+        read_columns: columns that attention reads, at least those in use, the fed tokens' included.
+        """
         self._column.add_(1)
         self._last_position.add_(1)
         rows = slice(self.rows)
@@ -178,7 +193,8 @@ class DecodingBatch:
 
 
 def _in_place(rows: Tensor) -> Tensor:
-    """[r] int64: an order of ascending rows [r], in which row i is at place i wherever it is one of them at all."""
+    """Return an order [r] int64 of ascending rows [r] in which row i stays at index i wherever it occurs."""
+    # The first occurrence of a row stays in place; its repetitions and the rows beyond the end fill the free places.
     stays = rows < len(rows)
     stays[1:] &= rows[1:] != rows[:-1]
     taken = torch.zeros_like(rows).index_add_(0, rows.clamp_max(len(rows) - 1), stays.long())
@@ -197,8 +213,8 @@ class Batches:
         self._graphed: dict[int, GraphedBatch] = {}
         self._graphs: Graphs = OrderedDict()
         self._largest = (0, 0, 0)
-        """Rows, columns and tokens that the first arena and the batches on CUDA have room for."""
-        # An object, not a handle: a pool whose last graph is gone may not be recorded into again unless it is held.
+        """Rows, columns and tokens for which the first arena and the batches on CUDA have room."""
+        # An object, not a handle: a pool without graphs may be recorded into again only if it is held.
         self._pool = torch.cuda.MemPool() if self._on_cuda else None
         self._weight_addresses: list[int] = []
 
@@ -211,7 +227,7 @@ class Batches:
                 self._weight_addresses = addresses
 
     def forget(self) -> None:
-        """Give up all memory that is kept from call to call, and the graphs, which hold its addresses."""
+        """Free all memory that is kept from call to call, and the graphs, which hold its addresses."""
         self._graphs.clear()
         self._graphed.clear()
         self._arenas = [Arena(), Arena()]
@@ -223,8 +239,10 @@ class Batches:
             self.forget()
 
     def make(self, like: Layers, samples: int, rows: int, used: int, most: int, max_tokens: int) -> DecodingBatch:
-        """A batch for so many samples in so many rows, with `used` of at most `most` columns in use. `like`: keys and
-        values of the same heads."""
+        """Return a batch for so many samples in so many rows, with `used` of at most `most` columns in use.
+
+        `like`: keys and values of the same heads.
+        """
         columns = self._shapes.columns(used, most)
         if not self._shapes.bucketed:
             return self._eager_batch(like, samples, rows, columns, max_tokens)
@@ -237,27 +255,30 @@ class Batches:
         return batch
 
     def _eager_batch(self, like: Layers, samples: int, rows: int, columns: int, max_tokens: int) -> DecodingBatch:
-        """A batch with room for a row of each sample: the one that was made last, if it is large enough."""
+        """Return a batch with room for one row per sample: the last one made, if it is large enough."""
         needed = samples, samples, columns, max_tokens
         if self._eager is None or any(map(lt, self._eager.limits, needed)):
+            # The batch in use keeps its arena while the new one takes over from it.
             self._arenas.reverse()
             self._eager = DecodingBatch(self._decoder, like, *needed, self._arenas[0])
+            # Run eagerly, the host knows the column that a step writes.
             self._eager.cache.writes_last = True
         self._eager.rows = rows
         return self._eager
 
     def _graphed_batch(self, like: Layers, rows: int, columns: int, max_tokens: int) -> GraphedBatch:
-        """The batch of so many rows.
+        """Return the batch of so many rows.
 
-        All batches have the columns of the largest, so that the keys and values of one with fewer rows are the first
-        rows of the same memory. A batch that takes over from a larger one reads each tensor before it writes it.
+        All batches have the columns of the largest. So the keys and values of one with fewer rows are the first rows of
+        the same memory. A batch that takes over from a larger one reads each tensor before it writes it.
         """
         largest = max(rows, self._largest[0]), max(columns, self._largest[1]), max(max_tokens, self._largest[2])
         if largest != self._largest:
-            self.forget()  # the memory is free before more is taken
+            # Free the memory before more is taken.
+            self.forget()
             self._largest = largest
         most_rows, columns, max_tokens = largest
-        # The first one takes the memory of all.
+        # The first one made takes the memory of all, so it must be the one with the most rows.
         for some in dict.fromkeys([rows] if self._graphed else [most_rows, rows]):
             if some not in self._graphed:
                 self._graphed[some] = GraphedBatch(
@@ -267,15 +288,15 @@ class Batches:
 
 
 Graphs = OrderedDict[tuple[int, SamplingParams, int], torch.cuda.CUDAGraph]
-"""Recorded steps by rows, way of sampling and columns that are read; the least recently used first."""
+"""Recorded steps by rows, sampling parameters and columns that are read; the least recently used first."""
 
 
 class GraphedBatch(DecodingBatch):
     """A batch whose steps are recorded and replayed.
 
     A graph holds the addresses of the batch's tensors and of the model's weights: those may be written, not replaced.
-    pool: memory for the passing tensors of all graphs; they can share it because no two run at once and none reads what
-    another left there.
+    pool: memory for the temporary tensors of all graphs. They can share it because no two run at once and none reads
+    what another left there.
     """
 
     def __init__(
@@ -298,7 +319,7 @@ class GraphedBatch(DecodingBatch):
             self._graphs.move_to_end(key)
             self._graphs[key].replay()
             return
-        # The first step runs eagerly on a side stream, which sets up what may not be set up while recording; recording
+        # The first step runs eagerly on a side stream, which sets up what may not be set up while recording. Recording
         # itself computes nothing (https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs).
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -315,21 +336,24 @@ class GraphedBatch(DecodingBatch):
 
 
 def _xor_shifted(bits: Tensor, count: int) -> Tensor:
-    """bits ^= bits >> count, in place. The shift is logical; torch shifts signed integers arithmetically."""
+    """Compute bits ^= bits >> count, in place.
+
+    The shift is logical; torch shifts signed integers arithmetically.
+    """
     return bits.bitwise_xor_((bits >> count).bitwise_and_((1 << (64 - count)) - 1))
 
 
 def _mix(bits: Tensor) -> Tensor:
-    """Overwrites `bits` with its hash."""
+    """Overwrite `bits` with its hash."""
     _xor_shifted(bits, 30).mul_(_MIX_1)
     _xor_shifted(bits, 27).mul_(_MIX_2)
     return _xor_shifted(bits, 31)
 
 
 def exponential_noise(keys: Tensor, position: int | Tensor, vocab_size: int) -> Tensor:
-    """Standard exponential draws [B, V] for the token at `position` of the samples with these keys [B] (int64).
+    """Sample standard exponential noise [B, V] for the token at `position` of the samples with these keys [B] (int64).
 
-    A row's noise does not depend on which other rows are there. Unit exponentials E make argmax(p / E) a draw from p.
+    A row's noise does not depend on the other rows. With unit exponentials E, argmax(p / E) is a sample from p.
     """
     counter = torch.as_tensor(position, device=keys.device) + 1
     stream = _mix(keys + counter * _GOLDEN)
@@ -338,18 +362,18 @@ def exponential_noise(keys: Tensor, position: int | Tensor, vocab_size: int) -> 
     rows = max(1, CACHED_ELEMENTS // vocab_size)
     for start in range(0, len(noise), rows):
         bits = _mix(stream[start : start + rows, None] + tokens)
-        # 40 bits keep small draws, which are the ones that win, accurate in float32.
+        # 40 bits keep small values, which are the ones that win, accurate in float32.
         block = noise[start : start + rows].copy_((bits >> 24).bitwise_and_((1 << 40) - 1))
-        # Float32 rounds the largest up to 1: an infinite draw, with which even a token of probability 1 would lose.
+        # Float32 rounds the largest up to 1, whose noise is infinite: even a token of probability 1 would lose.
         block.add_(0.5).mul_(-(2.0**-40)).clamp_min_(-_BELOW_ONE).log1p_().neg_()
     return noise
 
 
 def sampling_logps(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:
-    """Log-probabilities [B, V] (float32) of the distribution that is sampled from; -inf for excluded tokens.
+    """Return log-probabilities [B, V] (float32) of the distribution that is sampled from; -inf for excluded tokens.
 
-    temperature 0 puts all mass on the likeliest token. top_k keeps the k likeliest, then top_p the smallest set of
-    likeliest tokens that holds at least that mass (Holtzman et al. 1904.09751); what is kept is renormalised.
+    temperature 0 puts all mass on the likeliest token. top_k keeps the k likeliest. Then top_p keeps the smallest set
+    of likeliest tokens that holds at least that mass (Holtzman et al. 1904.09751). The kept tokens are renormalised.
     """
     logits = logits.float()
     if temperature == 0:
@@ -362,6 +386,7 @@ def sampling_logps(logits: Tensor, temperature: float, top_p: float = 1.0, top_k
     if top_p < 1:
         ordered, order = logps.sort(dim=-1, descending=True, stable=True)
         mass_before = ordered.exp().cumsum(-1) - ordered.exp()
+        # A token is excluded by the mass before it, so the likeliest one always stays.
         excluded = torch.zeros_like(mass_before, dtype=torch.bool).scatter_(1, order, mass_before >= top_p)
         logps = torch.log_softmax(logps.masked_fill(excluded, -torch.inf), dim=-1)
     return logps
@@ -370,9 +395,10 @@ def sampling_logps(logits: Tensor, temperature: float, top_p: float = 1.0, top_k
 def sample(
     logits: Tensor, keys: Tensor, position: int | Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [B] drawn from logits [B, V] with the noise of keys [B] at this position, and their float32 log-probs [B].
+    """Sample tokens [B] from logits [B, V] with the noise of keys [B] at this position.
 
-    Both by one softmax: the distribution is that of `sampling_logps`.
+    Returns the tokens and their float32 log-probs [B]. Both come from one softmax: the distribution is that of
+    `sampling_logps`.
     """
     if temperature == 0:
         tokens = logits.argmax(-1)
@@ -385,13 +411,17 @@ def sample(
 
 
 def draw(probabilities: Tensor, keys: Tensor, position: int | Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens [B] drawn from probabilities [B, V] with the noise of keys [B] at this position, and their log-probs."""
+    """Sample tokens [B] from probabilities [B, V] with the noise of keys [B] at this position.
+
+    Returns the tokens and their log-probs.
+    """
     if probabilities.is_cuda:
         from harness.engines.torch.cuda_noise import first_arrivals
 
         tokens = first_arrivals(probabilities, keys, position)
     else:
         noise = exponential_noise(keys, position, probabilities.shape[-1])
+        # The first arrival of Poisson processes with these rates; argmin(E / p) is argmax(p / E).
         tokens = torch.div(noise, probabilities, out=noise).argmin(dim=-1)
     return tokens, probabilities.gather(1, tokens[:, None])[:, 0].log_()
 

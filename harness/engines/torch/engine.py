@@ -1,10 +1,10 @@
-"""The torch engine: samples from the trainer's own modules, so there is no second copy of the weights to keep in step.
+"""The torch engine: samples with the trainer's own modules, so no second copy of the weights has to be kept in step.
 
-A call is cut into chunks of prompts whose keys and values fit the memory. `ChunkDecoding` draws a chunk: prefill, then
-steps of ever smaller batches. A prompt is computed once for all its samples, on a CPU also what they have drawn alike,
-and rows leave the batch when they finish. `DrawnSamples` is the host's record of what became of each sample.
+A call is split into chunks of prompts whose keys and values fit the memory. `ChunkDecoding` samples a chunk: prefill,
+then steps of ever smaller batches. A prompt is computed once for all its samples. On a CPU, tokens that samples have in
+common are computed once too. Rows leave the batch when they finish. `DrawnSamples` is the host's record of each sample.
 
-Shapes: P prompts, n samples a prompt, W longest prompt, N samples, t tokens drawn so far, T longest completion.
+Shapes: P prompts, n samples a prompt, W longest prompt, N samples, t tokens sampled so far, T longest completion.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from harness.models.language_model import require_answerable
 CACHE_FRAC_CUDA = 0.15
 """Share of a GPU's memory for the keys and values of the samples decoded together."""
 LEAVE_AT_FRAC = 0.25
-"""Rows that are no longer needed leave when they are this share of the batch: leaving copies the cache of the
-others."""
+"""Rows that are no longer needed leave once they are this share of the batch. Leaving copies the cache of the others.
+"""
 
 
 class TorchEngine:
@@ -54,9 +54,6 @@ class TorchEngine:
 
     On CUDA the tensors of a batch and the graphs of its steps are kept from call to call. The model's weights may be
     written in place at any time between calls; a model whose weights are replaced gets new graphs.
-    decode: token ids -> text; only called where `stop` strings are given.
-
-    RefusedError for a model that it cannot decode.
     """
 
     def __init__(
@@ -67,7 +64,11 @@ class TorchEngine:
         decode: Callable[[list[int]], str],
         shapes: BatchShapes | None = None,
     ) -> None:
-        """shapes: by default those that are fastest on the model's device."""
+        """Prepare a model for decoding.
+
+        decode: token ids -> text; only called if `stop` strings are given. shapes: by default those that are fastest on
+        the model's device. Raises RefusedError for a model that the engine cannot decode.
+        """
         require_steady_positions(model)
         self._model = model
         self._pad = pad_token_id
@@ -77,7 +78,7 @@ class TorchEngine:
         eos = torch.tensor(self._eos_token_ids, device=model.device)
         self.one_token_pass = OneTokenPass(model)
         self._most_rows: int | None = None
-        """The most rows at once since memory ran out."""
+        """The most rows at once since memory ran out; None if it never did."""
         self._batches = Batches(Decoder(model, self.one_token_pass, LayerMasks(model), eos), self._shapes)
 
     @torch.inference_mode()
@@ -111,8 +112,9 @@ class TorchEngine:
                 continue
             except torch.OutOfMemoryError as error:
                 reason = str(error).splitlines()[0] if str(error) else "out of memory"
-            # Not in the handler: its traceback keeps the tensors of the failed chunk alive.
+            # This runs outside the handler, whose traceback keeps the tensors of the failed chunk alive.
             self._halve_rows(keys[some, of_each].numel(), reason)
+            # The failed chunk may have reported samples; they are sampled again, but reported only once.
             on_finished = drawn.untold
         self._batches.end_call()
         tokens, logps, lengths, truncated = (
@@ -129,8 +131,10 @@ class TorchEngine:
         )
 
     def _next_chunk(self, done: int, samples: int, rows: int) -> tuple[slice, slice]:
-        """Which prompts come after so many samples, and which samples of each: whole prompts, unless memory has run
-        out with fewer rows than one has samples."""
+        """Return which prompts come after so many samples, and which samples of each.
+
+        These are whole prompts, unless memory has run out with fewer rows than one prompt has samples.
+        """
         first, sample = divmod(done, samples)
         most = rows if self._most_rows is None else min(rows, self._most_rows)
         if sample == 0 and (self._most_rows is None or most >= samples):
@@ -138,7 +142,7 @@ class TorchEngine:
         return slice(first, first + 1), slice(sample, sample + most)
 
     def _halve_rows(self, rows: int, reason: str) -> None:
-        """Draw half as many rows at once from now on. RefusedError if there was one."""
+        """Sample half as many rows at once from now on; raise RefusedError if there was one."""
         if rows == 1:
             raise RefusedError(
                 f"out of memory while one completion is drawn ({reason}). Use shorter completions "
@@ -157,7 +161,7 @@ class TorchEngine:
     def _draw_chunk(
         self, prompts: Sequence[Sequence[int]], keys: Tensor, params: SamplingParams, drawn: DrawnSamples
     ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], GenerationCost]:
-        """The result of `drawn`, and what it cost."""
+        """Return the result of `drawn` and its cost."""
         started_s = self._now_s()
         decoding = ChunkDecoding(self._batches, self._shapes, drawn, params)
         decoding.begin(self._model, self._pad, prompts, keys)
@@ -181,12 +185,16 @@ class TorchEngine:
 
 
 def max_rows(model: PreTrainedModel, tokens_a_row: int) -> int:
-    """Rows whose keys and values may be held at once; the same in every run on a machine, so that runs are too."""
+    """Return how many rows may hold keys and values at once.
+
+    The number is the same in every run on a machine, so that runs are too.
+    """
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     bytes_a_token = 2 * config.num_hidden_layers * heads * head_size * model.dtype.itemsize
     if model.device.type == "cuda":
+        # A share of the total memory, not of what is free: the latter changes from run to run.
         budget = int(CACHE_FRAC_CUDA * torch.cuda.get_device_properties(model.device).total_memory)
     else:
         budget = CACHE_BYTES_CPU
@@ -194,23 +202,24 @@ def max_rows(model: PreTrainedModel, tokens_a_row: int) -> int:
 
 
 class ChunkDecoding:
-    """Draws the samples of some prompts: `begin`, then `finish`, once each."""
+    """Samples the completions of some prompts: call `begin`, then `finish`, once each."""
 
     def __init__(self, batches: Batches, shapes: BatchShapes, drawn: DrawnSamples, params: SamplingParams) -> None:
         self._batches, self._shapes, self._drawn, self._params = batches, shapes, drawn, params
         self._tokens = 1
         self.slots = 0
-        """Rows of all passes together, the prefill aside."""
+        """Rows of all passes together, without the prefill."""
         self._shared_slots, self._shared_tokens = 0, 1
 
     def begin(self, model: PreTrainedModel, pad_token_id: int, prompts: Sequence[Sequence[int]], keys: Tensor) -> None:
-        """Compute each prompt once, and draw the first token for each of its keys [P, n]."""
+        """Compute each prompt once, and sample the first token for each of its keys [P, n]."""
         samples = keys.shape[1]
         shares = self._shapes.shares_prefixes and samples > 1
         rows_a_prompt = 1 if shares else samples
         lengths = torch.tensor([len(prompt) for prompt in prompts])
         self._width = int(lengths.max())
-        self._most_columns = self._width + self._params.max_completion_tokens - 1  # the last token is not fed
+        # The last token is not fed, so it needs no column.
+        self._most_columns = self._width + self._params.max_completion_tokens - 1
         batch, logits = None, []
         for part in prefill(model, prompts, pad_token_id):
             if batch is None:
@@ -224,11 +233,12 @@ class ChunkDecoding:
             keys.reshape(-1).to(model.device),
             torch.arange(len(prompts), device=model.device).repeat_interleave(samples) if shares else None,
         )
+        # `draw` expects logits of rows: one a prompt if its samples share a row, else one a sample.
         batch.draw(torch.cat(logits).repeat_interleave(rows_a_prompt, dim=0), self._params)
         self._batch = batch
 
     def finish(self) -> None:
-        """Draw the other tokens."""
+        """Sample all tokens after the first."""
         while (running := self._running()) and self._tokens < self._params.max_completion_tokens:
             ahead = min(self._shapes.look_every_tokens, self._params.max_completion_tokens - self._tokens)
             batch = self._batch = self._next_batch(running, ahead)
@@ -239,8 +249,8 @@ class ChunkDecoding:
         self._collect()
 
     def occupied(self, lengths: Tensor) -> int:
-        """Rows of all passes that gave a token that counts, the samples being of these lengths."""
-        # Once no row is shared, each token that counts is one row's.
+        """Return how many rows of all passes gave a token that counts, for samples of these lengths."""
+        # Once no row is shared, each token that counts belongs to one row.
         return self._shared_slots + int((lengths - self._shared_tokens).clamp_min(0).sum())
 
     def _running(self) -> int:
@@ -251,7 +261,7 @@ class ChunkDecoding:
         return batch.count - int(batch.ended[: batch.count].sum())
 
     def _next_batch(self, running: int, ahead: int) -> DecodingBatch:
-        """The batch to go on with: the same one, unless samples part, enough rows are idle or columns run out."""
+        """Return the batch to go on with: the same unless samples part, enough rows are idle or columns run out."""
         batch = self._batch
         used = self._width + self._tokens - 1
         full = used + ahead > batch.columns
@@ -267,6 +277,7 @@ class ChunkDecoding:
                 batch.feed(survivors)
                 return batch
         self._collect()
+        # Tokens are collected before samples leave: afterwards the host's record no longer maps to this batch.
         self._drawn.keep(survivors.samples.cpu())
         following = self._new_batch(batch.cache.buffers, running, len(survivors.rows), used)
         following.take_over(batch, survivors, used)
@@ -281,7 +292,7 @@ class ChunkDecoding:
         return self._batches.make(like, samples, rows, used_columns, self._most_columns, limit)
 
     def _so_far(self) -> tuple[Tensor, Tensor]:
-        """The batch's tokens and log-probs [t, n] that are drawn."""
+        """Return the batch's tokens and log-probs [t, n] that are sampled."""
         batch = self._batch
         return batch.tokens[: self._tokens, : batch.count], batch.logps[: self._tokens, : batch.count]
 
@@ -290,11 +301,7 @@ class ChunkDecoding:
 
 
 class DrawnSamples:
-    """Tokens and log-probs of N samples, on the CPU, and which of them the batch holds at present.
-
-    decode: token ids -> text; only called where there are stop strings.
-    on_finished: is told of each sample once, when it leaves the batch, or by `finish`; the first is `first_row`.
-    """
+    """Tokens and log-probs of N samples, on the CPU, and which of them the batch holds at present."""
 
     def __init__(
         self,
@@ -306,6 +313,11 @@ class DrawnSamples:
         on_finished: OnFinished | None = None,
         first_row: int = 0,
     ) -> None:
+        """Start with all samples in the batch.
+
+        decode: token ids -> text; only called if there are stop strings. on_finished: called once for each sample, when
+        it leaves the batch, or by `finish`. first_row: the row number of the first sample.
+        """
         self._tokens = torch.zeros((samples, max_tokens), dtype=torch.int64)
         self._logps = torch.zeros((samples, max_tokens))
         self._eos = torch.tensor(list(eos_token_ids))
@@ -317,17 +329,18 @@ class DrawnSamples:
         self._in_batch = torch.arange(samples)
 
     def collect(self, tokens: Tensor, logps: Tensor) -> None:
-        """Take over what the batch has drawn so far: both [t, n]."""
+        """Copy the tokens and log-probs that the batch has sampled so far: both [t, n]."""
         new = slice(self._collected, len(tokens))
         self._tokens[self._in_batch, new] = tokens[new].T.cpu()
         self._logps[self._in_batch, new] = logps[new].T.cpu()
         self._collected = len(tokens)
 
     def stopped(self, tokens: Tensor, logps: Tensor) -> Tensor:
-        """Collect too; bool [n], the samples in the batch whose text holds a stop string by now."""
+        """Collect too, and return a bool [n] mask of the samples in the batch whose text holds a stop string by now."""
         first_new = self._collected
         self.collect(tokens, logps)
         for sample in self._in_batch.tolist():
+            # Already stopped at an earlier look.
             if self._stop_lengths[sample] <= first_new:
                 continue
             drawn = self._tokens[sample, : self._collected].tolist()
@@ -338,14 +351,14 @@ class DrawnSamples:
         return self._stop_lengths[self._in_batch] <= self._collected
 
     def keep(self, places: Tensor) -> None:
-        """The batch goes on with some of its samples only, by their places in it (int64)."""
+        """Go on with some of the batch's samples only, by their indices in it (int64)."""
         left = torch.ones(len(self._in_batch), dtype=torch.bool)
         left[places] = False
         self._tell(self._in_batch[left])
         self._in_batch = self._in_batch[places]
 
     def finish(self) -> None:
-        """No sample goes on."""
+        """Report the samples that are still in the batch: none goes on."""
         self._tell(self._in_batch)
 
     def _tell(self, samples: Tensor) -> None:
@@ -357,18 +370,19 @@ class DrawnSamples:
             self._on_finished(self._first_row + sample, self._tokens[sample, :length].tolist(), cut)
 
     def untold(self, row: int, tokens: list[int], truncated: bool) -> None:
-        """on_finished for those who draw these samples again: passes on those that nobody has been told of."""
+        """Report a sample unless it has been reported: the on_finished of a retry of these samples."""
         if self._on_finished is not None and row not in self._told:
             self._on_finished(row, tokens, truncated)
 
     def result(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """tokens and logps [N, T], meaningless beyond a sample's length; lengths [N]; truncated [N] bool."""
+        """Return tokens and logps [N, T], meaningless beyond a sample's length; lengths [N]; truncated [N] bool."""
         return self._tokens, self._logps, *self._ends(torch.arange(len(self._tokens)))
 
     def _ends(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        """lengths and truncated of these samples, of what is collected."""
+        """Return lengths and truncated of these samples, from what is collected."""
         limit = self._tokens.shape[1]
         is_eos = torch.isin(self._tokens[samples, : self._collected], self._eos)
+        # argmax of 0 and 1 is the first end-of-sequence token; limit + 1 stands for none.
         eos_lengths = torch.where(is_eos.any(1), is_eos.int().argmax(1) + 1, limit + 1)
         ends = torch.minimum(eos_lengths, self._stop_lengths[samples])
         return ends.clamp_max(limit), ends > limit

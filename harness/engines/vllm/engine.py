@@ -1,17 +1,17 @@
 """vLLM in this process: the only file that imports vllm. One engine a process holds a copy of the weights of one model.
 
 Before it generates for a model whose weights it does not hold, they are written into it and a parity probe compares
-log-probs (`harness.engines.parity`); `sync_s` is the time of both. For a large model on a GPU, vLLM sleeps between the
-calls of `generate`: it gives back the memory of its weights and its cache, and its weights are written anew whenever it
-wakes. vLLM mixes prefill and decoding in its batches, so all the rest is `decode_s`. vLLM seeds the process's random
-generators, draws from them, and on a CPU disables torch.set_num_threads; each is put right again. On a CPU it binds the
-process's memory to one NUMA node for good.
+log-probs (`harness.engines.parity`). `sync_s` is the time of both. For a large model on a GPU, vLLM sleeps between the
+calls of `generate`. It gives back the memory of its weights and its cache, and its weights are written anew whenever it
+wakes. vLLM mixes prefill and decoding in its batches, so all the rest is `decode_s`.
 
-What is promised of noise: a sample's seed is made of its key alone, so the same call gives the same tokens with the
-same version of vLLM on the same hardware. Company in the batch changes a sample's logits by rounding only, which now
-and then decides a token; VLLM_BATCH_INVARIANT=1 rules that out on the GPUs that vLLM supports it on. The noise is not
-that of the torch engine, and differs between devices and versions of vLLM. On a CPU vLLM uses the lower 32 bits of a
-seed.
+vLLM seeds the process's random generators, uses them, and on a CPU disables torch.set_num_threads; each is restored. On
+a CPU it binds the process's memory to one NUMA node for good.
+
+Noise: a sample's seed depends on its key alone. So the same call gives the same tokens with the same version of vLLM on
+the same hardware. The other samples in the batch change a sample's logits by rounding only, which now and then decides
+a token. VLLM_BATCH_INVARIANT=1 rules that out on the GPUs for which vLLM supports it. The noise is not that of the
+torch engine, and differs between devices and versions of vLLM. On a CPU vLLM uses the lower 32 bits of a seed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from harness.processes import Processes
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# Read when vllm is imported. It runs in this process, where weights are handed over by reference and no threads are
-# bound to cores, and reports nothing to its makers.
+# vLLM reads these when it is imported. It then runs in this process, where weights are passed by reference and no
+# threads are bound to cores. It sends no usage statistics.
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -62,10 +62,7 @@ _ENVIRONMENT = {
 
 
 class VllmEngine:
-    """Engine (see `harness.engines.base`) that lends this process's vLLM to one model.
-
-    decode: token ids -> text; only called where `stop` strings are given. memory_frac: share of the GPU's memory.
-    """
+    """Engine (see `harness.engines.base`) that lends this process's vLLM to one model."""
 
     def __init__(
         self,
@@ -75,9 +72,10 @@ class VllmEngine:
         decode: Callable[[list[int]], str],
         memory_frac: float,
     ) -> None:
-        """Starts vLLM if none for this architecture is running.
+        """Start vLLM if none for this architecture is running.
 
-        Raises RefusedError if it is not installed, or cannot run this model here.
+        decode: token ids -> text; only called if `stop` strings are given. memory_frac: share of the GPU's memory.
+        Raises RefusedError if vLLM is not installed, or cannot run this model here.
         """
         self._model, self._memory_frac = model, memory_frac
         self._pad, self._eos, self._decode = pad_token_id, list(eos_token_ids), decode
@@ -101,10 +99,11 @@ class VllmEngine:
         samples = [_Sample(prompts[row // count], key) for row, key in enumerate(keys.reshape(-1).tolist())]
         resident.complete(samples, params, self._eos, self._decode, on_finished)
         resident.rest()
-        # How full its batches are, vLLM does not say.
+        # vLLM does not report how full its batches are, so `slots` and `occupied` stay 0.
         cost = GenerationCost(sync_s=synced - started, decode_s=time.perf_counter() - synced)
         return Completions.of(
             [one.tokens for one in samples],
+            # Greedy sampling is from a point mass, whose log-prob is 0.
             [one.logps if params.temperature > 0 else [0.0] * len(one.tokens) for one in samples],
             [not one.stopped for one in samples],
             self._pad,
@@ -114,13 +113,15 @@ class VllmEngine:
 
 @dataclass
 class _Sample:
-    """prompt: its token ids. stopped: ended by its last token, not by the limit."""
+    """One completion that vLLM works on."""
 
     prompt: Sequence[int]
+    """Its token ids."""
     key: int
     tokens: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     stopped: bool = False
+    """True if its last token ended it, not the limit."""
 
 
 class _Resident:
@@ -134,6 +135,7 @@ class _Resident:
         self._sleeps = sleeps_between_calls(model.device.type, sum(weight.nbytes for weight in model.parameters()))
         self._asleep = False
         with _process_state_restored(self._devices), tempfile.TemporaryDirectory(prefix="bench-vllm-") as folder:
+            # vLLM reads its model from a folder. A config suffices, since the weights are written in later.
             config = copy.deepcopy(model.config)
             config.architectures = [type(model).__name__]
             if isinstance(model.get_output_embeddings(), Float32Head):
@@ -150,24 +152,27 @@ class _Resident:
                 kv_cache_memory_bytes=CPU_CACHE_BYTES if self._on_cpu else None,
                 enable_sleep_mode=self._sleeps,
                 enforce_eager=self._on_cpu,
-                # A prompt in parts takes noise back that was drawn too early, which a generator on a CPU cannot do.
+                # With a prompt in parts, vLLM takes back noise that was used too early. A generator on a CPU cannot do
+                # that.
                 enable_chunked_prefill=False if self._on_cpu else None,
             ).llm_engine
 
     def try_out(self) -> None:
-        """What vLLM has no kernel for fails only here."""
+        """Run one sequence, since operations without a kernel in vLLM fail only here."""
         self._score([[0, 0]])
 
     def hold(self, model: PreTrainedModel) -> None:
-        """Sync, if this model's weights as they are now are not those held. Raises EngineMismatchError."""
+        """Sync unless vLLM holds this model's current weights; raise EngineMismatchError if the probe fails."""
         version = weight_version(model)
         if self._synced is not None and self._synced[0]() is model and self._synced[1] == version:
             return
         self._synced = None
         if self._asleep:
-            torch.cuda.empty_cache()  # what torch has freed and kept: vLLM takes its memory from the driver
+            # vLLM takes its memory from the driver, so torch must return what it has freed but kept.
+            torch.cuda.empty_cache()
             self._engine.wake_up(["weights"])
             self._write(model)
+            # The cache wakes last: while the weights are written, its memory is still free.
             self._engine.wake_up(["kv_cache"])
             self._asleep = False
         else:
@@ -177,7 +182,7 @@ class _Resident:
         self._synced = (weakref.ref(model), version)
 
     def rest(self) -> None:
-        """Give back the memory until the next call, where vLLM sleeps between calls: its weights are lost."""
+        """Give back the memory until the next call, if vLLM sleeps between calls: its weights are lost."""
         if self._sleeps:
             self._engine.sleep(level=2)
             self._asleep, self._synced = True, None
@@ -201,7 +206,7 @@ class _Resident:
                 seed=sample.key & (2**63 - 1),
                 logprobs=0,
                 stop_token_ids=eos,
-                # Token by token only where each must be looked at.
+                # Token by token only if each token must be checked for stop strings.
                 output_kind="DELTA" if params.stop else "FINAL_ONLY",
             )
             for sample in samples
@@ -210,7 +215,8 @@ class _Resident:
         def take(answer: Any) -> None:
             row, drawn = int(answer.request_id), answer.outputs[0]
             sample = samples[row]
-            if sample.stopped:  # what was under way when the request was aborted
+            # Tokens that were under way when the request was aborted.
+            if sample.stopped:
                 return
             for token, logp in zip(drawn.token_ids, drawn.logprobs.logprobs, strict=True):
                 if not sample.stopped:
@@ -222,7 +228,8 @@ class _Resident:
             if on_finished is not None and (sample.stopped or answer.finished):
                 on_finished(row, sample.tokens, not sample.stopped)
 
-        # Keys and values of old weights, and those of earlier calls, which would make rounding depend on history.
+        # The cache may hold keys and values of old weights. Those of earlier calls must go too, or rounding would
+        # depend on history.
         if not self._engine.reset_prefix_cache():
             raise EngineMismatchError("vLLM keeps keys and values of old weights: its prefix cache cannot be emptied.")
         self._run([sample.prompt for sample in samples], asked, take)
@@ -230,11 +237,12 @@ class _Resident:
     def shut_down(self) -> None:
         with _process_state_restored(self._devices):
             self._engine.engine_core.shutdown()
-            # Its memory is free once nothing refers to it, whoever may still refer to this object.
+            # Its memory is free once nothing refers to it. Others may still refer to this object, so the attribute is
+            # deleted.
             del self._engine
 
     def _score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-prob of each token but the first, at temperature 1."""
+        """Return the log-prob of each token but the first, at temperature 1."""
         asked = self._sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0, output_kind="FINAL_ONLY")
         scored: dict[int, list[float]] = {}
 
@@ -247,7 +255,7 @@ class _Resident:
     def _sampling(self, output_kind: str, **params: Any) -> object:
         return self._vllm.SamplingParams(
             **params,
-            # What ends a completion is given as stop_token_ids; vLLM would look into the config too.
+            # The tokens that end a completion are passed as stop_token_ids; vLLM would look into the config too.
             ignore_eos=True,
             detokenize=False,
             flat_logprobs=True,
@@ -255,8 +263,10 @@ class _Resident:
         )
 
     def _run(self, prompts: Sequence[Sequence[int]], asked: Sequence[object], take: Callable[[object], None]) -> None:
-        """Ask vLLM and take its answers until it has finished; `request_id` is the prompt's index. A vLLM that was left
-        on the way is of no more use."""
+        """Send the prompts to vLLM and take its answers until it has finished; `request_id` is the prompt's index.
+
+        A vLLM that was interrupted on the way is shut down: it is of no more use.
+        """
         finished = False
         try:
             with _process_state_restored(self._devices):
@@ -271,17 +281,18 @@ class _Resident:
                 _drop(self)
 
     def _write(self, model: PreTrainedModel) -> None:
-        # A tied output head is packed again, on a CPU, only where it comes under its own name.
+        # On a CPU, a tied output head is packed again only if it comes under its own name.
         weights = [(name, weight.detach()) for name, weight in model.named_parameters(remove_duplicate=False)]
         if self._on_cpu or _is_packed(model):
-            # Weights are packed for the kernels, which load_weights would not do again.
+            # Weights are packed for the kernels, and load_weights would not pack them again.
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         else:
+            # `and None` drops the names that load_weights returns.
             self._engine.apply_model(lambda inside: inside.load_weights(weights) and None)
 
 
 def _is_packed(model: PreTrainedModel) -> bool:
-    """Whether vLLM packs the model's weights for its kernels on a GPU: those of experts, and quantised ones."""
+    """Return whether vLLM packs the model's weights for its kernels on a GPU: those of experts, and quantised ones."""
     config = model.config.get_text_config()
     experts = ("num_experts", "num_local_experts", "n_routed_experts")
     return any(getattr(config, name, None) for name in (*experts, "quantization_config"))
@@ -291,7 +302,10 @@ _resident: _Resident | None = None
 
 
 def resident_engine(model: PreTrainedModel, memory_frac: float) -> _Resident:
-    """This process's vLLM for models of this architecture, dtype and device; one for others is shut down first."""
+    """Return this process's vLLM for models of this architecture, dtype and device.
+
+    One for other models is shut down first.
+    """
     global _resident
     config = {name: value for name, value in model.config.to_dict().items() if name != "_name_or_path"}
     computed = [str(model.dtype), type(model.get_output_embeddings()).__name__, str(model.device)]
@@ -308,7 +322,8 @@ def _start(model: PreTrainedModel, key: str, memory_frac: float) -> _Resident:
     try:
         resident = _Resident(vllm, model, key, memory_frac)
         resident.try_out()
-        resident.rest()  # the trainer's gradients and optimiser come next
+        # The trainer's gradients and optimiser need the memory next.
+        resident.rest()
     except (ValueError, RuntimeError) as error:
         raise RefusedError(
             f"vLLM {vllm.__version__} cannot run this {type(model).__name__} on {model.device}: {error}. Use --set "
@@ -321,7 +336,8 @@ def _drop(resident: _Resident) -> None:
     global _resident
     if _resident is resident:
         _resident = None
-    if Processes.here().size == 1:  # else it would end the group of the cell's processes, which end with the cell
+    # With several processes it would end the process group of the cell, which ends with the cell.
+    if Processes.here().size == 1:
         resident.shut_down()
 
 
@@ -336,6 +352,7 @@ def _import_vllm(on_cpu: bool) -> Any:
             "rollout.engine asks for vLLM (auto does on CUDA), which is not installed here. "
             f"{remedy} --set rollout.engine=torch."
         )
+    # Set before the import, which reads them; the user's own values win.
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -350,8 +367,11 @@ def _import_vllm(on_cpu: bool) -> Any:
 
 @contextmanager
 def _process_state_restored(devices: list[torch.device]) -> Iterator[None]:
-    """vLLM seeds the global random generators when it starts and draws from them later; on a CPU it replaces
-    torch.set_num_threads by a function that does nothing."""
+    """Restore the process's random generators and its number of threads at the end of the context.
+
+    vLLM seeds the global generators when it starts and uses them later. On a CPU it replaces torch.set_num_threads by a
+    function that does nothing.
+    """
     python, numpy = random.getstate(), np.random.get_state()
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
     try:

@@ -31,12 +31,14 @@ class Correct(RewardPart):
 
     @property
     def is_noisy(self) -> bool:
+        """True if training sees wrong verdicts."""
         return self.false_positive_rate > 0 or self.false_negative_rate > 0
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
         return [true_verdict(attempt) for attempt in group]
 
     def weight(self, given: float | None, context: RewardContext) -> float | None:
+        # Recorded only; `ProxyCorrect` takes its place in the sum.
         return 0.0 if self.is_noisy else given
 
 
@@ -79,20 +81,24 @@ class ProxyCorrect(RewardPart):
 
 
 def _scores(group: Sequence[Attempt]) -> list[float]:
-    """What the grader gives beside its verdicts; NaN where it gives nothing."""
+    """Return what the grader gives besides its verdicts; NaN if it gives nothing."""
     scores = [attempt.verdict.score for attempt in group]
     return [math.nan if score is None else score for score in scores]
 
 
 def true_verdict(attempt: Attempt) -> float:
-    """1 for a correct answer, else 0; NaN if the grader reached no verdict."""
+    """Return 1 for a correct answer, else 0; NaN if the grader reached no verdict."""
     return math.nan if attempt.verdict.reason in NO_VERDICT else float(attempt.verdict.correct)
 
 
 def seen_verdict(attempt: Attempt, context: RewardContext) -> float:
-    """The verdict that training sees: a wrong answer passes with `noise.false_positive_rate`, a right one fails with
-    `noise.false_negative_rate`. The draw is keyed by seed, step, problem and sample, so arms share it."""
+    """Return the verdict that training sees.
+
+    A wrong answer passes with `noise.false_positive_rate`, a right one fails with `noise.false_negative_rate`. The draw
+    is keyed by seed, step, problem and sample, so arms share it.
+    """
     verdict, noise = true_verdict(attempt), context.options.of(Correct)
     rate = noise.false_negative_rate if verdict else noise.false_positive_rate
     key = random_key(context.seed, "select", context.step, f"verdict/{attempt.problem.id}", attempt.sample)
+    # 1 - NaN is NaN: an attempt without a verdict stays one.
     return 1.0 - verdict if uniform(key) < rate else verdict

@@ -19,7 +19,7 @@ PATTERNS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
         # A thought, then an answer, each once and not empty, and nothing around them (DeepSeek-R1, 2501.12948).
         "think_answer": re.compile(rf"\s*<think>{_CONTENT}</think>\s*<answer>{_CONTENT}</answer>\s*", re.DOTALL),
-        # Work, then one `#` with an integer behind it: the form of the arithmetic task's solutions.
+        # Work, then one `#` followed by an integer: the form of the arithmetic task's solutions.
         "work_hash": re.compile(r"\s*[^#\s][^#]*#\s*-?[0-9]+\s*"),
     }
 )

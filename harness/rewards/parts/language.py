@@ -1,4 +1,4 @@
-"""Reward for keeping to one language, told by the script that it is written in."""
+"""Reward for keeping to one language, recognised by its script."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ SCRIPTS: Mapping[str, str] = MappingProxyType(
 """Target -> the first word of its letters' names in Unicode."""
 
 _SYMBOLS_COME_FROM = ("LATIN", "GREEK")
+"""Scripts whose single letters are mathematical symbols."""
 _LATEX_COMMAND = re.compile(r"\\[A-Za-z]+")
 
 
@@ -51,18 +52,21 @@ class Language(RewardPart):
 
 
 def _word_frac(target: str, scripts: Sequence[str]) -> float:
+    """Return the target's share of the words; 0 without words."""
     return scripts.count(target) / len(scripts) if scripts else 0.0
 
 
 def script_words(text: str) -> Iterator[str]:
-    """The script of each word of a text, in order."""
+    """Yield the script of each word of a text, in order."""
     # Compatibility forms become plain letters: full-width ones, and those of mathematical alphabets.
     text = _LATEX_COMMAND.sub(" ", unicodedata.normalize("NFKC", text))
     script, letters = "", 0
+    # The space at the end closes the last word.
     for character in f"{text} ":
         following = _script(character)
         if following == "MARK":
             continue
+        # A Chinese character is a word of its own.
         if following == script and script != "CJK":
             letters += 1
             continue
@@ -73,7 +77,10 @@ def script_words(text: str) -> Iterator[str]:
 
 @lru_cache(maxsize=65536)
 def _script(character: str) -> str:
-    """First word of a letter's name; MARK for a sign that belongs to the letter before it; empty for anything else."""
+    """Return the first word of a letter's name.
+
+    MARK for a sign that belongs to the letter before it; empty for anything else.
+    """
     category = unicodedata.category(character)
     if category.startswith("M"):
         return "MARK"

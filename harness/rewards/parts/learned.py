@@ -92,7 +92,7 @@ class PairwiseJudge(RewardPart):
         *("cold_start_steps", "cold_start_learning_rate", "batch_size", "steps", "samples_per_pair"),
         *("learning_rate", "seed"),
     )
-    """The options of a judge that is trained."""
+    """The options that only a trained judge has."""
 
     @field_validator("judge")
     @classmethod
@@ -120,4 +120,5 @@ class PairwiseJudge(RewardPart):
         ]
 
     def _reward(self, agreed: float) -> float:
+        """Return the reward of a verdict; NaN stays NaN."""
         return self.tie if agreed == 0 else agreed

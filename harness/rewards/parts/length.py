@@ -85,9 +85,10 @@ class Overlong(RewardPart):
 
 
 def soft_punishment(n_tokens: int, max_tokens: int, cache_frac: float) -> float:
-    """DAPO's soft punishment in [-1, 0] (2503.14476, eq. 13): 0 up to L - C tokens, then linear to -1 at L; -1 beyond.
+    """Return DAPO's soft punishment in [-1, 0] (2503.14476, eq. 13).
 
-    L is max_tokens and C = cache_frac x L, which need not be whole. A completion cut at the limit has L tokens.
+    It is 0 up to L - C tokens, then falls linearly to -1 at L, and is -1 beyond. L is max_tokens and C = cache_frac x
+    L, which need not be whole. A completion truncated at the limit has L tokens.
     """
     cache_tokens = cache_frac * max_tokens
     return max(-1.0, min(0.0, (max_tokens - cache_tokens - n_tokens) / cache_tokens))

@@ -23,6 +23,7 @@ class Process(RewardPart):
         return [sum(step.right for step in steps) / len(steps) if steps else 0.0 for steps in written]
 
     def weight(self, given: float | None, context: RewardContext) -> float | None:
+        # With step credit the part acts through `step_rewards`, so in the sum it would count twice.
         return 0.0 if context.credit == "steps" and given is not None else given
 
     def step_rewards(self, attempt: Attempt, context: RewardContext) -> list[tuple[int, float]]:
@@ -30,7 +31,10 @@ class Process(RewardPart):
 
 
 def _steps(attempt: Attempt, context: RewardContext) -> Sequence[Step]:
-    """Raises ValueError for a task without steps, which the spec refuses."""
+    """Return the steps written in a completion.
+
+    Raises ValueError for a task without steps, which the spec refuses.
+    """
     if context.task.written_steps is None:
         raise ValueError(f"the task {context.task.name} does not say what a step is")
     return context.task.written_steps(attempt.problem, attempt.text)

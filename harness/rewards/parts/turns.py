@@ -26,6 +26,7 @@ class Turns(RewardPart):
         return [sum(turn.reward for turn in attempt.turns) for attempt in group]
 
     def weight(self, given: float | None, context: RewardContext) -> float | None:
+        # With step credit the part acts through `step_rewards`, so in the sum it would count twice.
         return 0.0 if context.credit == "steps" and given is not None else given
 
     def step_rewards(self, attempt: Attempt, context: RewardContext) -> list[tuple[int, float]]:

@@ -20,7 +20,7 @@ from harness.settings.marks import REFERS
 LOG_GROWTH_LIMIT = 20.0
 """Nats per token. A reward far beyond -e^20 would swamp all others in 32 bits."""
 
-# YAML has lists only; strict mode would refuse them for tuples.
+# YAML has no tuples, and strict mode would refuse its lists for them.
 _Level = Annotated[tuple[float, float], Field(strict=False)]
 
 
@@ -51,6 +51,7 @@ class Majority(RewardPart):
 
 
 def _answer(attempt: Attempt) -> Fraction | str | None:
+    """Return the answer as a number if it is one, else its text; None without an answer."""
     extracted = attempt.verdict.extracted
     if extracted is None:
         return None
@@ -128,13 +129,18 @@ class VrCli(RewardPart):
     def _level(self, improvement: float) -> float:
         if not self.levels or math.isnan(improvement):
             return improvement
+        # The number of levels whose improvement is reached.
         reached = bisect.bisect_right(self.levels, improvement, key=lambda level: level[0])
         return self.levels[reached - 1][1] if reached else 0.0
 
 
 def perplexity_improvement(logp_before: float, logp_after: float, n_tokens: int) -> float:
-    """(PPL_before - PPL_after) / PPL_before of a text of n_tokens, from its log-probs in nats. Growth of the log
-    perplexity is capped at `LOG_GROWTH_LIMIT`."""
+    """Return (PPL_before - PPL_after) / PPL_before of a text of n_tokens, from its log-probs in nats.
+
+    Growth of the log perplexity is capped at `LOG_GROWTH_LIMIT`.
+    """
+    # With PPL = exp(-logp / n) the improvement is 1 - exp((logp_before - logp_after) / n); expm1 keeps small ones
+    # exact.
     return 0.0 - math.expm1(min(LOG_GROWTH_LIMIT, (logp_before - logp_after) / n_tokens))
 
 
@@ -180,25 +186,29 @@ class Jepo(RewardPart):
         logps = [attempt.answer_logp for attempt in group]
         if self.bound == "one_sample":
             return logps
+        # n x the attempt's contribution to the bound: the log mean over the group less that over the others.
         whole = log_mean_exp(logps)
         others = (log_mean_exp(logps[:place] + logps[place + 1 :]) for place in range(len(logps)))
         return [len(logps) * (whole - other) for other in others]
 
     def answer_weights(self, logps: Sequence[float]) -> list[float]:
-        """The weight of each gold answer of one group in the supervised term, from their log-likelihoods: the group's
-        size times the derivative of the bound, times `supervised`."""
+        """Return the weight of each gold answer of one group in the supervised term, from their log-likelihoods.
+
+        It is the group's size times the derivative of the bound, times `supervised`.
+        """
         if self.bound == "one_sample":
             return [self.supervised] * len(logps)
         whole = log_mean_exp(logps)
+        # n d/dlogp_i log mean_j p_j = n p_i / sum_j p_j = p_i / mean_j p_j.
         return [self.supervised * math.exp(logp - whole) for logp in logps]
 
 
 def gold_columns(groups: Sequence[Sequence[Attempt]]) -> dict[str, list[float]]:
-    """Columns gold/* of rollouts, a value for each attempt, group after group; their means are in steps.jsonl.
+    """Return the columns gold/* of rollouts, a value for each attempt, group after group.
 
-    gold/answer_logp: the log-likelihood of `Jepo`, in nats; its mean is the one-sample bound. gold/multi_sample_bound:
-    the bound over the attempt's group, in nats, never below the group's mean log-likelihood. gold/improvement: the
-    improvement of `VrCli` before its levels.
+    Their means are in steps.jsonl. gold/answer_logp: the log-likelihood of `Jepo`, in nats; its mean is the one-sample
+    bound. gold/multi_sample_bound: the bound over the attempt's group, in nats, never below the group's mean
+    log-likelihood. gold/improvement: the improvement of `VrCli` before its levels.
     """
     logps = [[attempt.answer_logp for attempt in group] for group in groups]
     found = {
@@ -210,6 +220,7 @@ def gold_columns(groups: Sequence[Sequence[Attempt]]) -> dict[str, list[float]]:
 
 
 def log_mean_exp(logps: Sequence[float]) -> float:
-    """log of the mean of probabilities that are given as logarithms."""
+    """Return the log of the mean of probabilities that are given as logarithms."""
     most = max(logps)
+    # The largest is factored out, so that exp cannot underflow for all of them.
     return most + math.log(math.fsum(math.exp(logp - most) for logp in logps) / len(logps))

@@ -18,7 +18,7 @@ from harness.models.language_model import LanguageModel
 from harness.processes import Processes, by_all
 from harness.run.learning.base import Examples, Learner
 from harness.run.learning.pairs import DatasetPairsLearner, PolicyPairsLearner
-from harness.run.learning.rewards import PolicyGradientLearner
+from harness.run.learning.rollouts import PolicyGradientLearner
 from harness.sampling.sampler import EngineSampler
 from harness.training.checkpoint import Checkpoint, load_checkpoint, load_trained_weights, trained_weights
 from harness.training.split import gather_into, scatter_into, whole

@@ -18,7 +18,7 @@ from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.run.encoded_pairs import EncodedPairs
 from harness.run.learning.base import nothing
-from harness.run.learning.rewards import RolloutLearner
+from harness.run.learning.rollouts import RolloutLearner
 from harness.training.batch import Batch
 from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import frozen_copy, require_copy

@@ -12,7 +12,7 @@ from harness.run.stages import Stage, StageContext
 
 def _make(path: Path, context: StageContext) -> None:
     from evals.metrics import Samples
-    from harness.run.evaluation import Evaluator
+    from harness.run.evaluator import Evaluator
     from harness.sampling.sampler import EngineSampler
 
     spec, start = context.spec, context.start

@@ -19,7 +19,8 @@ from evals.prompts import template_version
 from harness.config.hashing import graded_hash
 from harness.config.model import NoLora, SupervisedColdStart
 from harness.config.rollout import NoPairs, RolloutSpec
-from harness.config.run_spec import RunSpec, TrainSpec
+from harness.config.run_spec import RunSpec
+from harness.config.train import TrainSpec
 from harness.errors import RefusedError
 from harness.records.files import write_folder, write_json
 from harness.rewards.judging import Pair, Scores, position_metrics, preferences

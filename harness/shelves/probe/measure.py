@@ -20,7 +20,7 @@ from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.start import StartingPoint
 from harness.random_keys import random_key
 from harness.run.data_checks import require_room_for_completions
-from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollouts import Rollouts
 from harness.run.prompts import training_prompts
 from harness.shelves.probe.design import REFERENCE_PARTS, Design, Point
 from harness.shelves.probe.gradients import TokenWeights, gradients, token_weights

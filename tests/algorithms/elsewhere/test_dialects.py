@@ -251,6 +251,7 @@ def test_what_a_name_makes_one_expect(dialect: str, settings: dict[str, Any], na
         ("trl", {"epsilon": "wide"}, "epsilon='wide': GRPOConfig takes a number here"),
         ("trl", {"loss_type": "ppo"}, "loss_type='ppo': GRPOConfig takes one of grpo, bnpo, dr_grpo"),
         ("trl", {"scale_rewards": "groups"}, "takes one of group, batch, none here"),
+        ("trl", {"scale_rewards": ["group"]}, "takes one of group, batch, none here"),
         ("trl", {"epsilon": -0.2}, "are no objective: rule.clip_low is -0.2"),
         ("verl", {"algorithm.adv_estimater": "grpo"}, "did you mean algorithm.adv_estimator"),
         ("verl", {"algorithm.adv_estimator": "gpro"}, "takes one of grpo,"),

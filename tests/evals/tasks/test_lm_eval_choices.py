@@ -18,7 +18,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records import CellRecord
 from harness.records.cell import EVALUATIONS
-from harness.run.evaluation import Evaluator
+from harness.run.evaluator import Evaluator
 from harness.sampling.conditions import Conditions
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore

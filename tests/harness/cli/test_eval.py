@@ -235,7 +235,7 @@ def test_a_model_that_is_not_there(bench: Bench) -> None:
 def done_cell(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
     """A cell that was trained and evaluated, in a home of its own."""
     from harness.config.hashing import semantic_hash
-    from harness.config.run_spec import resolved_for_machine
+    from harness.config.machine import resolved_for_machine
     from tests.harness.run.small import run_cell, small_spec
 
     spec = resolved_for_machine(
@@ -285,7 +285,7 @@ def test_more_samples_of_a_cell_are_added_to_its_own(
     more = bench("eval", done_cell.path, "--samples", "6", "--home", "home", "--json")
     assert more.code == 0, more.err
     assert "32 samples are taken over" in more.err and "sample 16/16" in more.err
-    monkeypatch.setattr("harness.run.evaluation.EarlierEvaluations.samples", lambda self, step, conditions: [])
+    monkeypatch.setattr("harness.run.evaluator.EarlierEvaluations.samples", lambda self, step, conditions: [])
     fresh = bench("eval", done_cell.path, "--samples", "6", "--home", "other", "--json")
     assert (
         "are not taken over: problems, prompts or code are not what they were" in fresh.err

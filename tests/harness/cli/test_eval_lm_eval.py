@@ -11,7 +11,7 @@ import pytest
 import harness.tracking as tracking
 from evals.tasks import get_task
 from harness.models.language_model import load_model
-from harness.run.evaluation import Evaluator
+from harness.run.evaluator import Evaluator
 from harness.sampling.store import SampleStore
 from tests.evals.scripted import write_rows
 from tests.evals.tasks.test_lm_eval_choices import policy, task_file

@@ -10,7 +10,7 @@ import pytest
 
 from harness.config.engine import ENGINES, engine_on
 from harness.config.hashing import semantic_hash
-from harness.config.run_spec import device_kind, dtype_on, resolved_for_machine
+from harness.config.machine import device_kind, dtype_on, resolved_for_machine
 from harness.errors import RefusedError
 from tests.harness.config.cases import spec
 

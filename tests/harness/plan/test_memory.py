@@ -10,7 +10,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 from harness.engines.torch import TORCH
 from harness.engines.torch.sizes import CACHE_BYTES_CPU
 from harness.engines.vllm.limits import CPU_CACHE_BYTES

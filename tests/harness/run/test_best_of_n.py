@@ -11,7 +11,7 @@ import torch
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
-from harness.run.evaluation import Evaluator
+from harness.run.evaluator import Evaluator
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from harness.training.reward_model import RewardModel

@@ -20,7 +20,7 @@ from harness.records import files as record_files
 from harness.records.files import append_jsonl
 from harness.run import cell as cell_log
 from harness.run import cell as cell_module
-from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollouts import Rollouts
 from harness.sampling import evaluation, store
 from harness.sampling.sampler import EngineSampler
 from harness.training import checkpoint

@@ -25,7 +25,7 @@ from harness.plan.memory import estimate_memory
 from harness.plan.plan import make_plan
 from harness.records import CellRecord
 from harness.run.learning.base import Examples
-from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollouts import Rollouts
 from harness.run.stages import StageContext, find_stage, result_path, stages_of_cell
 from harness.run.sweep import SweepRun
 from harness.training.batch import Batch

@@ -10,7 +10,7 @@ from evals.calibration import expected_calibration_error, reliability
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.rows import EvaluationRow
-from harness.run.evaluation import Evaluator
+from harness.run.evaluator import Evaluator
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from tests.harness.run.small import small_spec

@@ -7,7 +7,7 @@ import torch
 
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
-from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollouts import Rollouts
 from harness.run.prompts import prompt_order, training_prompts
 from harness.training.batch import Batch, filter_rows
 from harness.training.optimizer import DivergedError

@@ -18,7 +18,7 @@ from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
 from harness.rewards.judging import Pair, Scores
 from harness.run.learning.base import Examples
-from harness.run.learning.rewards import Rollouts, rollout_rows
+from harness.run.learning.rollouts import Rollouts, rollout_rows
 from harness.training.batch import Batch, peers_of
 from harness.training.sequences import Sequences
 from harness.training.update_report import rollout_metrics

@@ -19,8 +19,8 @@ from harness.plan.plan import make_plan
 from harness.records import CellRecord
 from harness.records.rows import EvaluationRow
 from harness.run.data_checks import require_models_and_data
-from harness.run.evaluation import Evaluator
-from harness.run.learning.rewards import Rollouts
+from harness.run.evaluator import Evaluator
+from harness.run.learning.rollouts import Rollouts
 from harness.run.prompts import prompt_order, training_prompts
 from harness.run.stages import StageContext, find_stage
 from harness.sampling.sampler import EngineSampler

@@ -23,7 +23,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.processes import Interrupted, Stopping
 from harness.records import CellRecord
-from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollouts import Rollouts
 from harness.sampling.conditions import Conditions
 from harness.sampling.evaluation import evaluate
 from harness.sampling.sampler import EngineSampler

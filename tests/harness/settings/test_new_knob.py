@@ -13,7 +13,8 @@ from harness.cli.look import _knobs as listed_knobs
 from harness.config import knobs, resolve
 from harness.config.hashing import training_hash
 from harness.config.knobs import active
-from harness.config.run_spec import OF_TRAINING, RunSpec, TrainSpec
+from harness.config.run_spec import OF_TRAINING, RunSpec
+from harness.config.train import TrainSpec
 from harness.errors import RefusedError
 from harness.plan.gate import check_gate
 from harness.settings import Settings

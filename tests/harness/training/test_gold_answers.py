@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 from evals.tasks.base import Problem
 from harness.models.language_model import LanguageModel, load_model
 from harness.run.learning.base import Examples
-from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollouts import Rollouts
 from harness.training.batch import Batch, filter_rows
 from harness.training.gold_answers import GoldAnswers, GoldScorer
 from harness.training.policy_update import PolicyUpdate

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.config.model import Lora
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 from harness.models.language_model import load_model
 from harness.models.lora import add_adapters, reset_adapters
 from harness.training.optimizer import (

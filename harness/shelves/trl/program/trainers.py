@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RLOOTrainer
 
-from harness.config.run_spec import TrainSpec
+from harness.config.train import TrainSpec
 from harness.random_keys import random_key
 from harness.training.optimizer import schedule
 

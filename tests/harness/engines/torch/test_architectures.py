@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
@@ -59,6 +60,7 @@ CONFIGS = {
     "gemma3": Gemma3TextConfig(
         **SIZES, sliding_window=WINDOW, layer_types=SLIDING, query_pre_attn_scalar=5, final_logit_softcapping=8.0
     ),
+    "granite": GraniteConfig(**SIZES, embedding_multiplier=3.0, logits_scaling=2.0),
 }
 PROMPTS = [[7, 8, 9], [10], [11, 12, 13, 14, 15, 16, 17, 18, 19, 20], [7, 8, 9, 21, 22]]
 LOOKS = {"eager": EAGER, "eager, looked at rarely": BatchShapes(False, 5), "as graphs": GRAPHS}
@@ -128,10 +130,10 @@ def test_samples_are_those_of_a_plain_loop(engine: TorchEngine, model: PreTraine
 
 
 def test_layers_are_called_one_by_one_where_that_is_all_that_the_model_does(model: PreTrainedModel) -> None:
-    """Gemma's softcap is not in the layers."""
+    """Neither is Gemma's softcap, nor are Granite's multipliers."""
     engine = TorchEngine(model, 0, EOS, decode=lambda tokens: "")
     engine.generate(PROMPTS, torch.zeros((len(PROMPTS), 1), dtype=torch.int64), SamplingParams(3))
-    assert engine.one_token_pass.by_layers == (model.config.model_type != "gemma3_text")
+    assert engine.one_token_pass.by_layers == (model.config.model_type not in ("gemma3_text", "granite"))
 
 
 def test_layers_of_another_kind_are_refused() -> None:

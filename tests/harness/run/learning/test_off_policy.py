@@ -19,7 +19,7 @@ from harness.records.files import DamagedRecordError
 from harness.run import cell as cell_module
 from harness.run.learning import make_learner
 from harness.run.learning.base import Examples
-from harness.run.learning.rewards import PolicyGradientLearner, Rollouts
+from harness.run.learning.rollouts import PolicyGradientLearner, Rollouts
 from harness.run.learning.slices import Begun, InSlices
 from harness.run.prompts import training_prompts
 from harness.training.batch import Batch

@@ -25,7 +25,7 @@ from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord
 from harness.records.files import read_json, read_jsonl, write_json
-from harness.run.learning.rewards import Rollouts
+from harness.run.learning.rollouts import Rollouts
 from harness.run.sweep import cell_job
 from harness.run.worker import run_job
 from harness.shelves.trl.program.__main__ import on_prompts

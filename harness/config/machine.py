@@ -1,0 +1,50 @@
+"""Resolve what a spec leaves to the machine (`auto`): the device, the engine and the precision. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from harness.config.engine import ENGINES, engine_on
+from harness.config.run_spec import RunSpec
+from harness.errors import RefusedError
+
+
+def device_kind(device: str, on_gpu: Callable[[], bool]) -> str:
+    """Resolve `auto` in `train.device`: cuda if there is a GPU. on_gpu is called only then."""
+    if device == "auto":
+        return "cuda" if on_gpu() else "cpu"
+    return device
+
+
+def dtype_on(device: str, dtype: str) -> Literal["float32", "bfloat16"]:
+    """Resolve `auto` in `model.dtype`: bfloat16 on CUDA, float32 on a CPU."""
+    if dtype == "auto":
+        return "bfloat16" if device.startswith("cuda") else "float32"
+    return "float32" if dtype == "float32" else "bfloat16"
+
+
+def resolved_for_machine(spec: RunSpec, on_gpu: Callable[[], bool]) -> RunSpec:
+    """Return the spec with nothing left to the machine.
+
+    So one hash never means the numbers of two kinds of device. A precision that equals the model's is left out too, so
+    two hashes never mean the same numbers. Raises RefusedError for a precision that the engine of the machine lacks.
+    """
+    device = device_kind(spec.train.device, on_gpu)
+    engine, dtype = engine_on(device, spec.rollout.engine), dtype_on(device, spec.model.dtype)
+    # A model in float32 has a head in float32 anyway.
+    head: Literal["model", "float32"] = "model" if dtype == "float32" else spec.model.head_dtype
+    if head not in ENGINES.find(engine).head_dtypes:
+        raise RefusedError(
+            f"model.head_dtype={head} with rollout.engine={engine}: this engine computes the output head in the dtype "
+            "of the model alone. Set rollout.engine to torch, or head_dtype to model."
+        )
+    return spec.model_copy(
+        update={
+            "train": spec.train.model_copy(update={"device": device}),
+            "model": spec.model.model_copy(update={"dtype": dtype, "head_dtype": head}),
+            "rollout": spec.rollout.model_copy(
+                update={"engine": engine, "dtype": "trainer" if spec.rollout.dtype == dtype else spec.rollout.dtype}
+            ),
+        }
+    )
