@@ -302,7 +302,7 @@ def _exists(name: str) -> str | None:
     return f"with some settings of {knob.selector} only"
 
 
-def _algorithm(name: str, settings: Sequence[str]) -> dict[str, Any]:
+def _algorithm(name: str, settings: Sequence[str]) -> dict[str, object]:
     from algorithms import active_knobs, describe, formula
 
     preset, objective = describe(name), find_objective(name, settings)

@@ -200,7 +200,7 @@ def _types_first(flat: Mapping[str, object]) -> list[str]:
     return sorted(flat, key=lambda knob: not knob.endswith(".type"))
 
 
-def _set(knobs: dict[str, object], knob: str, value: Any) -> None:
+def _set(knobs: dict[str, object], knob: str, value: object) -> None:
     if knob.endswith(".type") and not is_open(knob):
         prefix = knob.removesuffix("type")
         for sibling in [name for name in knobs if name.startswith(prefix)]:

@@ -322,7 +322,7 @@ class Tune(Settings):
         )
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: object, other: object) -> bool:
     """Return whether two values are equal to a knob: 1 and 1.0 are, but 1 and true are not."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 

@@ -93,7 +93,7 @@ class SearchPlan:
             self._specs[key] = resolved_for_machine(resolve([*below, *own, *above], seed), self.request.on_gpu)
         return self._specs[key]
 
-    def plan(self, settings: Mapping[str, Mapping[str, Any]]) -> Plan:
+    def plan(self, settings: Mapping[str, Mapping[str, object]]) -> Plan:
         """Return a plan with these settings as its arms."""
         specs = {arm: {seed: self.spec(values, seed) for seed in self.seeds} for arm, values in settings.items()}
         firsts = {arm: by_seed[self.seeds[0]] for arm, by_seed in specs.items()}
@@ -375,7 +375,7 @@ def _ancestors(search: Search, knob: str) -> set[str]:
     return parents.union(*(_ancestors(search, parent) for parent in parents))
 
 
-def _why_no_action(plan: SearchPlan, knob: str, around: dict[str, object], one: Any, other: Any) -> str | None:
+def _why_no_action(plan: SearchPlan, knob: str, around: dict[str, object], one: object, other: object) -> str | None:
     """Return why two values of a knob make no difference there, whatever else they bring in.
 
     None if they do make one, or do not go with the rest.

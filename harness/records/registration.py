@@ -39,7 +39,7 @@ class Registration:
 
     asked: dict[str, Any]
     cells: dict[str, dict[str, str]]
-    specs: dict[str, dict[str, Any]]
+    specs: dict[str, dict[str, object]]
     cells_before: list[str]
     time: str
     digest: str

@@ -36,7 +36,7 @@ class CellEntry(Part):
     hash: str
     dir: PlainName
     evaluation: PlainName | None = None
-    origin: dict[str, Any] | None = None
+    origin: dict[str, object] | None = None
 
 
 class Gate(Part):
@@ -171,7 +171,7 @@ class SweepRecord(Part):
     command: str
     checkpoint: str | None = None
     arms: list[str]
-    grid: dict[str, dict[str, Any]] = {}
+    grid: dict[str, dict[str, object]] = {}
     leave_one_out: bool = False
     baseline: str
     metric: str
@@ -194,7 +194,7 @@ class SweepRecord(Part):
     data: list[Source] = []
     base_scores: list[dict[str, Any]] = []
     base_scores_by_arm: dict[str, list[dict[str, object]]] = {}
-    best_of_n: dict[str, list[dict[str, Any]]] = {}
+    best_of_n: dict[str, list[dict[str, int | float]]] = {}
     asked: Asked | None = None
     plugins: list[Plugin] = []
     asks: str

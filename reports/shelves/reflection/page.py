@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from reports.formats import Table
 from reports.measure import Analysis
@@ -12,7 +11,7 @@ from reports.page.section import Section
 from reports.shelves.reflection import read_reflection, reflection_table
 
 
-def _rows(analysis: Analysis) -> list[dict[str, Any]]:
+def _rows(analysis: Analysis) -> list[dict[str, object]]:
     return [asdict(row) for row in read_reflection(analysis).arms]
 
 
