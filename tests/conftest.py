@@ -27,6 +27,13 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports have no figures and nothing of shelves: these take seconds each, and have tests of their own."""
+    monkeypatch.setattr("reports.page.render_figures", lambda analysis: [])
+    monkeypatch.setattr("reports.page.document._of_shelves", lambda analysis: {})
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
     found = find_chromium()

@@ -23,6 +23,8 @@ from tests.harness.plan.files import write_sweep_file
 from tests.reports.page.test_kept import kept
 from tests.reports.synthetic import Changes, write_sweep
 
+pytestmark = pytest.mark.usefixtures("plain_report")
+
 SCORES = {"base": (0.50, 0.52, 0.51, 0.55), "up": (0.53, 0.56, 0.57, 0.58), "same": (0.501, 0.519, 0.512, 0.549)}
 CHANGES: Changes = {(arm, seed): {"score": score} for arm, by in SCORES.items() for seed, score in enumerate(by)}
 

@@ -25,7 +25,7 @@ Score = Callable[[str, int], float]
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def trained(monkeypatch: pytest.MonkeyPatch, plain_report: None) -> dict[str, Any]:
     """`score`: the final score of an arm and a seed; `seeds`: those that were trained, in the order of the runs."""
     trained: dict[str, Any] = {"seeds": []}
 
@@ -45,9 +45,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(SweepRun, "run", run)
     monkeypatch.setattr("harness.tracking.MirrorThread", lambda mirror: contextlib.nullcontext())
-    # What takes long and is no verdict.
     monkeypatch.setattr("reports.page.write_report", lambda sweep, *_: report_document(analyse(sweep)))
-    monkeypatch.setattr("reports.page.document._of_shelves", lambda analysis: {})
     monkeypatch.setattr("reports.processes.process_count", lambda n_cells: 1)
     return trained
 

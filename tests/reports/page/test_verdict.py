@@ -13,6 +13,8 @@ from reports.report import ContrastRow, Missing
 from tests.reports.rewriting import changed
 from tests.reports.synthetic import Changes, write_sweep
 
+pytestmark = pytest.mark.usefixtures("plain_report")
+
 WITHIN = "within 5% in every pair"
 
 
