@@ -223,7 +223,8 @@ def write_cell(
     timing = [*repeated("timing")]
     for step in (*at, steps):
         timing.append(timed_final | {"step": step})
-    append_jsonl(record.path / "timing.jsonl", sorted(timing, key=lambda row: row["step"]))
+    timing.sort(key=lambda row: int(row["step"]))
+    append_jsonl(record.path / "timing.jsonl", timing)
     scores = [shifted(curve, shift * step / steps) | {"step": step} for step in at]
     scores.append(shifted(final, shift) | {"step": steps})
     append_jsonl(

@@ -22,16 +22,17 @@ def main(workload: Workload, warmup_steps: int, turn: int) -> None:
         cell_path.mkdir()
         turns = StepTurns(warmup_steps, turn, lambda first, last: measured(cell_path, first, last))
 
+        from harness.executors.base import Event
         from harness.models.language_model import LanguageModel
         from harness.models.start import StartingPoint
         from harness.records import CellRecord
-        from harness.run.cell import CellRun, Progress
+        from harness.run.cell import CellRun
         from harness.run.learning.base import Examples
         from harness.run.prompts import training_prompts
 
-        def after_step(progress: Progress) -> None:
-            if progress.phase == "training":
-                turns.after_step(progress.step)
+        def after_step(event: Event) -> None:
+            if event["phase"] == "training":
+                turns.after_step(event["step"])
 
         spec = workload.spec()
         starting_point = StartingPoint()

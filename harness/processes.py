@@ -133,7 +133,7 @@ class Processes:
         self._calling = False
         self.stopping = Stopping()
         """How this process is asked to stop work of all processes, which are asked at about the same time."""
-        self.split: MutableMapping[Any, Any] = WeakKeyDictionary()
+        self.split: MutableMapping[object, Any] = WeakKeyDictionary()
         """Model whose weights are split -> its FSDP2 root.
 
         Called with a function, the root gathers the weights and calls the function.

@@ -12,7 +12,8 @@ import json
 import os
 import re
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TextIO
 from urllib.parse import quote, quote_plus, unquote
 
 _NAMES = re.compile(r"(API_?KEY|ACCESS_KEY|SECRET_KEY|SECRET|TOKEN|PASSWORD|PASSWD)$", re.IGNORECASE)
@@ -77,7 +78,7 @@ def redact(text: str) -> str:
     return text
 
 
-def redacted(value: Any) -> Any:
+def redacted(value: object) -> Any:
     """Return a JSON document with all its strings redacted. Its keys stay, because readers look for them."""
     if isinstance(value, str):
         return redact(value)
@@ -86,7 +87,7 @@ def redacted(value: Any) -> Any:
     return [redacted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def json_text(document: Any, **options: Any) -> str:
+def json_text(document: object, **options: Any) -> str:
     """Return the document as redacted JSON. options: of json.dumps."""
     # Redact the strings, not the JSON text: a replacement there could break an escape.
     return json.dumps(redacted(document) if _masks else document, **options)
@@ -115,13 +116,13 @@ def _write(target: int, text: str) -> None:
 class _Redacting:
     """An output stream that redacts what is written."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         return int(self._stream.write(redact(text)))
 
-    def writelines(self, lines: Any) -> None:
+    def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
 

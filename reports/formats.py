@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 MISSING = "–"
 
@@ -26,7 +26,7 @@ class Table:
     note: str = ""
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     """CSV with a header and a line for each row. Columns come in the order in which rows name them; a row that lacks
     one is empty there."""
     columns = list(dict.fromkeys(name for row in rows for name in row))

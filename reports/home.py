@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import quote
 
 from harness.errors import BenchError, few
@@ -206,7 +206,7 @@ def _sparkline(sweep: SweepRecord) -> Sparkline | None:
     }
     for cell in sweep.cells:
         rows = [row["metrics"] for row in cell.read_scores() if row["task"] == task]
-        by_arm[cell.arm].append([metrics[name] for metrics in rows if metrics.get(name) is not None])
+        by_arm[cell.arm].append([score for metrics in rows if (score := metrics.get(name)) is not None])
     # The seeds of an arm stop at other steps, so the mean is over their first evaluations, their second and so on.
     means = {
         arm: [fmean(known) for scores in zip_longest(*cells) if (known := [s for s in scores if s is not None])]
@@ -305,7 +305,7 @@ def _generated_tokens(cell: CellRecord) -> int:
         return 0
 
 
-def _last_row(path: Path) -> dict[str, Any] | None:
+def _last_row(path: Path) -> dict[str, object] | None:
     try:
         return read_last_row(path)
     except (DamagedRecordError, OSError):

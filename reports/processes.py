@@ -98,7 +98,7 @@ def _serve(descriptor: int) -> None:
         except EOFError:
             return
         try:
-            answer: tuple[Any, Exception | None] = function(*given), None
+            answer: tuple[object, Exception | None] = function(*given), None
         except Exception as error:  # noqa: BLE001 - raised where the function was called
             answer = None, error
         connection.send(answer)
@@ -248,7 +248,7 @@ class SentOnce(Generic[Item]):
             pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)  # piece by piece, never as a whole beside it
         self._path, self._value = path, value
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"_path": self._path, "_value": None}
 
     def get(self) -> Item:

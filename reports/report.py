@@ -21,7 +21,7 @@ Kind = Literal["seeds", "samples", "problems"]
 Target = Literal["equivalent", "difference"]
 
 
-def without_nan(value: Any) -> Any:
+def without_nan(value: object) -> Any:
     """Plain data with None in place of numbers that are not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None

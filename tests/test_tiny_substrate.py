@@ -39,7 +39,7 @@ def bench_run(sweep: str, home: Path, *options: str) -> dict[str, Any]:
 
 def final_pass_at_1(cell: CellRecord) -> float:
     (score,) = [row for row in cell.read_scores() if row["final"]]
-    return float(score["metrics"]["pass@1"])
+    return score["metrics"]["pass@1"] or 0.0
 
 
 def test_the_model_is_small() -> None:

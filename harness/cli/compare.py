@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -327,7 +327,7 @@ def _how_to_run(side: Runs) -> str:
     return f"Let `bench run {side.sweep.name}` finish it first."
 
 
-def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[Any, Any]]:
+def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[object, object]]:
     """Knob -> its value on both sides. Within a group only the seed differs. Settings of another tool have names of
     their own, so that nothing is known of how they differ from ours."""
     from harness.plan.gate import imported_settings_that_differ, values_that_differ
@@ -362,7 +362,7 @@ def _evaluate_one_checkpoint(sides: Sequence[Runs]) -> bool:
     return all(spec.checkpoint for spec in specs) and len({*map(weights_fingerprint, specs)}) == 1
 
 
-def _require_same_evaluation(differs: dict[str, tuple[Any, Any]], task: str) -> None:
+def _require_same_evaluation(differs: Mapping[str, tuple[object, object]], task: str) -> None:
     """Scores of different evaluations do not compare."""
     unlike = [
         f"{knob} ({knob_text(one)} against {knob_text(other)})"
@@ -376,7 +376,7 @@ def _require_same_evaluation(differs: dict[str, tuple[Any, Any]], task: str) -> 
         )
 
 
-def _unlike_seeds(sides: list[Runs], differs: dict[str, tuple[Any, Any]]) -> str | None:
+def _unlike_seeds(sides: list[Runs], differs: Mapping[str, tuple[object, object]]) -> str | None:
     """Why one seed means other draws on the two sides; None if it means the same. Arms of one sweep share theirs."""
     if sides[0].sweep.path == sides[1].sweep.path:
         return None

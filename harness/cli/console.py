@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness import plugins
 from harness.secrets import json_text
@@ -23,7 +22,7 @@ COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34, "bold": 1}
 """The terminal's own colours, which its owner has chosen to suit the background."""
 
 
-def print_json(document: Any) -> None:
+def print_json(document: object) -> None:
     """One JSON document on stdout. If a reader of records goes without some of their code, it says so as `left_out`."""
     if isinstance(document, dict) and (left_out := plugins.left_out()):
         document = document | {"left_out": [{"sentence": one} for one in left_out]}

@@ -58,7 +58,7 @@ def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequ
         _print_understood(name, understood, others)
 
 
-def _translation_document(translation: Translation) -> dict[str, Any]:
+def _translation_document(translation: Translation) -> dict[str, object]:
     return {
         "trainer": translation.dialect.title,
         "config": translation.config.name,
@@ -94,7 +94,7 @@ def _print_translation(name: str, translation: Translation) -> None:
     typer.echo(f"\nchecked: {dialect.checked}")
 
 
-def _understood_document(understood: Understood, others: Sequence[str]) -> dict[str, Any]:
+def _understood_document(understood: Understood, others: Sequence[str]) -> dict[str, object]:
     return {
         "trainer": understood.dialect.title,
         "config": understood.config.name,
@@ -159,7 +159,7 @@ def _print_limits(limits: Sequence[str]) -> None:
         typer.echo(f"  {limit}")
 
 
-def read_settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, object]:
     """The settings in a file, by dotted names: YAML or JSON (also a list of Hydra's overrides), TOML, or a script with
     the trainer's command line. Raises RefusedError for a file that holds none."""
     try:
@@ -181,7 +181,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return {name: value for name, value in dotted(document).items() if value != {}}
 
 
-def _of_command_line(text: str) -> dict[str, Any]:
+def _of_command_line(text: str) -> dict[str, object]:
     """The settings in a shell script: Hydra's overrides wherever they stand; without any, `--key value` and `--flag` of
     the trainer's command, or of an array that becomes a part of it. Variables that the script sets are filled in."""
     try:
@@ -190,8 +190,8 @@ def _of_command_line(text: str) -> dict[str, Any]:
         raise YamlError(f"is no shell script that can be read: {error}.") from None
     command = max((place for place, word in enumerate(words) if word == "-m"), default=-1)
     variables: dict[str, str] = {}
-    overrides: dict[str, Any] = {}
-    options: dict[str, list[Any]] = {}
+    overrides: dict[str, object] = {}
+    options: dict[str, list[object]] = {}
     option: str | None = None
     for place, word in enumerate(_filled(word, variables) for word in words):
         name, equals, value = word.removeprefix("--").partition("=")
@@ -219,7 +219,7 @@ def _filled(word: str, variables: Mapping[str, str]) -> str:
     return re.sub(r"\$(?:\{(\w+)(?::-([^{}]*))?\}|(\w+))", value, word)
 
 
-def _override(word: str) -> tuple[str, Any] | None:
+def _override(word: str) -> tuple[str, object] | None:
     """`+section.key=value` of Hydra; None for another word."""
     found = re.fullmatch(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", word, re.DOTALL)
     return None if found is None else (found[1], _value(found[2]))

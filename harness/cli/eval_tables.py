@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +100,7 @@ def _by_value(document: dict[str, Any]) -> dict[tuple[float | None, float | None
     return found
 
 
-def _name(document: dict[str, Any]) -> str:
+def _name(document: Mapping[str, object]) -> str:
     budget = document["thinking_budget_tokens"]
     return str(document["task"]) if budget is None else f"{document['task']}, thinking {budget}"
 

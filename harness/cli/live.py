@@ -6,17 +6,20 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 
 from harness.errors import BenchError, note
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from harness.executors.base import Event
+    from harness.run.loop import Observer
 
 # Off a terminal a line is written at most this often, for the sweep as a whole.
 PLAIN_EVERY_S = 10.0
@@ -62,7 +65,7 @@ class LiveRun:
     _elsewhere: Collection[str] = ()
     _used: dict[str, float] = field(default_factory=dict)
     _used_before: dict[str, float] = field(default_factory=dict)
-    _events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _events: dict[str, Event] = field(default_factory=dict)
     _started_s: float = field(default_factory=time.monotonic)
     _written_s: float = -math.inf  # the first news of a cell is written at once
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -97,7 +100,7 @@ class LiveRun:
     def remark(self, sentence: str) -> None:
         note(sentence)
 
-    def stage(self, name: str, event: dict[str, Any] | None) -> None:
+    def stage(self, name: str, event: Event | None) -> None:
         """Progress of what cells share, e.g. the cold start; None: it has ended."""
         if event is None:
             self._forget(name)
@@ -106,7 +109,7 @@ class LiveRun:
             note(event["phase"])
         self._show(name, event)
 
-    def progress(self, name: str, event: dict[str, Any]) -> None:
+    def progress(self, name: str, event: Event) -> None:
         self._fractions[name] = event["done_frac"]
         self._show(name, event)
 
@@ -116,7 +119,7 @@ class LiveRun:
         self._elsewhere = [*fractions]
         self._show_sweep()
 
-    def _show(self, name: str, event: dict[str, Any]) -> None:
+    def _show(self, name: str, event: Event) -> None:
         self._events[name] = event
         if self._display:
             if name not in self._tasks:
@@ -180,7 +183,7 @@ class LiveRun:
         return duration((time.monotonic() - self._started_s) * (1 - done) / done) if known else "?"
 
 
-def _remark(event: dict[str, Any]) -> str:
+def _remark(event: Event) -> str:
     parts = [event["phase"]]
     if event["steps"]:
         parts.append(how_far(event["step"], event["steps"], event["done_frac"]))
@@ -234,7 +237,18 @@ class TerminatedError(BenchError):
     exit_code = 128 + signal.SIGTERM
 
 
-def watched(work: Any, home: Path, mirrored: ExitStack, unit: str = "cells") -> Any:
+Result = TypeVar("Result", covariant=True)
+
+
+class Work(Protocol[Result]):
+    """A sweep or a search that can be run."""
+
+    @property
+    def folder(self) -> Path: ...
+    def run(self, observer: Observer, while_running: Callable[[], object]) -> Result: ...
+
+
+def watched(work: Work[Result], home: Path, mirrored: ExitStack, unit: str = "cells") -> Result:
     """Run a sweep or a search and show its progress. MLflow is kept up to date until `mirrored` closes, which prints
     its address. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
     from harness.cli.report import announce_page

@@ -63,7 +63,7 @@ class Listed:
     name: str
     description: str
     origin: Path | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         origin = None if self.origin is None else str(self.origin)
@@ -110,7 +110,7 @@ def ls(
         print_table("", [what, ""], [[one.name, one.text] for one in listed])
 
 
-def _kinds(word: str) -> Iterator[Kind[Any]]:
+def _kinds(word: str) -> Iterator[Kind[object]]:
     for place in KINDS[word]:
         module, _, name = place.partition(":")
         yield getattr(import_module(module), name)
@@ -171,7 +171,7 @@ def _print_knob(knob: Listed) -> None:
         typer.echo(_wrapped(text, "    "))
 
 
-def _in_lines(document: Mapping[str, Any]) -> str:
+def _in_lines(document: Mapping[str, object]) -> str:
     """`key: text`, a line each, of what is known; of a text of several lines, each by itself."""
     entries = (f"{key}: {text}".splitlines() for key, text in document.items() if text)
     return "\n".join(
@@ -243,7 +243,7 @@ def show(
         typer.echo("\n\n".join(map(_in_lines, found)))
 
 
-def _settings_of_file(name: str) -> dict[str, Any] | None:
+def _settings_of_file(name: str) -> dict[str, object] | None:
     """A profile, a sweep or a judge with its defaults, or the contract of trainers; None if nothing has this name."""
     from evals.grading.asked_model import judge_in
     from harness.plan.profile import read_profile
@@ -305,7 +305,7 @@ def _exists(name: str) -> str | None:
     return f"with some settings of {knob.selector} only"
 
 
-def _algorithm(name: str, settings: Sequence[str]) -> dict[str, Any]:
+def _algorithm(name: str, settings: Sequence[str]) -> dict[str, object]:
     from algorithms import active_knobs, describe, formula
 
     preset, objective = describe(name), find_objective(name, settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -96,7 +96,7 @@ def plan(
     ]
     changed = changes(missing, planned.folder(folder) / "cells")
     searches = _searches(planned, folder)
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "sweep": planned.sweep.name,
         "profile": planned.profile,
         "checkpoint": planned.request.checkpoint,
@@ -188,7 +188,7 @@ def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
     ]
 
 
-def _detectable_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, Any]:
+def _detectable_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, object]:
     """Smallest difference that the design finds at 80 % power in each of its contrasts, in a screening on the seeds
     that confirm its best arms. The spread is that of finished pairs, given two, else the profile's, else assumed; that
     of an effect of a factorial follows from it."""
@@ -208,7 +208,7 @@ def _detectable_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, An
     return {"value": value, "from": origin, "sd_pp": sd, "contrasts": n_contrasts}
 
 
-def _detectable_over_problems_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, Any]:
+def _detectable_over_problems_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, object]:
     """The same where problems are replicated. Before there are answers, their noise is taken at its largest, where
     every problem is solved half the time, and what an arm changes as the same on every problem. The one sample of a
     greedy arm is the least certain, however many the others have."""
@@ -261,7 +261,9 @@ def _finished_differences_pp(planned: Plan, records: Sequence[CellRecord]) -> li
     for cell in records:
         for row in cell.read_scores() if cell.arm in (treatment, planned.baseline) else ():
             if row["final"] and row["task"] == planned.metric_task:
-                scores[cell.arm, cell.seed] = 100 * row["metrics"][planned.metric_name]
+                score = row["metrics"].get(planned.metric_name)
+                if score is not None:
+                    scores[cell.arm, cell.seed] = 100 * score
     pairs = [
         (scores.get((treatment, seed)), scores.get((planned.baseline, seed))) for seed in planned.request.seed_list
     ]
@@ -306,7 +308,7 @@ def _search_row(row: dict[str, Any]) -> list[str]:
     return [row["arm"], f"{row['ended']}/{row['trials']}", f"{first} to {last}", best]
 
 
-def _state(cell: dict[str, Any]) -> str:
+def _state(cell: Mapping[str, object]) -> str:
     return f"{cell['state']}, only its evaluation" if cell["lacks"] == "evaluation" else str(cell["state"])
 
 

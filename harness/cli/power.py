@@ -225,7 +225,7 @@ def _document(design: Design, effect_pp: float) -> dict[str, Any]:
     }
 
 
-def _contrast(pilot: Pilot, design: Design, effect_pp: float) -> dict[str, Any]:
+def _contrast(pilot: Pilot, design: Design, effect_pp: float) -> dict[str, object]:
     """seeds_needed_upper: with the sd at its 80% upper bound, as a pilot's is more often too low than too high.
     sd_unflagged_pp: without the pairs of flagged_seeds; None where none is flagged or too few are left."""
     from reports.statistics import MIN_PAIRS, power, sd_upper_bound

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -95,7 +95,7 @@ def report(
         open_page(folder)
 
 
-def write_search(folder: Path) -> tuple[dict[str, Any], str]:
+def write_search(folder: Path) -> tuple[dict[str, object], str]:
     """Write the report of a search's folder; returns report.json and the sentence that it comes down to."""
     from harness.records import read_sweep
     from harness.records.study import read_study

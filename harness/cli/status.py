@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from harness.cli.console import print_json, print_table, print_text
 from harness.cli.live import BUDGET_ENDED_IT
@@ -10,7 +10,33 @@ from harness.cli.options import HomeOption, JsonOption, RunArgument
 from harness.runs import home_folder, run_folder
 
 if TYPE_CHECKING:
-    from harness.records import CellRecord, SweepRecord
+    from harness.records import CellRecord, CellState, SweepRecord
+
+
+class CellRow(TypedDict):
+    """A cell as `--json` shows it. steps: None where they are not known."""
+
+    arm: str
+    seed: int
+    hash: str
+    state: CellState
+    lacks: str | None
+    step: int
+    steps: int | None
+    digest: str | None
+    path: str
+    reason: str | None
+    flags: list[str]
+
+
+class SearchRow(TypedDict):
+    """An arm's search: how many of its trials have ended, and the best setting once all have."""
+
+    arm: str
+    search: str
+    ended: int
+    trials: int
+    best: str | None
 
 
 def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False) -> None:
@@ -21,13 +47,13 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
     from harness.records import read_sweep
     from harness.records.files import DamagedRecordError
 
-    def row(cell: CellRecord) -> dict[str, Any]:
+    def row(cell: CellRecord) -> CellRow:
         now = cell.read_status()
         step = now.get("step", 0)
         try:
             step = step if cell.own.is_done or now["state"] == "damaged" else len(cell.read_steps())
         except DamagedRecordError as error:
-            now = now | {"state": "damaged", "reason": str(error)}
+            now = {**now, "state": "damaged", "reason": str(error)}
         return {
             "arm": cell.arm,
             "seed": cell.seed,
@@ -72,8 +98,8 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
         )
 
 
-def _searches(record: SweepRecord) -> list[dict[str, Any]]:
-    """A row for each arm that is tuned first: how many of its trials have ended, and the best once all have."""
+def _searches(record: SweepRecord) -> list[SearchRow]:
+    """A row for each arm that is tuned first."""
     from harness.plan.tuning import ended_trials, in_words
 
     tuning = record.tuning
@@ -98,11 +124,11 @@ def _budget_frac(cell: CellRecord, state: str, budget_tokens: int | None) -> flo
     return (cell.generated_tokens or 0) / budget_tokens if budget_tokens and state != "damaged" else 0.0
 
 
-def _is_ended_by_budget(cell: dict[str, Any], budget_frac: float) -> bool:
+def _is_ended_by_budget(cell: CellRow, budget_frac: float) -> bool:
     return cell["state"] == "done" and budget_frac >= 1 and cell["step"] < (cell["steps"] or 0)
 
 
-def _steps(cell: dict[str, Any], budget_frac: float, is_imported: bool) -> str:
+def _steps(cell: CellRow, budget_frac: float, is_imported: bool) -> str:
     step, steps = cell["step"], cell["steps"]
     if steps == 0:
         return "unknown" if is_imported else "none, only evaluates"
@@ -113,7 +139,7 @@ def _steps(cell: dict[str, Any], budget_frac: float, is_imported: bool) -> str:
     return f"{step}/{steps or '?'}"
 
 
-def _remarks(cell: dict[str, Any], budget_frac: float) -> list[str]:
+def _remarks(cell: CellRow, budget_frac: float) -> list[str]:
     ended = [BUDGET_ENDED_IT] if _is_ended_by_budget(cell, budget_frac) else []
     trained = ["trained, lacks its evaluation"] if cell["lacks"] == "evaluation" else []
     return [*ended, *trained, *cell["flags"], *([cell["reason"]] if cell["reason"] else [])]

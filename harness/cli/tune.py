@@ -6,9 +6,9 @@ import shlex
 import time
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from harness.executors.base import Executor
     from harness.plan import Plan
+    from harness.records.study import TrialRecord
     from harness.search.run import SearchRun
 
 WAIT_S = 2.0
@@ -87,7 +88,6 @@ def tune(
     from harness.run.sweep import SweepRun
     from harness.search.confirm import finish_plan
     from harness.search.optuna_parts import reporting_storage_errors
-    from harness.search.records import write_confirmation
     from harness.search.run import SearchRun
 
     folder = home_of(sweep, home)
@@ -108,49 +108,45 @@ def tune(
     with reporting_storage_errors(storage):
         search_run = SearchRun(plan, folder, command, at_once, open_executor, limit, storage)
         with ExitStack() as mirrored:
-            study = watched(search_run, folder, mirrored, "trials")
+            watched(search_run, folder, mirrored, "trials")
         if finish is not None:
             finishing = finish_plan(search_run.study, numbers("--finish", finish))
             with ExitStack() as mirrored:
                 watched(SweepRun(finishing, folder, command, at_once, open_executor), folder, mirrored)
-            study = search_run.write(with_importances=True)
+            search_run.write(with_importances=True)
         if confirm is not None:
-            study = _when_all_have_ended(search_run, study)
+            _wait_until_all_have_ended(search_run)
             try:
-                study, problem = _confirm(search_run, study, confirm, f"{command} --confirm {confirm}")
-                if study["confirmation"] is not None:
-                    with search_run.study.turn():  # others write study.json after each of their trials
-                        write_confirmation(search_run.folder, study["confirmation"])
+                problem = _confirm(search_run, confirm, f"{command} --confirm {confirm}")
             except RefusedError as error:  # what the search found is shown all the same
                 problem = error
-    _report_search(search_run.folder, study, json)
+    _report_search(search_run.folder, json)
     if problem is not None:
         raise problem
 
 
-def _when_all_have_ended(search_run: SearchRun, study: dict[str, Any]) -> dict[str, Any]:
-    """The study once no other worker is training a trial, which could be the best."""
+def _wait_until_all_have_ended(search_run: SearchRun) -> None:
+    """Wait while another worker is training a trial, which could be the best."""
     announced = False
     while running := search_run.study.running():
         if not announced:
             note(f"waiting for trial {', '.join(map(str, running))}, which another worker trains")
             announced = True
         time.sleep(WAIT_S)
-        study = search_run.write(with_importances=True)
-    return study
+        search_run.write(with_importances=True)
 
 
-def _confirm(
-    search_run: SearchRun, study: dict[str, Any], seeds: int, command: str
-) -> tuple[dict[str, Any], BenchError | None]:
-    """The study with its confirmation, and what is missing of that. Raises RefusedError where there is nothing to
-    confirm."""
+def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | None:
+    """Confirm the best setting and write that into the study; returns what is missing of it. Raises RefusedError where
+    there is nothing to confirm."""
     from harness.cli.report import write
+    from harness.records.study import read_study
     from harness.run.sweep import SweepRun
     from harness.search.confirm import Winner, confirmation, confirmation_plan
+    from harness.search.records import write_confirmation
     from reports.formats import count
 
-    winner = Winner.of(study)
+    winner = Winner.of(read_study(search_run.folder))
     confirming = confirmation_plan(search_run.plan, winner, seeds)
     home = search_run.home
     note(f"confirming trial {winner.number} against the default with {count(seeds, 'fresh seed')}")
@@ -165,39 +161,42 @@ def _confirm(
             f"`bench status {confirming.sweep.name}`."
         )
     if len(unmeasured) == len(confirming.cells):
-        return study, problem
+        return problem
     found = confirmation(confirming, winner, write(sweep_run.folder).as_json())
-    return study | {"confirmation": found}, problem
+    with search_run.study.turn():  # others write study.json after each of their trials
+        write_confirmation(search_run.folder, found)
+    return problem
 
 
-def _report_search(folder: Path, study: dict[str, Any], as_json: bool) -> None:
+def _report_search(folder: Path, as_json: bool) -> None:
     from harness.cli.report import page_of, write_search
+    from harness.records.study import read_study
 
     _, sentence = write_search(folder)
-    by_number = {trial["number"]: _trial_json(trial) for trial in study["trials"]}
+    study = read_study(folder)
     if as_json:
-        best = None if study["best"] is None else by_number[study["best"]]
-        several = len(study["objectives"]) > 1
+        best = None if study.best_trial is None else _trial_json(study.best_trial)
+        several = len(study.objectives) > 1
         print_json(
             {
-                "trials": [*by_number.values()],
-                "best": [by_number[number] for number in study["front"]] if several else best,
-                "confirmation": study["confirmation"],
+                "trials": [_trial_json(trial) for trial in study.trials],
+                "best": [_trial_json(study.trial(number)) for number in study.front] if several else best,
+                "confirmation": None if study.confirmation is None else asdict(study.confirmation),
             }
         )
     else:
-        metrics = [objective["metric"].removeprefix("eval.final.") for objective in study["objectives"]]
-        short = _short_names(study["knobs"])
-        rows = [_row(trial, len(metrics), short) for trial in by_number.values()]
-        print_table(study["sweep"], ["trial", "state", *metrics, "setting"], rows)
+        metrics = [objective.metric.removeprefix("eval.final.") for objective in study.objectives]
+        short = _short_names(study.knobs)
+        rows = [_row(trial, len(metrics), short) for trial in study.trials]
+        print_table(study.sweep, ["trial", "state", *metrics, "setting"], rows)
         print_text(sentence)
         print_link("report", page_of(folder))
-    if study["best"] is None:
+    if study.best is None:
         raise BenchError("no trial is complete; the table says why.")
 
 
-def _trial_json(trial: dict[str, Any]) -> dict[str, Any]:
-    return {key: trial[key] for key in ("number", "state", "params", "values", "hash", "reason", "flags")}
+def _trial_json(trial: TrialRecord) -> dict[str, object]:
+    return {name: getattr(trial, name) for name in ("number", "state", "params", "values", "hash", "reason", "flags")}
 
 
 def _short_names(knobs: Collection[str]) -> dict[str, str]:
@@ -210,13 +209,13 @@ def _last_segment(knob: str) -> str:
     return knob.rpartition(".")[2]
 
 
-def _row(trial: dict[str, Any], n_objectives: int, names: Mapping[str, str]) -> list[str]:
-    setting = ", ".join(f"{names[knob]}={_short(value)}" for knob, value in trial["params"].items())
-    values = [_short(value) for value in trial["values"] or []] or ["–"] * n_objectives
-    return [str(trial["number"]), trial["state"], *values, setting]
+def _row(trial: TrialRecord, n_objectives: int, names: Mapping[str, str]) -> list[str]:
+    setting = ", ".join(f"{names[knob]}={_short(value)}" for knob, value in trial.params.items())
+    values = [_short(value) for value in trial.values or []] or ["–"] * n_objectives
+    return [str(trial.number), trial.state, *values, setting]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -240,8 +239,8 @@ def each_at_its_best(
         search_run = SearchRun(search, home, command, workers, open_executor, trials)
         while len(ended_trials(folder, trials)) < trials:
             with ExitStack() as mirrored:
-                study = watched(search_run, home, mirrored, "trials")
-            _when_all_have_ended(search_run, study)
+                watched(search_run, home, mirrored, "trials")
+            _wait_until_all_have_ended(search_run)
         found = tuned_arm(search, home)
         planned = with_tuning(planned, {**planned.request.tuned, arm: found})
         write_question(replace(planned, cells=[]), home, command)  # no cell has the settings that were found yet

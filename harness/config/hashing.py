@@ -59,7 +59,7 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
     """Map each seed to the `training_hash` of the cell with that seed; resolve references once."""
     if spec.checkpoint:
         seeded = conditions_of_model(spec)
-        document: dict[str, Any] = {"checkpoint": seeded, "refers_to": references.outside_engine(spec)}
+        document: dict[str, object] = {"checkpoint": seeded, "refers_to": references.outside_engine(spec)}
     else:
         seeded = {knob: value for knob, value in _knobs(spec).items() if not knob.startswith("eval.")}
         grader = spec.reward.grader
@@ -87,7 +87,7 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
     return hashes
 
 
-def conditions_of_model(spec: RunSpec) -> dict[str, Any]:
+def conditions_of_model(spec: RunSpec) -> dict[str, object]:
     """Return what can change a sample, whatever the prompt, of a model that is evaluated as it is.
 
     These are its weights and precision, the machine that runs it, and the seed of the noise. Raises RefusedError for
@@ -300,13 +300,13 @@ def pairs_hash(spec: RunSpec) -> str:
     return digest({"pairs": knobs, "refers_to": refers_to, "numerics": NUMERICS_VERSION})
 
 
-def digest(document: Any) -> str:
+def digest(document: object) -> str:
     """Return 40 hexadecimal digits over canonical JSON."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.blake2b(canonical.encode(), digest_size=20).hexdigest()
 
 
-def _chosen(spec: RunSpec, *names: str) -> dict[str, Any]:
+def _chosen(spec: RunSpec, *names: str) -> dict[str, object]:
     """Return the active knobs that start with one of the names, for what is made of the starting weights.
 
     Adapters are left out: they change nothing until they are trained.

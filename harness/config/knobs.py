@@ -66,7 +66,7 @@ def active(spec: RunSpec) -> dict[str, Any]:
     return {knob: value for knob, value in existing.items() if reads(spec, knob)}
 
 
-def unread(spec: RunSpec) -> dict[str, Any]:
+def unread(spec: RunSpec) -> dict[str, object]:
     """Return the knobs, with their values, that exist in a spec but do not act on a cell that its program trains."""
     return {knob: value for knob, value in _existing(spec).items() if not reads(spec, knob)}
 
@@ -76,7 +76,7 @@ def reads(spec: RunSpec, knob: str) -> bool:
     return not isinstance(spec.trainer, OutsideTrainer) or acts_of(knob).any_trainer or spec.trainer.reads(knob)
 
 
-def _existing(spec: RunSpec) -> dict[str, Any]:
+def _existing(spec: RunSpec) -> dict[str, object]:
     flat = active_knobs(spec)
     if spec.checkpoint:
         return {knob: value for knob, value in flat.items() if acts_of(knob).evaluates}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator
 
@@ -15,7 +15,7 @@ from harness.settings import InWords
 from harness.settings.marks import REFERS, Hashed
 
 
-def _name_of(noun: str, find: Callable[[str], object], hashed: Hashed) -> tuple[Any, ...]:
+def _name_of(noun: str, find: Callable[[str], object], hashed: Hashed) -> tuple[object, ...]:
     """Return the metadata of a knob that names something: the check, its type in words, and how it is hashed."""
 
     def check(name: str) -> str:

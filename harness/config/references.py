@@ -33,7 +33,7 @@ def outside_engine(spec: RunSpec) -> dict[str, str]:
     return {} if source is None else {"engine": source.digest}
 
 
-def graded_rollouts(spec: RunSpec) -> dict[str, Any]:
+def graded_rollouts(spec: RunSpec) -> dict[str, object]:
     """Identify everything that determines the starting weights' graded completions of training problems."""
     return {
         **outside_engine(spec),
@@ -51,19 +51,19 @@ def outside_rule(spec: RunSpec) -> dict[str, str]:
     return {} if source is None else {"rule": source.digest}
 
 
-def start_of(spec: RunSpec) -> dict[str, Any]:
+def start_of(spec: RunSpec) -> dict[str, object]:
     """Identify the weights that reinforcement learning starts from."""
     return {"model": model_fingerprint(spec.model.source), **_demonstrated(spec.model.cold_start)}
 
 
-def teacher_of(spec: RunSpec) -> dict[str, Any]:
+def teacher_of(spec: RunSpec) -> dict[str, object]:
     """Identify the teacher's weights and prompt; {} without a teacher."""
     if spec.teacher.type == "none":
         return {}
     return {"teacher": teacher_weights_of(spec) | {"prompt": template_version(spec.teacher_template)}}
 
 
-def program_of(spec: RunSpec) -> dict[str, Any]:
+def program_of(spec: RunSpec) -> dict[str, object]:
     """Identify the program that trains a cell; {} if bench trains. The path of its interpreter does not matter."""
     trainer = spec.trainer
     if not isinstance(trainer, OutsideTrainer) or spec.checkpoint:
@@ -76,14 +76,14 @@ def program_of(spec: RunSpec) -> dict[str, Any]:
     return {"program": {"command": [Path(command).name, *words], "files": files, **own}}
 
 
-def teacher_weights_of(spec: RunSpec) -> dict[str, Any]:
+def teacher_weights_of(spec: RunSpec) -> dict[str, object]:
     """Identify what a teacher's weights are made from, apart from the knobs of its cold start."""
     teacher = spec.model_teacher
     own = start_of(spec) if teacher.source is None else {"model": model_fingerprint(teacher.source)}
     return {"source": own, "cold_start": _demonstrated(teacher.cold_start)}
 
 
-def _demonstrated(recipe: ColdStart) -> dict[str, Any]:
+def _demonstrated(recipe: ColdStart) -> dict[str, object]:
     """Identify the data of a cold start; {} without one."""
     if recipe.type == "none":
         return {}
@@ -155,7 +155,7 @@ def evaluated(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def all_of(spec: RunSpec) -> dict[str, Any]:
+def all_of(spec: RunSpec) -> dict[str, object]:
     """Identify everything that training and evaluation refer to."""
     graders = {name for name in (spec.reward.grader, spec.eval.grader) if name is not None}
     templates = (spec.task.template, spec.eval.template)

@@ -137,7 +137,7 @@ def _origin(fault: Fault, origins: Mapping[str, str], layers: Sequence[Layer]) -
     return next((origin for knob, origin in reversed(list(origins.items())) if concerns(knob)), layers[0].origin)
 
 
-def _unknown_knobs(flat: Knobs) -> Iterator[Fault]:
+def _unknown_knobs(flat: Mapping[str, object]) -> Iterator[Fault]:
     """Yield a fault for each key that is not a knob.
 
     Whether an objective knob exists at this point is checked elsewhere.
@@ -187,7 +187,7 @@ def _is_part(knob: str) -> bool:
     return part != knob and ("." not in part or ":" in part)
 
 
-def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """Lay settings over others and nest them, as `resolve` does with two layers before it fills in defaults."""
     knobs, flat = dotted(below), dotted(above)
     for knob in _types_first(flat):
@@ -195,12 +195,12 @@ def laid_over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, A
     return _nested(knobs)
 
 
-def _types_first(flat: Knobs) -> list[str]:
+def _types_first(flat: Mapping[str, object]) -> list[str]:
     """Return the knobs with types first: they reset their siblings, which the same layer may set in any order."""
     return sorted(flat, key=lambda knob: not knob.endswith(".type"))
 
 
-def _set(knobs: Knobs, knob: str, value: Any) -> None:
+def _set(knobs: dict[str, object], knob: str, value: object) -> None:
     if knob.endswith(".type") and not is_open(knob):
         prefix = knob.removesuffix("type")
         for sibling in [name for name in knobs if name.startswith(prefix)]:
@@ -211,7 +211,7 @@ def _set(knobs: Knobs, knob: str, value: Any) -> None:
     knobs[knob] = value
 
 
-def _nested(knobs: Knobs) -> dict[str, Any]:
+def _nested(knobs: Mapping[str, object]) -> dict[str, Any]:
     return nested(knobs, lambda knob: [*PARTS.split(".")[:-1], knob.removeprefix(PARTS)] if _is_part(knob) else None)
 
 
@@ -250,7 +250,7 @@ def _fill_from_task(document: dict[str, Any]) -> None:
         evaluation.setdefault("grader", first.grader)
 
 
-def _known_task(name: Any) -> Task | None:
+def _known_task(name: object) -> Task | None:
     try:
         return get_task(name) if isinstance(name, str) else None
     except RefusedError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
@@ -116,7 +116,7 @@ class KnobRange(Settings):
         """Values that represent the range where it is tried out: its ends, or all choices."""
         return self.choices or self.bounds
 
-    def holds(self, value: Any) -> bool:
+    def holds(self, value: object) -> bool:
         """Return whether the range could yield a value."""
         if self.kind == "categorical":
             return any(same(choice, value) for choice in self.choices)
@@ -259,7 +259,7 @@ class Search(Settings):
         """Return the knobs, each after those that its condition names."""
         return _in_order(self.knobs)
 
-    def is_drawn(self, knob: str, values: dict[str, Any]) -> bool:
+    def is_drawn(self, knob: str, values: Mapping[str, object]) -> bool:
         """Return whether a knob's condition holds.
 
         values: of the knobs before it, those that were sampled.
@@ -322,7 +322,7 @@ class Tune(Settings):
         )
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: object, other: object) -> bool:
     """Return whether two values are equal to a knob: 1 and 1.0 are, but 1 and true are not."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 

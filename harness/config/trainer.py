@@ -57,7 +57,7 @@ class OutsideTrainer(Trainer):
 
     @field_validator("args")
     @classmethod
-    def _args_are_json(cls, args: dict[str, Any]) -> dict[str, Any]:
+    def _args_are_json(cls, args: dict[str, Any]) -> dict[str, object]:
         for name, value in args.items():
             if not _is_json(value):
                 raise ValueError(

@@ -61,7 +61,7 @@ class TaskEvaluation:
         return None if self.conditions.task.thinking_budget_tokens else self.conditions.thinking_budget_tokens
 
     @cached_property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """The conditions that two evaluations must share for their samples to be mixed.
 
         Raises RefusedError if files of the model are missing.

@@ -108,7 +108,7 @@ class SuiteResult:
     lm_eval: LmEvalResult | None
     lm_eval_folder: Path | None
     """Holds `<task>.json` for each of lm-eval's tasks."""
-    memorisation: list[dict[str, Any]]
+    memorisation: list[dict[str, object]]
     """The probe's results, by task."""
 
     @property
@@ -122,7 +122,7 @@ class SuiteResult:
 
         What was not requested is left out.
         """
-        document: dict[str, Any] = {"model": self.label, "evaluations": self.evaluations}
+        document: dict[str, object] = {"model": self.label, "evaluations": self.evaluations}
         if self.lm_eval is not None:
             document["lm_eval"] = {
                 "tasks": [asdict(task) for task in self.lm_eval.tasks],

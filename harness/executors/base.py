@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar
 
 from harness.config.run_spec import RunSpec
 from harness.executors.slots import Slot, local_slots
@@ -75,16 +75,32 @@ class Job:
         return cls(**{**document, "spec": RunSpec.model_validate(document["spec"])})
 
 
-@dataclass(frozen=True)
-class Progress:
-    """A report from a running job: `phase`, `step`, `steps`, `done_frac` and more.
+class Event(TypedDict, total=False):
+    """What a running job reports: where it is, with `phase`, `step`, `steps` and `done_frac`; or a `remark`; or, every
+    few seconds, a heartbeat: `still_s`, the seconds since its Python code last moved on, and `at`, its position in the
+    code.
 
-    Or a heartbeat, every few seconds: `still_s`, the seconds since its Python code last moved on, and `at`, its
-    position in the code.
+    done_frac counts tokens where there is a budget of them, else steps. steps is 0 in a phase that does not move on by
+    steps of training.
     """
 
+    phase: str
+    step: int
+    steps: int
+    done_frac: float
+    reward: float | None
+    tokens_per_s: float | None
+    remark: str
+    still_s: float
+    at: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A report from a running job."""
+
     job: Job
-    event: dict[str, Any]
+    event: Event
 
 
 @dataclass(frozen=True)
@@ -220,7 +236,7 @@ class StallGuard:
             self._moved_s[job] = self._now_s()
             yield event
         else:
-            yield from self._sign_of_life(job, **event.event)
+            yield from self._sign_of_life(job, event.event["still_s"], event.event["at"])
 
     def _sign_of_life(self, job: Job, still_s: float, at: str) -> Iterator[Progress]:
         # `max`, because a report of progress may have arrived after the heartbeat was made.

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_place
+from harness.executors.base import Ended, Event, ExecutorKind, Job, Progress, best_place
 from harness.executors.slots import Slot
 from harness.secrets import redact
 
@@ -73,7 +73,7 @@ class LocalPool:
         # `-P` keeps the current folder out of `sys.path`: a module of the user's there could shadow one of Python's.
         self._command = [sys.executable, "-P", "-m", worker_module, str(home)]
         self._workers: list[_Worker] = []
-        self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, object] | None]] = queue.SimpleQueue()
         self._start_workers()
 
     def start(self, job: Job) -> None:
@@ -129,7 +129,7 @@ class LocalPool:
             worker.job = None
             return self._died(worker, job)
         if message.pop("event") == "progress":
-            return Progress(job, message)
+            return Progress(job, cast(Event, message))
         worker.job = None
         return Ended(job, message["state"], message["reason"], where=worker.slot.name)
 

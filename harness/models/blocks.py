@@ -28,7 +28,7 @@ BLOCK_TOKENS = 512
 enough for fast matrix products.
 """
 
-Attend = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[object, Tensor, Tensor, Tensor], Tensor]
 """(attention module of transformers, queries [M, H, d], keys and values [M, K, d]) -> [M, H, d]."""
 
 
@@ -230,7 +230,7 @@ def _is_watched(module: nn.Module) -> bool:
     return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 
-def _differentiable(function: type[torch.autograd.Function], *given: Any) -> Any:
+def _differentiable(function: type[torch.autograd.Function], *given: object) -> Any:
     """Apply the function; without gradients skip autograd, which saves memory and makes calls cheaper."""
     if torch.is_grad_enabled():
         return function.apply(*given)  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -130,7 +130,7 @@ def hub_commit(parsed: ModelSource) -> str | None:
     return str(extract_commit_hash(config, None))
 
 
-def _where(parsed: ModelSource) -> dict[str, Any]:
+def _where(parsed: ModelSource) -> dict[str, object]:
     if parsed.kind == "hf":
         return {"pretrained_model_name_or_path": parsed.name, "revision": parsed.revision or "main"}
     parsed.require()

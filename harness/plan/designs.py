@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from harness.config.run_spec import RunSpec
 from harness.plan.gate import EVALUATION, check_gate
@@ -17,16 +16,16 @@ from harness.settings.words import written
 RECIPE = "base"
 """The arm of a leave-one-out design that leaves nothing out."""
 
-Arms = dict[str, dict[str, Any]]
+Arms = dict[str, dict[str, object]]
 
 
-def factorial(grid: Mapping[str, Sequence[Any]]) -> Arms:
+def factorial(grid: Mapping[str, Sequence[object]]) -> Arms:
     """Return an arm for each combination, named by the last segments of its knobs: `clip_high=0.28+beta=0`."""
     points = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
     return {"+".join(f"{knob.rsplit('.', 1)[-1]}={value}" for knob, value in point.items()): point for point in points}
 
 
-def leave_one_out(ordinary: Mapping[str, Any]) -> Arms:
+def leave_one_out(ordinary: Mapping[str, object]) -> Arms:
     """Return the recipe, and for each knob an arm with the knob's ordinary value.
 
     An arm is named by that value: `scale=group_std`. The type of a section is named by the section: `rule=ppo_clip`.
@@ -38,7 +37,7 @@ def leave_one_out(ordinary: Mapping[str, Any]) -> Arms:
 
 
 def leave_one_out_faults(
-    arms: Mapping[str, RunSpec], ordinary: Mapping[str, Any], co_changes: Mapping[str, str]
+    arms: Mapping[str, RunSpec], ordinary: Mapping[str, object], co_changes: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield why an arm does not differ from the recipe in its one knob, and in nothing else.
 

@@ -171,7 +171,7 @@ def _fitting(cells: Iterable[CellRecord], specs: Sequence[RunSpec]) -> Iterable[
 
 
 def _was_done_here(cell: CellRecord) -> bool:
-    return all(start.get("owner", {}).get("host") == socket.gethostname() for start in cell.read_starts())
+    return all("owner" in start and start["owner"]["host"] == socket.gethostname() for start in cell.read_starts())
 
 
 @dataclass(frozen=True)

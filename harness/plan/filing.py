@@ -123,7 +123,7 @@ def _finished_specs(cells: Path) -> list[tuple[CellRecord, RunSpec]]:
     return found
 
 
-def _differing(finished: RunSpec, wanted: RunSpec) -> dict[str, tuple[Any, Any]]:
+def _differing(finished: RunSpec, wanted: RunSpec) -> dict[str, tuple[object, object]]:
     """Map the knobs that differ to their two values; the seed is not a knob."""
     before, now = active(finished), active(wanted)
     return {

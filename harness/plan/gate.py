@@ -32,7 +32,7 @@ class Gate:
 
     differs: list[str]
     """Knobs in which any two arms differ."""
-    violations: dict[str, dict[str, Any]]
+    violations: dict[str, dict[str, object]]
     """Knobs, with each arm's value, that were not declared; and those of the evaluation, declared or not."""
     over_checkpoint: bool = False
     """True if nothing is trained, so that the evaluation itself is the question."""
@@ -91,7 +91,7 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
     return Gate(list(values), violations, over_checkpoint)
 
 
-def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, Any]]:
+def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, object]]:
     """Map each knob in which the arms are not all equal to its value by arm; the seed is not a knob."""
     flat = {arm: active(spec) for arm, spec in arms.items()}
     knobs = dict.fromkeys(knob for values in flat.values() for knob in values if knob != "seed")

@@ -33,7 +33,7 @@ _QWEN2_1_5B = _QWEN2_0_5B | {
     "num_attention_heads": 12,
 }
 # The models of the shipped profiles, from the config.json of each on the hub, so that a plan needs no network.
-_KNOWN: dict[str, Mapping[str, Any]] = {
+_KNOWN: dict[str, Mapping[str, object]] = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": {
         "model_type": "llama",
         "hidden_size": 576,
@@ -149,7 +149,7 @@ def find_shape(source: str) -> ModelShape | None:
     use the network.
     """
     parsed = parse_source(source)
-    config: Mapping[str, Any] | None
+    config: Mapping[str, object] | None
     match parsed.kind:
         case "builtin" | "scratch":
             config = _read(TINY / "config.json")
@@ -165,13 +165,13 @@ def find_shape(source: str) -> ModelShape | None:
 def _read(path: Path) -> Mapping[str, Any] | None:
     """Return the content of a config.json; None if it cannot be read."""
     try:
-        config: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config: Mapping[str, object] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return config
 
 
-def _cached(name: str, revision: str | None) -> Mapping[str, Any] | None:
+def _cached(name: str, revision: str | None) -> Mapping[str, object] | None:
     """Return a model's configuration from the hub's local cache; None if it is not there."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -195,7 +195,7 @@ _NAMES = {
 """Keys of a config.json -> what follows the architecture's name in a GGUF key."""
 
 
-def read_config(path: Path) -> Mapping[str, Any] | None:
+def read_config(path: Path) -> Mapping[str, object] | None:
     """Return what config.json would say of the model's shape.
 
     None for a file without the whole header of a language model.
@@ -219,7 +219,7 @@ def read_config(path: Path) -> Mapping[str, Any] | None:
     }
 
 
-def _read_header(file: BinaryIO) -> tuple[dict[str, Any], set[str]]:
+def _read_header(file: BinaryIO) -> tuple[dict[str, object], set[str]]:
     """Return the values by key, of an array its length, and the names of tensors.
 
     Raises KeyError for a wrong magic or an unknown type.

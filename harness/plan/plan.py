@@ -177,7 +177,7 @@ class Plan:
             "memory": self._memory(),
         }
 
-    def _memory(self) -> dict[str, Any] | None:
+    def _memory(self) -> dict[str, object] | None:
         """Return the estimate of the arm that takes most; None if the size of no model is known."""
         estimates = {arm: estimate_memory(spec, cuda=False) for arm, spec in self.arms.items()}
         known = {arm: estimate for arm, estimate in estimates.items() if estimate is not None}

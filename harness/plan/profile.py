@@ -7,9 +7,9 @@ one on other problems, or from another start.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evals.tasks import get_task
 from evals.yaml_file import load_yaml
@@ -33,7 +33,7 @@ def find_profile(given: str, beside: Path) -> Path:
     return find_file(given, shipped(SHIPPED / "profiles"), "profile")
 
 
-def read_profile(path: Path) -> dict[str, Any]:
+def read_profile(path: Path) -> dict[str, object]:
     """Read a profile's file as if it stated what it extends too.
 
     Raises RefusedError if the extended file is no profile, or extends another one itself.
@@ -117,7 +117,7 @@ class MeasuredSpread:
         return math.sqrt(self.sd_pp**2 + self.sampling_sd_pp**2 * max(0.0, noise - 1))
 
 
-def _percentage_points(path: Path, document: dict[str, Any], key: str) -> float:
+def _percentage_points(path: Path, document: Mapping[str, object], key: str) -> float:
     """Return a number of percentage points from a profile's file. Raises RefusedError for anything else."""
     given = document[key]
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= 100:

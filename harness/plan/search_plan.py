@@ -38,7 +38,7 @@ _ENDS = (0, -1)
 """The positions of a range's ends among its corners."""
 _LONGEST_NAME = 255
 """The limit of common file systems on a folder's name, in bytes."""
-_WILCOXON: Values = {"p_threshold": 0.1, "n_startup_steps": 2}
+_WILCOXON: dict[str, object] = {"p_threshold": 0.1, "n_startup_steps": 2}
 """The options of Optuna's WilcoxonPruner by default."""
 _FEWEST_PAIRS = 2
 """The fewest pairs that it compares, whatever its options."""
@@ -93,7 +93,7 @@ class SearchPlan:
             self._specs[key] = resolved_for_machine(resolve([*below, *own, *above], seed), self.request.on_gpu)
         return self._specs[key]
 
-    def plan(self, settings: Mapping[str, Mapping[str, Any]]) -> Plan:
+    def plan(self, settings: Mapping[str, Mapping[str, object]]) -> Plan:
         """Return a plan with these settings as its arms."""
         specs = {arm: {seed: self.spec(values, seed) for seed in self.seeds} for arm, values in settings.items()}
         firsts = {arm: by_seed[self.seeds[0]] for arm, by_seed in specs.items()}
@@ -127,7 +127,7 @@ class SearchPlan:
         return [_with_task(objective, plan.task_names) for objective in self.search.objectives]
 
     @cached_property
-    def always_drawn(self) -> Values:
+    def always_drawn(self) -> dict[str, object]:
         """The values in the base of the knobs without a condition."""
         known = active(self.spec({}, self.seeds[0]))
         return {k: known[k] for k, searched in self.search.knobs.items() if not searched.when and k in known}
@@ -162,10 +162,10 @@ class SearchPlan:
             "base": semantic_hash(self.spec({}, self.seeds[0])),
         }
 
-    def default_values(self) -> Values | None:
+    def default_values(self) -> dict[str, object] | None:
         """Return the values of the searched knobs in the base; None unless each lies in its range."""
         known = active(self.spec({}, self.seeds[0]))
-        values: Values = {}
+        values: dict[str, object] = {}
         for knob in self.search.ordered():
             if not self.search.is_drawn(knob, values):
                 continue
@@ -281,7 +281,7 @@ def _require_types(plan: SearchPlan) -> None:
         raise RefusedError("\n".join(dict.fromkeys(problems)))
 
 
-def _problems(plan: SearchPlan, values: Values) -> list[str]:
+def _problems(plan: SearchPlan, values: Mapping[str, object]) -> list[str]:
     """Return why no trial could have these values; [] if one could."""
     problems: list[str] = []
     for setting in (*(_with_conditional(plan, values, end) for end in _ENDS), values):
@@ -294,7 +294,7 @@ def _problems(plan: SearchPlan, values: Values) -> list[str]:
     return problems
 
 
-def _with_conditional(plan: SearchPlan, values: Values, end: int) -> Values:
+def _with_conditional(plan: SearchPlan, values: Mapping[str, object], end: int) -> dict[str, object]:
     """Return these values with the knobs that are sampled because of them, at this end of their ranges.
 
     Some values need them, as cispo needs its weight_max.
@@ -307,9 +307,11 @@ def _with_conditional(plan: SearchPlan, values: Values, end: int) -> Values:
     return setting
 
 
-def _where_drawn(search: Search, knob: str, pick: Callable[[list[Any]], Any] = operator.itemgetter(0)) -> Values:
+def _where_drawn(
+    search: Search, knob: str, pick: Callable[[Sequence[object]], object] = operator.itemgetter(0)
+) -> dict[str, object]:
     """Return values of the knobs that its condition names, under which a knob is sampled."""
-    values: Values = {}
+    values: dict[str, object] = {}
     for parent, allowed in search.knobs[knob].when.items():
         values |= _where_drawn(search, parent, pick) | {parent: search.knobs[parent].as_drawn(pick(allowed))}
     return values
@@ -351,14 +353,14 @@ def _require_action(plan: SearchPlan) -> None:
             raise GateError(f"{plan.where}.{knob}: {one} and {other} do the same here ({why}): leave one out.")
 
 
-def _surroundings(search: Search, knob: str) -> Iterator[Values]:
+def _surroundings(search: Search, knob: str) -> Iterator[dict[str, object]]:
     """Yield settings of the other knobs under which this one is sampled: random corners, without repetition."""
     rng = random.Random(0)
-    seen: list[Values] = []
+    seen: list[dict[str, object]] = []
     # A knob that exists because of this one cannot be part of its surroundings.
     others = [other for other in search.ordered() if knob not in _ancestors(search, other)]
     for _ in range(_SETTINGS_TRIED):
-        values: Values = _where_drawn(search, knob, rng.choice)
+        values: dict[str, object] = _where_drawn(search, knob, rng.choice)
         for other in others:
             if other != knob and other not in values and search.is_drawn(other, values):
                 values[other] = rng.choice(search.knobs[other].corners)
@@ -373,7 +375,7 @@ def _ancestors(search: Search, knob: str) -> set[str]:
     return parents.union(*(_ancestors(search, parent) for parent in parents))
 
 
-def _why_no_action(plan: SearchPlan, knob: str, around: Values, one: Any, other: Any) -> str | None:
+def _why_no_action(plan: SearchPlan, knob: str, around: dict[str, object], one: object, other: object) -> str | None:
     """Return why two values of a knob make no difference there, whatever else they bring in.
 
     None if they do make one, or do not go with the rest.

@@ -162,7 +162,7 @@ def _trained(path: Path, machine: dict[str, str | None], on_gpu: Callable[[], bo
     # The spec comes from the cell's folder, so what it would run must be known to this user.
     for code, name in run_by(as_trained.model_copy(update={"checkpoint": str(path)})).items():
         user_code.require_known(code, name, cell.path / "spec.json")
-    changed: dict[str, Any] = {"checkpoint": str(path)}
+    changed: dict[str, object] = {"checkpoint": str(path)}
     for knob, value in machine.items():
         if value is not None:
             section, field = knob.split(".")

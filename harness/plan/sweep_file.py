@@ -146,7 +146,7 @@ class SweepFile(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_trial_has_one_seed(cls, document: Any) -> Any:
+    def _a_trial_has_one_seed(cls, document: object) -> object:
         """Give a search one seed per trial by default, since it spends its cells on settings."""
         if isinstance(document, dict) and "search" in document:
             return {"seeds": 1} | document
@@ -161,7 +161,7 @@ class SweepFile(Settings):
 
     @field_validator("arms", "grid", "leave_one_out")
     @classmethod
-    def _arms_are_few_enough(cls, stated: dict[str, Any], field: ValidationInfo) -> dict[str, Any]:
+    def _arms_are_few_enough(cls, stated: dict[str, Any], field: ValidationInfo) -> dict[str, object]:
         """Refuse too many arms before any is made: a grid of a few long lists has more points than fit into memory."""
         of_grid = field.field_name == "grid"
         if (count := math.prod(map(len, stated.values())) if of_grid else len(stated)) > MOST_ARMS:
@@ -290,7 +290,7 @@ class SweepFile(Settings):
         return [] if self.tune is None else list(self.tune.per_arm)
 
     @property
-    def all_arms(self) -> dict[str, dict[str, Any]]:
+    def all_arms(self) -> dict[str, dict[str, object]]:
         """Arms by name, none for a search; arms of a design are named by their knobs."""
         if self.grid:
             return factorial(self.grid)
@@ -345,7 +345,7 @@ def read_what_can_be_read(given: str, faults: Faults) -> tuple[SweepFile, Path, 
     return sweep, path, left_out
 
 
-def use_plugins(document: Mapping[str, Any], path: Path) -> None:
+def use_plugins(document: Mapping[str, object], path: Path) -> None:
     """Make the plug-ins that a file names available, so that the rest of it can use them. Raises RefusedError."""
     named = document.get("plugins", [])
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
@@ -356,7 +356,7 @@ def use_plugins(document: Mapping[str, Any], path: Path) -> None:
     plugins.use(named, folders, named_by=f"{path}: plugins", for_records=is_kept)
 
 
-def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File:
+def validated(kind: type[File], document: Mapping[str, object], path: Path) -> File:
     """Return the document of a file as its model. Raises RefusedError with all its faults."""
     try:
         return kind.model_validate(document)
@@ -365,7 +365,7 @@ def validated(kind: type[File], document: Mapping[str, Any], path: Path) -> File
         raise RefusedError("\n".join(lines)) from error
 
 
-def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tuple[dict[str, Any], set[str]]:
+def _without_faulty(document: Mapping[str, object], error: ValidationError) -> tuple[dict[str, object], set[str]]:
     """Return the readable part of a sweep file, and the keys that were left out.
 
     Its faults then do not hide others. An arm whose settings are not a mapping keeps its name.
@@ -387,9 +387,9 @@ def _without_faulty(document: Mapping[str, Any], error: ValidationError) -> tupl
     return {"name": "unnamed", "question": "", "profile": ""} | readable, left_out
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+def parse_settings(settings: Sequence[str]) -> dict[str, object]:
     """Parse the settings of --set: `key=value`, each with a YAML value. Raises RefusedError for any other form."""
-    parsed: dict[str, Any] = {}
+    parsed: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:

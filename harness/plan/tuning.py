@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harness.config.search import Tune
 from harness.errors import GateError, RefusedError
@@ -130,7 +129,7 @@ def end_warnings(arm: str, tuned: TunedArm) -> list[str]:
     ]
 
 
-def in_words(values: Mapping[str, Any]) -> str:
+def in_words(values: Mapping[str, object]) -> str:
     """Return values as `train.learning_rate=0.0004217, rollout.temperature=1.1`."""
     return ", ".join(
         f"{knob}={value:.4g}" if isinstance(value, float) else f"{knob}={value}" for knob, value in values.items()

@@ -1,7 +1,7 @@
 """What a sweep leaves on disk: the truth that reports and the MLflow mirror read. Layout: docs/reference/records.md."""
 
 from harness.records.cell import CellRecord, cell_directory_name
-from harness.records.status import CellState
+from harness.records.rows import CellState
 from harness.records.sweep import SweepRecord, read_sweep
 
 __all__ = ["CellRecord", "CellState", "SweepRecord", "cell_directory_name", "read_sweep"]

@@ -13,10 +13,11 @@ evals.parquet and problems.jsonl.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from harness.records.counted import Counted, count, shortfall
 from harness.records.embeddings import EmbeddedToken, read_embeddings
@@ -24,18 +25,19 @@ from harness.records.files import (
     PROBLEMS_FILE,
     DamagedRecordError,
     ProblemRow,
-    begins_s,
     read_jsonl,
     read_last_row,
     read_object,
     read_problems,
+    typed_rows,
     write_json,
 )
 from harness.records.lease import is_leased
 from harness.records.rollouts import read_rollouts, rollout_files
+from harness.records.rows import CellState, ScoreRow, Start, Status
 from harness.records.schema import SCHEMA
 from harness.records.scores import read_scores
-from harness.records.status import CellState, checked_status, status_in, with_remedy
+from harness.records.status import checked_status, status_in, with_remedy
 from harness.records.tables import read_columns, read_parquet
 from harness.secrets import redact
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     import pyarrow.compute
 
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
+RowOfStep = TypeVar("RowOfStep")
 _TELLS_ROWS = ("task", "final")
 _START = ("epoch", "from_step", "owner", "time", "registered")
 EVALUATIONS = "evaluations"
@@ -57,20 +60,33 @@ def cell_directory_name(arm: str, seed: int, training_hash: str) -> str:
     return f"{arm}-s{seed}-{training_hash[:10]}"
 
 
-def write_status(folder: Path, state: CellState, **fields: Any) -> None:
+def write_status(folder: Path, state: CellState, **fields: object) -> None:
     """Replace status.json in the folder of a cell or an evaluation, keeping earlier fields that are not given."""
     path = folder / "status.json"
     earlier = read_object(path) if path.exists() else {}
     write_json(path, {"schema": SCHEMA} | earlier | {"state": state, "reason": None} | fields)
 
 
-def _read_starts(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of starts.jsonl, without any that an owner wrote after a later start."""
-    rows: list[dict[str, Any]] = []
-    for row in read_jsonl(folder / STARTS_FILE):
+def read_starts(folder: Path) -> list[Start]:
+    """Return the rows of starts.jsonl, without any that an owner wrote after a later start. Raise
+    DamagedRecordError."""
+    rows: list[Start] = []
+    path = folder / STARTS_FILE
+    for row in typed_rows(path, read_jsonl(path), Start):
         if not rows or row["epoch"] > rows[-1]["epoch"]:
             rows.append(row)
     return rows
+
+
+def begins_s(starts: Sequence[Start], path: Path) -> list[float]:
+    """When the starts in a starts.jsonl began, in Unix seconds; imported ones do not say it and are left out.
+
+    Raises DamagedRecordError, naming the file, if a time is none.
+    """
+    try:
+        return [datetime.fromisoformat(start["time"]).timestamp() for start in starts if "time" in start]
+    except (TypeError, ValueError) as error:
+        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file.") from None
 
 
 def is_cell_directory_name(name: str) -> bool:
@@ -92,7 +108,7 @@ class CellRecord:
     hash: str
     evaluation: str | None = None
     fault: str | None = None
-    seen: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    seen: Status | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def at(cls, path: Path) -> CellRecord:
@@ -140,30 +156,30 @@ class CellRecord:
         with self.log.open("a", encoding="utf-8") as handle:
             handle.write(redact(text))
 
-    def read_status(self) -> dict[str, Any]:
+    def read_status(self) -> Status:
         """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive, and
         `damaged` where status.json is not what was written, or a finished cell lacks some of what it counted.
 
         Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
         """
         if self.seen is not None:
-            return {**self.seen, **self._damage}
+            return self._with_fault(self.seen)
         status = self._written_status()
         is_running = self.fault is None and is_leased(self.path)
-        return status | {"state": "running", "reason": None} if is_running else status
+        return {**status, "state": "running", "reason": None} if is_running else status
 
-    def _written_status(self) -> dict[str, Any]:
+    def _written_status(self) -> Status:
         """Whatever a lease says."""
         status = status_in(self.path)
         if self.fault is not None or self.evaluation is None or status["state"] != "done":
-            return status | self._damage
+            return self._with_fault(status)
         evaluated = status_in(self.evaluation_folder)
-        of_answers = {"digest": evaluated["digest"]} if "digest" in evaluated else {}
-        return status | of_answers | {"state": evaluated["state"], "reason": evaluated.get("reason")}
+        if "digest" in evaluated:  # of its answers
+            status = {**status, "digest": evaluated["digest"]}
+        return {**status, "state": evaluated["state"], "reason": evaluated.get("reason")}
 
-    @property
-    def _damage(self) -> dict[str, Any]:
-        return {} if self.fault is None else {"state": "damaged", "reason": self.fault}
+    def _with_fault(self, status: Status) -> Status:
+        return status if self.fault is None else {**status, "state": "damaged", "reason": self.fault}
 
     def is_named_in(self, error: DamagedRecordError) -> bool:
         """Whether the error is about this cell, which was not known to be damaged."""
@@ -199,7 +215,7 @@ class CellRecord:
                 return faults[0]
         return None
 
-    def write_status(self, state: CellState, **fields: Any) -> None:
+    def write_status(self, state: CellState, **fields: object) -> None:
         """Replace status.json, that of the evaluation if it is not the cell's own, keeping earlier fields that are not
         given."""
         write_status(self.evaluation_folder, state, **fields)
@@ -218,8 +234,7 @@ class CellRecord:
 
     @property
     def state(self) -> CellState:
-        state: CellState = self.read_status()["state"]
-        return state
+        return self.read_status()["state"]
 
     @property
     def reason(self) -> str | None:
@@ -264,15 +279,15 @@ class CellRecord:
         """Raises DamagedRecordError without one; a cell has it from before its first step."""
         return read_object(self.evaluation_folder / "spec.json")
 
-    def read_starts(self) -> list[dict[str, Any]]:
+    def read_starts(self) -> list[Start]:
         """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, `registered` (the digest of the
         registration that it found, or None), and the provenance of what was made from there on. Starts of another
         evaluation than the cell's own come last.
 
         Raises DamagedRecordError.
         """
-        rows = _read_starts(self.path)
-        return rows if self.evaluation is None else [*rows, *_read_starts(self.evaluation_folder)]
+        rows = read_starts(self.path)
+        return rows if self.evaluation is None else [*rows, *read_starts(self.evaluation_folder)]
 
     @property
     def last_epoch(self) -> int:
@@ -285,7 +300,7 @@ class CellRecord:
         return self.own.provenances[-1]
 
     @property
-    def provenances(self) -> list[dict[str, Any]]:
+    def provenances(self) -> list[dict[str, object]]:
         """Those of all starts; raises as `provenance`."""
         starts = self.read_starts()
         if not starts:
@@ -313,22 +328,23 @@ class CellRecord:
         self._require_steps(len(table), n_steps)
         return table
 
-    def _current(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _current(self, rows: list[RowOfStep]) -> list[RowOfStep]:
         """The rows that count, without their epochs."""
-        keys = [(row.pop("epoch", 0), row.get("step", 0), *(row.get(name) for name in _TELLS_ROWS)) for row in rows]
+        plain = cast(list[dict[str, Any]], rows)
+        keys = [(row.pop("epoch", 0), row.get("step", 0), *(row.get(name) for name in _TELLS_ROWS)) for row in plain]
         return [row for row, counts in zip(rows, self._counts(keys), strict=True) if counts]
 
-    def _counts(self, rows: Sequence[tuple[int, int, *tuple[Any, ...]]]) -> list[bool]:
+    def _counts(self, rows: Sequence[tuple[int, int, *tuple[object, ...]]]) -> list[bool]:
         """Return which rows count, given as (epoch, step, what tells rows of a step apart)."""
         superseded = self.superseded()
-        latest: dict[tuple[Any, ...], int] = {}
+        latest: dict[tuple[object, ...], int] = {}
         for epoch, *what in rows:
             latest[tuple(what)] = max(epoch, latest.get(tuple(what), 0))
         return [not superseded(epoch, step) and epoch == latest[step, *rest] for epoch, step, *rest in rows]
 
     def superseded(self) -> Callable[[int, int], bool]:
         """(epoch, step) -> whether a later start has begun that step anew."""
-        begun = [(start["epoch"], start["from_step"]) for start in _read_starts(self.path)]
+        begun = [(start["epoch"], start["from_step"]) for start in read_starts(self.path)]
         return lambda epoch, step: any(later > epoch and step > from_step for later, from_step in begun)
 
     def _finished_steps(self) -> int:
@@ -369,7 +385,7 @@ class CellRecord:
         cells. Raises DamagedRecordError."""
         return begins_s(self.read_starts(), self.path / STARTS_FILE)
 
-    def read_scores(self) -> list[dict[str, Any]]:
+    def read_scores(self) -> list[ScoreRow]:
         """A row for each task of the final evaluation and of those along the curve; raises as
         `harness.records.scores.read_scores`."""
         rows = read_scores(self.scores)

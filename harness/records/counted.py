@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 from harness.records.files import make_durable
 
@@ -30,7 +30,7 @@ Counted = Mapping[str, Extent]
 """By the name of the file or folder."""
 
 
-def is_counted(document: Mapping[str, Any]) -> bool:
+def is_counted(document: Mapping[str, object]) -> bool:
     """Whether this, read from a file, has the form of `Counted`."""
     kinds = {"rows": int, "files": int, "bytes": int, "blake2b": str}
     return all(

@@ -14,8 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
@@ -119,7 +118,7 @@ def file_name(name: str) -> str:
     return safe.encode()[: _NAME_BYTES - len(ending)].decode(errors="ignore") + ending
 
 
-def write_json(path: Path, document: Any) -> None:
+def write_json(path: Path, document: object) -> None:
     """Atomically write strict JSON: NaN and infinities become null, and secrets are redacted."""
     text = json_text(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomic(path, lambda aside: _write_text(aside, text))
@@ -190,7 +189,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return document
 
 
-def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+def append_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     """Append rows as one write, redacted. A kill can tear only the last line, which `read_jsonl` drops."""
     text = "".join(json_text(_finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
     require_owned(path)
@@ -218,7 +217,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     lines = read_bytes(path).rpartition(b"\n")[0].split(b"\n")
     # Read as one document, rows share their keys' strings: a third of the memory for the long rows of steps.jsonl.
     try:
-        rows: list[dict[str, Any]] = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
+        rows: list[dict[str, object]] = json.loads(b"[" + b",".join(line for line in lines if line) + b"]")
     except _NO_JSON:
         rows = []
     if len(rows) != sum(map(bool, lines)) or not all(isinstance(row, dict) for row in rows):
@@ -267,7 +266,8 @@ def _first_fault(lines: list[bytes]) -> str:
 def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
     """The rows of a file as TypedDicts of a kind. Raises DamagedRecordError if a row lacks one of its fields, or has
     one of another type."""
-    fields = _types_of_fields(kind)  # type: ignore[arg-type]  # mypy: no TypedDict is hashable, though its class is
+    required = kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
+    fields = {name: wanted for name, wanted in types_of_fields(kind).items() if name in required}  # type: ignore[arg-type]
     if all(isinstance(row, dict) for row in rows) and all(
         issubclass(found, wanted)
         for name, wanted in fields.items()
@@ -286,12 +286,12 @@ def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[
 
 
 @cache
-def _types_of_fields(kind: type) -> dict[str, tuple[type, ...]]:
-    """Only the outer type of a generic is checked: dict for dict[str, int]."""
+def types_of_fields(kind: type[object]) -> dict[str, tuple[type, ...]]:
+    """Return the types that the fields of a TypedDict may have; of a generic only the outer one, dict for dict[str,
+    int]."""
     return {
         name: tuple(get_origin(one) or one for one in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted]))
         for name, wanted in get_type_hints(kind).items()
-        if name in kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     }
 
 
@@ -318,17 +318,6 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def begins_s(starts: Sequence[dict[str, Any]], path: Path) -> list[float]:
-    """When the starts in a starts.jsonl began, in Unix seconds; imported ones do not say it and are left out.
-
-    Raises DamagedRecordError, naming the file, if a time is none.
-    """
-    try:
-        return [datetime.fromisoformat(start["time"]).timestamp() for start in starts if "time" in start]
-    except (TypeError, ValueError) as error:
-        raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file.") from None
-
-
 PROBLEMS_FILE = "problems.jsonl"
 Split = Literal["train", "test"]
 
@@ -351,7 +340,7 @@ class _Problem(TypedDict):
     task: str
     split: str
     problem_id: str
-    prompt: str | list[Any]
+    prompt: str | list[dict[str, str]]
     answer: str
 
 
@@ -378,7 +367,7 @@ class ProblemsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def add(self, task: str, split: Split, problems: Iterable[P], ask: Callable[[P], Any]) -> None:
+    def add(self, task: str, split: Split, problems: Iterable[P], ask: Callable[[P], object]) -> None:
         """Record those that are new. Call it before the first sample that refers to them is recorded.
 
         ask: a problem -> its prompt.

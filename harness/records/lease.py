@@ -63,7 +63,7 @@ class Lease:
     owner: str
     epoch: int
     """The number of this start, above that of every earlier one."""
-    about: dict[str, Any]
+    about: dict[str, object]
     before: dict[str, Any]
     """The fields of the lease that it replaced; {} if there was none."""
     beats: int = 0

@@ -39,7 +39,7 @@ class Registration:
 
     asked: dict[str, Any]
     cells: dict[str, dict[str, str]]
-    specs: dict[str, dict[str, Any]]
+    specs: dict[str, dict[str, object]]
     cells_before: list[str]
     time: str
     digest: str
@@ -112,7 +112,7 @@ def read_registration(folder: Path) -> Registration | None:
         raise DamagedRecordError(f"{path}: is damaged (it holds no registration). Restore it from a copy.") from None
 
 
-def registration_found(sweep_folder: Path) -> dict[str, Any]:
+def registration_found(sweep_folder: Path) -> dict[str, object]:
     """What the start of a cell says of it: its digest, None without one. A damaged registration is none."""
     try:
         registration = read_registration(sweep_folder)
@@ -160,7 +160,7 @@ class RegistrationCheck:
 
 def check_registration(sweep: SweepRecord) -> RegistrationCheck | None:
     """None if the sweep was never registered. Raises DamagedRecordError."""
-    named = {cell.path.name: [start.get(STARTED_WITH) for start in cell.read_starts()] for cell in sweep.cells}
+    named = {cell.path.name: [start.get("registered") for start in cell.read_starts()] for cell in sweep.cells}
     registration = read_registration(sweep.path)
     if registration is None:
         orphans = [name for name, digests in named.items() if any(digests)]
@@ -182,7 +182,7 @@ def started_cells(cells: Iterable[CellRecord]) -> list[str]:
     return [cell.path.name for cell in cells if cell.read_starts() or cell.state != "pending"]
 
 
-def _asked(sweep: SweepRecord) -> dict[str, Any]:
+def _asked(sweep: SweepRecord) -> dict[str, object]:
     asked = {key: getattr(sweep, key) for key in _STATED}
     asked["settings"] = [] if sweep.asked is None else list(sweep.asked.settings)
     if (design := sweep.design) is not None:
@@ -204,12 +204,12 @@ def _hashes(sweep: SweepRecord) -> dict[str, dict[str, str]]:
     return hashes
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def _digest(content: Mapping[str, object]) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
-def _differences(then: Any, now: Any, place: str = "") -> Iterator[tuple[str, str]]:
+def _differences(then: object, now: object, place: str = "") -> Iterator[tuple[str, str]]:
     """The knobs that two specs do not share a value of, each with both values."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
@@ -219,7 +219,7 @@ def _differences(then: Any, now: Any, place: str = "") -> Iterator[tuple[str, st
         yield place, f"{_short(then)} -> {_short(now)}"
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, list) and len(value) > 1 and value == list(range(value[0], value[0] + len(value))):
         return f"{value[0]}..{value[-1]}"
     if isinstance(value, float):

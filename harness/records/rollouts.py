@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.records.files import DamagedRecordError
 from harness.records.tables import REMEDY, as_array, read_parquet, require_values
@@ -41,7 +41,7 @@ PER_TOKEN = ("token/logp", "token/entropy", "token/advantage")
 PER_EPOCH = ("token/log_ratio", "token/clipped", "token/masked")
 
 
-def write_rollouts(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_rollouts(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     """Write rows as one file; columns that a row lacks are null in it. Pages have checksums, which readers verify."""
     import pyarrow
     import pyarrow.parquet
@@ -54,7 +54,7 @@ def write_rollouts(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     pyarrow.parquet.write_table(table, path, compression="zstd", write_page_checksum=True)
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     return redact(value) if isinstance(value, str) else value
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from harness.errors import RefusedError
 
@@ -16,7 +15,7 @@ class OtherVersionError(RefusedError):
     """A record that another version of bench made."""
 
 
-def require_schema(path: Path, document: Mapping[str, Any]) -> None:
+def require_schema(path: Path, document: Mapping[str, object]) -> None:
     """Raise OtherVersionError unless this document, read from `path`, is of this version."""
     schema = document.get("schema")
     if schema == SCHEMA:

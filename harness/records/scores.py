@@ -12,37 +12,20 @@ import json
 import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Literal
 
 from harness.errors import RefusedError, few
 from harness.records.files import DamagedRecordError, read_jsonl, typed_rows
 from harness.records.looks import Part
+from harness.records.rows import Bin, ScoreRow
 
 
-class _Score(TypedDict):
-    """What every row has; more depends on the evaluation. generated_tokens: None in imported records."""
-
-    step: int
-    final: bool
-    task: str
-    generated_tokens: int | None
-    metrics: dict[str, float | None]
-
-
-class _Bin(TypedDict):
-    """A bin of a reliability diagram: the samples whose answer has a confidence between two bounds."""
-
-    count: int
-    confidence: float | None
-    correct_frac: float | None
-
-
-def read_scores(path: Path) -> list[dict[str, Any]]:
+def read_scores(path: Path) -> list[ScoreRow]:
     """The rows in the order in which they were written; [] without the file. Raises DamagedRecordError, naming the row,
     if a row or a bin of its `reliability` lacks a field, or if a metric is not a number."""
-    rows = read_jsonl(path)
-    for number, row in enumerate(typed_rows(path, rows, _Score), start=1):
-        require_bins(f"{path}, row {number}", rows[number - 1])
+    rows = typed_rows(path, read_jsonl(path), ScoreRow)
+    for number, row in enumerate(rows, start=1):
+        require_bins(f"{path}, row {number}", row)
         if wrong := [name for name, value in row["metrics"].items() if not isinstance(value, int | float | None)]:
             raise DamagedRecordError(
                 f"{path}, row {number}: the metric {', '.join(wrong)} is not a number. Restore the file, or move its "
@@ -51,13 +34,13 @@ def read_scores(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def require_bins(place: str, row: dict[str, Any]) -> None:
+def require_bins(place: str, row: Mapping[str, object]) -> None:
     """Raises DamagedRecordError, naming the place of the row, if the bins of its `reliability` lack a field. One whose
     samples were not drawn from the policy itself has none."""
     bins = row.get("reliability") or []
     if not isinstance(bins, list):
         raise DamagedRecordError(f"{place}: reliability is not a list. Restore the file, or move its folder away.")
-    typed_rows(Path(f"{place}, reliability"), bins, _Bin)
+    typed_rows(Path(f"{place}, reliability"), bins, Bin)
 
 
 # What lies beside the results of lm-eval's tasks in a folder of `bench eval`.
@@ -109,18 +92,18 @@ class Matching(Part):
         repeats = f"; {self.repeated} repeat another and are matched in the order of ids" if self.repeated else ""
         return f"{said}{left_out}{repeats}."
 
-    def as_row(self) -> dict[str, Any]:
+    def as_row(self) -> dict[str, object]:
         """The field `problems` of a contrast in report.json."""
         return {"matched_by": self.by, "matched": self.matched, "of": self.of, "sentence": self.sentence}
 
 
-def content_of(*parts: Any) -> str:
+def content_of(*parts: object) -> str:
     """Return a digest of JSON values. Texts that differ only in line ends, outer blanks or Unicode form are equal."""
     text = json.dumps(_normal(parts), sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _normal(value: Any) -> Any:
+def _normal(value: object) -> object:
     if isinstance(value, str):
         return unicodedata.normalize("NFC", value.replace("\r\n", "\n")).strip()
     if isinstance(value, Mapping):

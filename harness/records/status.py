@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, cast, get_args
 
 from harness.records.counted import Counted, is_counted, size_shortfall
-from harness.records.files import DamagedRecordError, read_object
+from harness.records.files import DamagedRecordError, read_object, types_of_fields
+from harness.records.rows import CellState, Status
 from harness.records.schema import SCHEMA, OtherVersionError, require_schema
 
-CellState = Literal["pending", "running", "done", "failed", "invalid", "interrupted", "damaged"]
-# What status.json holds besides the state; each may be absent.
-_STATUS = {
-    **{"reason": str | None, "flags": list, "digest": str | None},
-    **{"logged_steps": int, "step": int, "steps": int | None, "generated_tokens": int | None, "records": dict},
-}
+_CHECKED_APART = ("state", "schema")
 
 
-def status_in(folder: Path) -> dict[str, Any]:
+def status_in(folder: Path) -> Status:
     status, fault = checked_status(folder)
-    return status if fault is None else status | {"state": "damaged", "reason": fault}
+    return status if fault is None else {**status, "state": "damaged", "reason": fault}
 
 
-def checked_status(folder: Path) -> tuple[dict[str, Any], str | None]:
+def checked_status(folder: Path) -> tuple[Status, str | None]:
     """status.json in a folder of a cell or evaluation, and what is wrong with it, or with the sizes of the files that
     it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
     path = folder / "status.json"
     try:
-        status: dict[str, Any] = read_object(path) if path.exists() else {"schema": SCHEMA, "state": "pending"}
-        require_schema(path, status)
+        written: dict[str, Any] = read_object(path) if path.exists() else {"schema": SCHEMA, "state": "pending"}
+        require_schema(path, written)
     except (DamagedRecordError, OtherVersionError, OSError) as error:
-        return {}, str(error)
-    wrong = [name for name, kind in _STATUS.items() if name in status and not isinstance(status[name], kind)]
-    if status.get("state") not in get_args(CellState):
+        return {"state": "damaged"}, str(error)
+    kinds = {name: kinds for name, kinds in types_of_fields(Status).items() if name not in _CHECKED_APART}
+    wrong = [name for name, kind in kinds.items() if name in written and not isinstance(written[name], kind)]
+    if written.get("state") not in get_args(CellState):
         wrong.insert(0, "state")
-    if "records" not in wrong and not is_counted(status.get("records", {})):
+    if "records" not in wrong and not is_counted(written.get("records", {})):
         wrong.append("records")
     if wrong:
         fault = f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there)"
-        return {}, with_remedy(fault, folder)
+        return {"state": "damaged"}, with_remedy(fault, folder)
+    status = cast(Status, written)
     counted: Counted = status.get("records", {}) if status["state"] == "done" else {}
     faults = (size_shortfall(folder / name, there) for name, there in counted.items())
     short = next(filter(None, faults), None)

@@ -33,8 +33,8 @@ class RangeRecord:
     low: float | None
     high: float | None
     step: float | None
-    choices: list[Any] | None
-    when: dict[str, list[Any]]
+    choices: list[object] | None
+    when: dict[str, list[object]]
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class StudyRecord:
     seeds: list[int]
     objectives: list[ObjectiveRecord]
     knobs: dict[str, RangeRecord]
-    sampler: dict[str, Any]
-    pruner: dict[str, Any]
+    sampler: dict[str, object]
+    pruner: dict[str, object]
     budget: BudgetRecord
     trials: list[TrialRecord]
     best: int | None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +16,7 @@ from harness.records.cell import EVALUATIONS, CellRecord, is_cell_directory_name
 from harness.records.counted import stand
 from harness.records.files import DamagedRecordError, read_json, require_inside, write_json
 from harness.records.looks import Design, Evaluation, Look, Part, PlainName, looks_at
+from harness.records.rows import EvaluationRow
 from harness.records.schema import SCHEMA, require_schema
 from harness.records.scores import Matching, require_bins
 
@@ -35,7 +36,7 @@ class CellEntry(Part):
     hash: str
     dir: PlainName
     evaluation: PlainName | None = None
-    origin: dict[str, Any] | None = None
+    origin: dict[str, object] | None = None
 
 
 class Gate(Part):
@@ -126,7 +127,7 @@ class Tuning(Part):
     those whose search has ended."""
 
     knobs: list[str]
-    ranges: dict[str, dict[str, Any]] = {}
+    ranges: dict[str, dict[str, object]] = {}
     trials: int
     seeds: list[int]
     searches: dict[str, PlainName]
@@ -170,7 +171,7 @@ class SweepRecord(Part):
     command: str
     checkpoint: str | None = None
     arms: list[str]
-    grid: dict[str, dict[str, Any]] = {}
+    grid: dict[str, dict[str, object]] = {}
     leave_one_out: bool = False
     baseline: str
     metric: str
@@ -182,18 +183,18 @@ class SweepRecord(Part):
     seeds: list[int]
     ablate: list[str]
     co_changes: dict[str, str] = {}
-    varied: dict[str, dict[str, Any]]
+    varied: dict[str, dict[str, object]]
     cell_entries: list[CellEntry] = Field(alias="cells")
     tasks: list[str]
     k: list[int]
     gate: Gate
     warnings: list[str]
     budget_tokens: int | None
-    contamination: list[dict[str, Any]] = []
+    contamination: list[dict[str, object]] = []
     data: list[Source] = []
     base_scores: list[dict[str, Any]] = []
-    base_scores_by_arm: dict[str, list[dict[str, Any]]] = {}
-    best_of_n: dict[str, list[dict[str, Any]]] = {}
+    base_scores_by_arm: dict[str, list[dict[str, object]]] = {}
+    best_of_n: dict[str, list[dict[str, int | float]]] = {}
     asked: Asked | None = None
     plugins: list[Plugin] = []
     asks: str
@@ -218,9 +219,10 @@ class SweepRecord(Part):
             require_bins(f"{self.path / 'sweep.json'}, {row['task']}", row)
         return self
 
-    def base_scores_of(self, arm: str) -> list[dict[str, Any]]:
-        """The evaluations of the model that an arm starts from; [] until they are made."""
-        return self.base_scores_by_arm.get(arm, self.base_scores)
+    def base_scores_of(self, arm: str | None = None) -> list[EvaluationRow]:
+        """The evaluations of the model that an arm, or every arm, starts from; [] until they are made."""
+        rows = self.base_scores if arm is None else self.base_scores_by_arm.get(arm, self.base_scores)
+        return cast(list[EvaluationRow], rows)
 
     @property
     def is_search(self) -> bool:

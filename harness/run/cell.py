@@ -7,7 +7,7 @@ removes the rows that came after it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -17,6 +17,7 @@ from evals.graders import account_of
 from evals.prompts import get_template
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
+from harness.executors.base import Event
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.processes import Interrupted, Processes, Stopping, peak_memory_mb, reset_peak_memory
 from harness.records import CellRecord
@@ -50,20 +51,6 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a running cell."""
-
-    phase: str
-    step: int
-    steps: int
-    """0 in a phase that does not advance by steps of training."""
-    done_frac: float
-    """Counts tokens if there is a token budget, else steps."""
-    reward: float | None
-    tokens_per_s: float | None
-
-
 class CellRun:
     """Runs one cell in its folder."""
 
@@ -73,7 +60,7 @@ class CellRun:
         spec: RunSpec,
         begin: Callable[[], LanguageModel],
         examples: Examples,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[Event], None],
         require_code: Callable[[], None] = lambda: None,
         remark: Callable[[str], None] = lambda sentence: None,
         lease: Lease | None = None,
@@ -277,7 +264,8 @@ class CellRun:
 
     def _tell(self, phase: str) -> None:
         done, steps = self._done_frac(), self._spec.train.steps
-        self._report(Progress(phase, self._step, steps, done, self._last_reward, self._tokens_per_s))
+        where: Event = {"phase": phase, "step": self._step, "steps": steps, "done_frac": done}
+        self._report({**where, "reward": self._last_reward, "tokens_per_s": self._tokens_per_s})
 
     def _done_frac(self) -> float:
         """Return the share of the run that is done, in [0, 1]."""
@@ -306,7 +294,6 @@ class CellRun:
         }
 
 
-Row = dict[str, Any]
 _ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)
 
 
@@ -322,7 +309,7 @@ class CellLog:
     """The number of this start, which every row carries. 0: one more than the last."""
     problems: ProblemsFile = field(init=False)
     """The problems that rollouts and samples refer to. A resume removes none: it uses the same ones again."""
-    _rollouts: list[Row] = field(default_factory=list)
+    _rollouts: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.problems = ProblemsFile(self.cell.path / PROBLEMS_FILE)
@@ -351,35 +338,35 @@ class CellLog:
             if stand is not None and (path not in current or stand[1] > step):
                 remove(path)
 
-    def started(self, from_step: int, provenance: Row) -> None:
+    def started(self, from_step: int, provenance: Mapping[str, object]) -> None:
         """Append a row to starts.jsonl: who trains the cell from this step on, where and with what.
 
         provenance: what is known of the model and the examples.
         """
         found = registration_found(self.cell.path.parents[1])
-        append_start(self.cell.path / STARTS_FILE, found | provenance, from_step, self.epoch)
+        append_start(self.cell.path / STARTS_FILE, {**found, **provenance}, from_step, self.epoch)
 
-    def step(self, row: Row, rollouts: list[Row]) -> None:
+    def step(self, row: Mapping[str, object], rollouts: Sequence[Mapping[str, object]]) -> None:
         self._append("steps.jsonl", [row])
         self._rollouts += rollouts
 
-    def hold_rollouts(self, rows: list[Row]) -> None:
+    def hold_rollouts(self, rows: Sequence[Mapping[str, object]]) -> None:
         """Hold completions of steps whose rows are written separately."""
         self._rollouts += rows
 
-    def timing(self, row: Row) -> None:
+    def timing(self, row: Mapping[str, object]) -> None:
         """Append the wall-clock times of a step's phases, or of an evaluation after it.
 
         Both are rows of their own for one step.
         """
         self._append("timing.jsonl", [row])
 
-    def samples(self, about: Row) -> SampleStore:
+    def samples(self, about: Mapping[str, object]) -> SampleStore:
         """Return the store of an evaluation's samples. about: fields that distinguish its rows from others."""
         current = self.cell.superseded()
         return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems, superseded=current)
 
-    def scored(self, row: Row) -> None:
+    def scored(self, row: Mapping[str, object]) -> None:
         self._append("scores.jsonl", [row])
 
     def finish(
@@ -425,8 +412,8 @@ class CellLog:
         scores = [row for row in self.cell.read_scores() if row["final"] and row["task"] == task]
         return scores[-1]["metrics"].get("avg@n") if scores else None
 
-    def _append(self, name: str, rows: list[Row]) -> None:
-        append_jsonl(self.cell.path / name, [row | {"epoch": self.epoch} for row in rows])
+    def _append(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+        append_jsonl(self.cell.path / name, [{**row, "epoch": self.epoch} for row in rows])
 
     def flush_rollouts(self) -> None:
         """Write the held rollout rows to rollouts/<first>-<last>-e<epoch>.parquet."""

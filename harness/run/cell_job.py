@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from harness.config.hashing import evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import OutsideTrainer
+from harness.executors.base import Event
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.plan.filing import under_evaluation
@@ -27,7 +27,7 @@ from harness.records.files import (
     write_json,
 )
 from harness.records.lease import hold_lease
-from harness.run.cell import CellRun, Progress
+from harness.run.cell import CellRun
 from harness.run.checkpoint_cell import evaluate_checkpoint, evaluate_trained, load_as_it_is
 from harness.run.encoded_pairs import load_pairs
 from harness.run.learning import Trained
@@ -39,15 +39,13 @@ from harness.run.stages import find_stage, inputs_of_cell, source_of_start, sour
 from harness.sampling.services import ServerAwayError
 from harness.training.optimizer import DivergedError
 
-Row = dict[str, Any]
-
 
 def run_cell(
     spec: RunSpec,
     home: Path,
     folder: Path,
     starting_point: StartingPoint,
-    tell: Callable[[Row], None],
+    tell: Callable[[Event], None],
     require_code: Callable[[], None],
     stopping: Stopping | None = None,
     job: str = "",
@@ -58,10 +56,10 @@ def run_cell(
     stopping: as in `CellRun`. job: `Job.id`.
     """
 
-    def report(progress: Progress) -> None:
+    def report(event: Event) -> None:
         if lease.is_lost:
             lease.require()
-        tell(asdict(progress))
+        tell(event)
 
     def remark(sentence: str) -> None:
         tell({"remark": sentence})

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -20,6 +19,7 @@ from harness.config.hashing import digest
 from harness.config.model import Lora
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
+from harness.executors.base import Event
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.start import StartingPoint
 from harness.processes import peak_memory_mb, reset_peak_memory
@@ -27,7 +27,7 @@ from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, STARTS_FILE
 from harness.records.files import PROBLEMS_FILE, ProblemsFile, append_jsonl, write_atomic, write_json
 from harness.records.registration import registration_found
-from harness.run.cell import Progress
+from harness.records.rows import ScoreRow
 from harness.run.evaluator import (
     EarlierEvaluations,
     Evaluator,
@@ -48,16 +48,14 @@ from harness.training.checkpoint import (
     step_of,
 )
 
-Row = dict[str, Any]
-
 
 def evaluate_checkpoint(
     cell: CellRecord,
     spec: RunSpec,
     home: Path,
     load: Callable[[], LanguageModel],
-    report: Callable[[Progress], None],
-) -> Row:
+    report: Callable[[Event], None],
+) -> dict[str, object]:
     """Evaluate a model as it is, and record how long it took.
 
     Returns fields of the status of a cell that is done; `digest` is that of its answers and their verdicts. home: is
@@ -89,7 +87,7 @@ def evaluate_checkpoint(
 
 
 def evaluate_trained(
-    cell: CellRecord, spec: RunSpec, home: Path, starting_point: StartingPoint, report: Callable[[Progress], None]
+    cell: CellRecord, spec: RunSpec, home: Path, starting_point: StartingPoint, report: Callable[[Event], None]
 ) -> None:
     """Evaluate a trained cell under another evaluation than its own.
 
@@ -129,7 +127,7 @@ def _evaluate(
     cell: CellRecord,
     spec: RunSpec,
     policy: Policy,
-    report: Callable[[Progress], None],
+    report: Callable[[Event], None],
     elsewhere: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
 ) -> None:
     """Evaluate a cell, and sample only what is missing.
@@ -145,14 +143,14 @@ def _evaluate(
     store.mend()
     earlier = EarlierEvaluations(cell, besides=folder)
     # The curve along training is copied too, so that this evaluation's scores are complete.
-    curves: list[Row] = []
+    curves: list[ScoreRow] = []
 
     def drawn_before(conditions: Conditions) -> list[SampleRow]:
         curves.extend(EarlierEvaluations(cell).curve(conditions))
         return [*earlier.samples(step, conditions), *elsewhere(conditions)]
 
     def tell(done: int, total: int) -> None:
-        report(Progress("evaluating", done, total, done / total, None, None))
+        report(Event(phase="evaluating", step=done, steps=total, done_frac=done / total))
 
     evaluator = Evaluator(spec.eval, spec.seed, policy)
     evaluated = list(evaluator.run(spec.eval.samples, store, drawn_before, tell))

@@ -159,7 +159,7 @@ def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
     return found
 
 
-def overlap_row(task: str, found: Overlap) -> dict[str, Any]:
+def overlap_row(task: str, found: Overlap) -> dict[str, object]:
     """Return a task's overlap as it is recorded."""
     return {"task": task, "contaminated": is_contaminated(found), **asdict(found)}
 

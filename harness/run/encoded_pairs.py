@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -130,7 +129,7 @@ class EncodedPairs:
         )
 
 
-def save_pairs(path: Path, pairs: EncodedPairs, provenance: dict[str, Any]) -> None:
+def save_pairs(path: Path, pairs: EncodedPairs, provenance: Mapping[str, object]) -> None:
     """Write one safetensors file, whole or not at all.
 
     Its metadata hold counts and provenance as JSON.

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from evals.calibration import expected_calibration_error, reliability
 from evals.evaluate import scores
@@ -24,13 +24,12 @@ from harness.records import CellRecord
 from harness.records.cell import EVALUATION_FILE, EVALUATIONS, is_cell_directory_name
 from harness.records.fence import move
 from harness.records.files import read_object, write_json
+from harness.records.rows import EvaluationRow, ScoreRow
 from harness.records.scores import read_scores
 from harness.sampling.conditions import Conditions
 from harness.sampling.evaluation import evaluate
 from harness.sampling.sampler import Policy
 from harness.sampling.store import EVALS, SAMPLES_FILE, OnProgress, SampleStore, store_name
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Evaluator:
         store: SampleStore,
         drawn_before: Callable[[Conditions], list[SampleRow]] = lambda conditions: [],
         on_progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Iterator[tuple[Row, list[SampleRow]]]:
+    ) -> Iterator[tuple[EvaluationRow, list[SampleRow]]]:
         """Evaluate every task; yield its scores, as fields of a row of scores.jsonl, and its samples.
 
         Samples in the store are not taken again, nor samples that `drawn_before` returns for the task's conditions.
@@ -77,7 +76,7 @@ class Evaluator:
             rows = evaluate(self.policy, conditions, store, mine, n_samples, earlier, tell)
             before += len(mine)
             bins = reliability(rows) if n_samples > 1 and self._draws_from_the_policy_itself else None
-            fields = {
+            fields: EvaluationRow = {
                 "task": task.name,
                 "metrics": {
                     **scores(rows, [k for k in self.spec.k if k <= n_samples]),
@@ -98,7 +97,7 @@ class Evaluator:
         return (self.spec.temperature, self.spec.top_p, self.spec.top_k) == (1.0, 1.0, 0)
 
 
-def evaluation_document(spec: RunSpec) -> Row:
+def evaluation_document(spec: RunSpec) -> dict[str, object]:
     """Return the contents of evaluation.json.
 
     They are the `hash` of the evaluation and, by task, the conditions of its samples and the grader that decides about
@@ -147,23 +146,24 @@ class EarlierEvaluations:
         for folder in _alike(self._folders, conditions, "drawn"):
             for row in SampleStore(folder / SAMPLES_FILE, {"step": step}).rows():
                 if row["task"] == conditions.task.name:
-                    fields = {name: cast(Row, row)[name] for name in SampleRow.__annotations__}
+                    fields = {name: cast(dict[str, object], row)[name] for name in SampleRow.__annotations__}
                     found.setdefault((row["problem_id"], row["sample"]), cast(SampleRow, fields))
         return list(found.values())
 
-    def curve(self, conditions: Conditions) -> list[Row]:
+    def curve(self, conditions: Conditions) -> list[ScoreRow]:
         """Return scores along training that were sampled and graded alike, one row per step.
 
         The rows have no epochs.
         """
-        found: dict[int, Row] = {}
+        found: dict[int, ScoreRow] = {}
         for folder in _alike(self._folders, conditions, "drawn", "graded"):
             is_own = folder == self.cell.path
             rows = self.cell.own.read_scores() if is_own else read_scores(folder / "scores.jsonl")
             for row in rows:
                 if not row["final"] and row["task"] == conditions.task.name:
                     # The folder of the cell itself comes first, so its rows win.
-                    found.setdefault(row["step"], {name: row[name] for name in row if name != "epoch"})
+                    row.pop("epoch", None)
+                    found.setdefault(row["step"], row)
         return [found[step] for step in sorted(found)]
 
     @property
@@ -197,13 +197,15 @@ def drawn_in_home(home: Path, spec: RunSpec, conditions: Conditions, besides: Pa
     return [*{(row["problem_id"], row["sample"]): row for row in rows}.values()]
 
 
-def _alike(folders: Iterable[Path], conditions: Conditions, *parts: str, model: Row | None = None) -> Iterator[Path]:
+def _alike(
+    folders: Iterable[Path], conditions: Conditions, *parts: str, model: dict[str, object] | None = None
+) -> Iterator[Path]:
     """Yield the folders of evaluations whose description of the task agrees in these parts.
 
     model: only evaluations of this model as it is. None: any evaluation of a cell in training.
     """
     task = conditions.task
-    ours: Row = {}
+    ours: dict[str, object] = {}
     for folder in folders:
         document = read_object(folder / EVALUATION_FILE) if (folder / EVALUATION_FILE).exists() else {}
         theirs = document.get("tasks", {}).get(task.name)

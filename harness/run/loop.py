@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from harness.errors import BenchError, RefusedError
-from harness.executors.base import Ended, Executor, Job
+from harness.executors.base import Ended, Event, Executor, Job
 from harness.records import CellRecord
 from harness.records.lease import hold_after
-from harness.records.status import CellState
+from harness.records.rows import CellState
 
 POLL_S = 1.0
 """The longest wait before the loop looks for a new job again."""
@@ -53,10 +53,10 @@ class Observer(Protocol):
         """Learn the used share of each bound, by its words; it is above 1 if the bound was overrun."""
 
     def remark(self, sentence: str) -> None: ...
-    def stage(self, name: str, event: dict[str, Any] | None) -> None:
+    def stage(self, name: str, event: Event | None) -> None:
         """Learn the progress of a shared stage, e.g. the cold start. None: it has ended."""
 
-    def progress(self, name: str, event: dict[str, Any]) -> None: ...
+    def progress(self, name: str, event: Event) -> None: ...
     def elsewhere(self, fractions: Mapping[str, float]) -> None:
         """Learn the fraction done, in [0, 1], of each cell that other processes are running now."""
 
@@ -72,7 +72,7 @@ class JobSource(Protocol):
     def is_over(self) -> bool:
         """Return whether there will be no more jobs. Called when none is running."""
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         """Take note of a running job's progress, and return whether to cancel the job."""
 
     def ended(self, ended: Ended) -> None: ...
@@ -136,7 +136,7 @@ class StageJobs:
     def is_over(self) -> bool:
         return not self._waiting
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         if remark := event.pop("remark", None):
             self._observer.remark(remark)
         if event:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from evals.graders import account_of
 from evals.prompts import get_template
@@ -29,6 +28,7 @@ from harness.config.model_source import parse_source
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import OutsideTrainer, hands_over_pairs
 from harness.errors import RefusedError, few
+from harness.executors.base import Event
 from harness.models.language_model import LanguageModel, weights_digest
 from harness.models.loading import require_shapes, weights_in
 from harness.models.start import StartingPoint
@@ -38,7 +38,7 @@ from harness.records.fence import remove
 from harness.records.files import read_last_row, write_atomic, write_folder, write_json
 from harness.records.lease import Lease
 from harness.records.rollouts import stand_of
-from harness.run.cell import CellLog, Progress, evaluate_step
+from harness.run.cell import CellLog, evaluate_step
 from harness.run.evaluator import Evaluator, begin_own_evaluation
 from harness.run.flops import Spent
 from harness.run.program_inputs import has_prompts, pairs_by_step, prompts_by_step, write_prompts
@@ -55,8 +55,6 @@ KEPT = 2
 """How many of the program's checkpoints stay, besides those that are to be evaluated."""
 NOTHING_DONE = Done(step=0, generated_tokens=0, trained_tokens=0)
 
-Row = dict[str, Any]
-
 
 class ProgramCell:
     """Runs one such cell in its folder. The arguments are those of `harness.run.cell.CellRun`."""
@@ -68,7 +66,7 @@ class ProgramCell:
         trainer: OutsideTrainer,
         home: Path,
         starting_point: StartingPoint,
-        on_progress: Callable[[Progress], None],
+        on_progress: Callable[[Event], None],
         require_code: Callable[[], None],
         remark: Callable[[str], None],
         lease: Lease,
@@ -129,7 +127,7 @@ class ProgramCell:
                 handle.writelines(json.dumps(row) + "\n" for row in rows)
                 step, generated_tokens = rows[0]["step"], rows[0]["generated_tokens"]
                 frac = self._used_frac(Done(step=step, generated_tokens=generated_tokens, trained_tokens=0))
-                self._report(Progress("preparing pairs", step, last, min(1.0, frac), None, None))
+                self._report(Event(phase="preparing pairs", step=step, steps=last, done_frac=min(1.0, frac)))
                 # The budget is used: the program will not reach later pairs.
                 if frac >= 1:
                     return
@@ -171,10 +169,10 @@ class ProgramCell:
             return False
         return True
 
-    def _account(self, start: LanguageModel) -> Row:
+    def _account(self, start: LanguageModel) -> dict[str, object]:
         argv, trainer = self._argv("{config}", "{output}"), self._trainer
         program = environment_of(find_command(argv, trainer.folder(), trainer.environment()))
-        account: Row = {"model": start.account(), "program": {"command": argv, **program}}
+        account: dict[str, object] = {"model": start.account(), "program": {"command": argv, **program}}
         account |= {"program_packages": digest(program)} if program else {}
         return account | account_of(self._spec.graders)
 
@@ -376,9 +374,10 @@ class ProgramCell:
     def _evaluate_at(self, evaluator: Evaluator, step: int, language_model: LanguageModel, is_final: bool) -> None:
         spec = self._spec
         if is_final:
-            self._report(Progress("evaluating", step, spec.train.steps, 1.0, self._reward, None))
+            steps, phase = spec.train.steps, "evaluating"
         else:
-            self._report(Progress(f"evaluating the checkpoint of step {step}", step, 0, 1.0, self._reward, None))
+            steps, phase = 0, f"evaluating the checkpoint of step {step}"
+        self._report(Event(phase=phase, step=step, steps=steps, done_frac=1.0, reward=self._reward))
         tokens = self._done_at(step).generated_tokens
         samples = spec.eval.samples if is_final else spec.eval.curve_samples
         device = language_model.model.device
@@ -406,4 +405,5 @@ class ProgramCell:
     def _tell(self) -> None:
         done = self._done
         frac = min(1.0, self._used_frac(done))
-        self._report(Progress("training", done.step, self._spec.train.steps, frac, self._reward, self._tokens_per_s))
+        where: Event = {"phase": "training", "step": done.step, "steps": self._spec.train.steps, "done_frac": frac}
+        self._report({**where, "reward": self._reward, "tokens_per_s": self._tokens_per_s})

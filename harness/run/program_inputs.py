@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from evals.prompts import get_template
 from evals.tasks.base import Problem
@@ -21,7 +21,17 @@ from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order, read
 from harness.training.preference_update import PairBatch
 from harness.training.sequences import Sequences
 
-Row = dict[str, Any]
+
+class PairRow(TypedDict):
+    """A row of a program's pairs, as `harness.trainers.contract.PAIR_ROW` describes it, in tokens."""
+
+    step: int
+    generated_tokens: int
+    prompt: list[int]
+    chosen: list[int]
+    rejected: list[int]
+
+
 PromptsOfStep = Callable[[int], list[Problem]]
 
 
@@ -64,8 +74,8 @@ def _order(spec: RunSpec, inputs: Mapping[str, Path]) -> PromptOrder:
     return prompt_order(spec.task, training_prompts(spec, rates), spec.seed)
 
 
-def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[Row]]:
-    """Yield the rows of each step, as `harness.trainers.contract.PAIR_ROW` describes them.
+def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[PairRow]]:
+    """Yield the rows of each step.
 
     inputs: the results of the cell's stages. start: the starting weights; they sample the completions that make the
     pairs, with the noise of bench's own training. Raises RefusedError for a step without any pair.
@@ -76,14 +86,16 @@ def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageMode
         yield from _drawn(spec, spec.pairs, inputs, start)
 
 
-def _of_set(spec: RunSpec, pairs: DatasetPairs, path: Path) -> Iterator[list[Row]]:
+def _of_set(spec: RunSpec, pairs: DatasetPairs, path: Path) -> Iterator[list[PairRow]]:
     encoded = load_pairs(path)
     for step in range(1, spec.train.steps + 1):
         # A fixed set of pairs generates no tokens.
         yield _rows(step, 0, encoded.batch(encoded.of_step(step, pairs.pairs_per_step, spec.seed)))
 
 
-def _drawn(spec: RunSpec, pairs: PolicyPairs, inputs: Mapping[str, Path], start: LanguageModel) -> Iterator[list[Row]]:
+def _drawn(
+    spec: RunSpec, pairs: PolicyPairs, inputs: Mapping[str, Path], start: LanguageModel
+) -> Iterator[list[PairRow]]:
     order, limit = _order(spec, inputs), CompletionLimit(spec.rollout)
     rollouts = Rollouts(spec, start, make_engine(spec.rollout, start))
     generated_tokens = 0
@@ -99,10 +111,12 @@ def _drawn(spec: RunSpec, pairs: PolicyPairs, inputs: Mapping[str, Path], start:
         yield _rows(step, generated_tokens, PairBatch.of_rows(batch.sequences, batch.groups, paired))
 
 
-def _rows(step: int, generated_tokens: int, pairs: PairBatch) -> list[Row]:
+def _rows(step: int, generated_tokens: int, pairs: PairBatch) -> list[PairRow]:
     sides = zip(pairs.chosen.prompts, _completions(pairs.chosen), _completions(pairs.rejected), strict=True)
-    about = {"step": step, "generated_tokens": generated_tokens}
-    return [{**about, "prompt": list(prompt), "chosen": better, "rejected": worse} for prompt, better, worse in sides]
+    return [
+        PairRow(step=step, generated_tokens=generated_tokens, prompt=list(prompt), chosen=better, rejected=worse)
+        for prompt, better, worse in sides
+    ]
 
 
 def _completions(sequences: Sequences) -> list[list[int]]:

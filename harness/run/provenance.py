@@ -33,7 +33,7 @@ def provenance() -> dict[str, Any]:
     return {**_without_torch(), "torch_threads": threads, "gpu": gpu, "commit": _commit()}
 
 
-def _without_torch() -> dict[str, Any]:
+def _without_torch() -> dict[str, object]:
     return {
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in _PACKAGES},
@@ -42,7 +42,7 @@ def _without_torch() -> dict[str, Any]:
     }
 
 
-def differences_from_now(provenances: Iterable[Mapping[str, Any]]) -> dict[str, tuple[list[str], str]]:
+def differences_from_now(provenances: Iterable[Mapping[str, object]]) -> dict[str, tuple[list[str], str]]:
     """Return what would differ here and now: name -> (the values in these provenances, the value now).
 
     Names are commit, Python, package, platform and processor. Threads and GPU are left out, because only a worker knows
@@ -64,7 +64,7 @@ def _by_name(provenance: Mapping[str, Any]) -> dict[str, str]:
     return {name: "none" if value is None else str(value) for name, value in {**known, **of_packages}.items()}
 
 
-def append_start(path: Path, account: Mapping[str, Any], from_step: int = 0, epoch: int | None = None) -> None:
+def append_start(path: Path, account: Mapping[str, object], from_step: int = 0, epoch: int | None = None) -> None:
     """Append a row to starts.jsonl: who works from this step on, where and with what. Earlier rows stay.
 
     It describes work on a cell, or on an evaluation. account: more that belongs to the provenance. epoch: the number of

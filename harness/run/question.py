@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -205,7 +204,7 @@ def _profile(path: Path) -> bytes:
     return _as_yaml(read_profile(path)) if EXTENDS in load_yaml(path) else path.read_bytes()
 
 
-def _as_yaml(document: Mapping[str, Any]) -> bytes:
+def _as_yaml(document: Mapping[str, object]) -> bytes:
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True).encode()
 
 
@@ -321,7 +320,7 @@ def _contrasts(plan: Plan) -> list[str]:
     ]
 
 
-def _conditions(plan: Plan, **evaluated: Any) -> dict[str, str]:
+def _conditions(plan: Plan, **evaluated: object) -> dict[str, str]:
     """Map each arm to a hash of its training and evaluation, whatever the number of seeds, samples and problems."""
     # Settings that change how precisely a question is answered, but not the question.
     one_sample = {"samples": 1, "k": (1,), "problems": None, "every": 0, "curve_samples": 1, **evaluated}

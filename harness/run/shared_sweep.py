@@ -11,11 +11,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError, few
-from harness.executors.base import Ended, Executor, Job
+from harness.executors.base import Ended, Event, Executor, Job
 from harness.plan import PlannedCell
 from harness.records.files import DamagedRecordError, read_last_row
 from harness.records.lease import LeaseTakenError, hold_lease, is_leased, look_at_lease
@@ -116,7 +115,7 @@ class _SharedCells(SweepCells):
             return not self.waiting
         return all(look_at_lease(self._record(cell).path) == "held" for cell in self.waiting)
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         self._look_around()
         return super().progress(job, event)
 

@@ -12,7 +12,7 @@ from harness import plugins
 from harness.config.hashing import code_digests, data_digests, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.errors import few
-from harness.executors.base import Ended, Executor, Job
+from harness.executors.base import Ended, Event, Executor, Job
 from harness.plan import Plan, PlannedCell
 from harness.plan.filing import under_evaluation
 from harness.records import CellRecord
@@ -77,7 +77,7 @@ class SweepRun:
         found = zip(self.plan.cells, records, strict=True)
         return sorted((one for one in found if one[1].state not in ended), key=lambda one: one[0].seed)
 
-    def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> list[CellRecord]:
+    def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> list[CellRecord]:
         """Do everything that is missing; return the plan's cells in their final state.
 
         while_running: is called once, when the records exist. Raises GateError and RefusedError before any cell
@@ -218,7 +218,7 @@ class SweepCells:
     def is_over(self) -> bool:
         return not self.waiting
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         if remark := event.pop("remark", None):
             self.observer.remark(remark)
         else:

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from evals.tasks import get_task
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.executors.base import Ended, Executor, Job
+from harness.executors.base import Ended, Event, Executor, Job
 from harness.plan.expected_time import Pace, pace_of
 from harness.records import CellRecord, cell_directory_name
 from harness.records.files import write_json
@@ -80,7 +79,7 @@ class _OneCell:
     def is_over(self) -> bool:
         return self.waiting is None
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         if remark := event.get("remark"):
             self.observer.remark(remark)
         else:

@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from harness import OUR_PACKAGES, plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
-from harness.executors.base import COUNTED_AT_ONCE_S, NAMED_AFTER_S, Ended, Job, JobState
+from harness.executors.base import COUNTED_AT_ONCE_S, NAMED_AFTER_S, Ended, Event, Job, JobState
 from harness.executors.local import STOP_WITHIN_S, LocalPool
 from harness.executors.slots import slots_of_processes
 from harness.processes import Interrupted, Stopping
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from harness.models.start import StartingPoint
     from harness.run.stages import Stage, StageContext
 
-Tell = Callable[[dict[str, Any]], None]
+Tell = Callable[[Event], None]
+Write = Callable[[Mapping[str, object]], None]  # also of how a job ended
 UPDATE_WITHIN_S = 6.0
 """How long an update may go on after the worker was asked to stop."""
 END_WITHIN_S = 1.0
@@ -204,7 +205,7 @@ def _make(stage: Stage, path: Path, context: StageContext) -> None:
     while not path.exists():
         with suppress(LeaseLostError), hold_in_turn(lease_folder(path), wait) as lease:
 
-            def tell(event: dict[str, Any], lease: Lease = lease) -> None:
+            def tell(event: Event, lease: Lease = lease) -> None:
                 if lease.is_lost:
                     lease.require()
                 context.tell(event)
@@ -258,7 +259,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop if int(os.environ.get("RANK", 0)) == 0 else signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, _cancel)
 
-    def tell(event: dict[str, Any]) -> None:
+    def tell(event: Mapping[str, object]) -> None:
         line = memoryview((json_text(event) + "\n").encode())
         # A broken pipe is ignored here: the end of stdin shows that the parent is gone.
         with lock, suppress(BrokenPipeError):
@@ -274,7 +275,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Tell) -> None:
+def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Write) -> None:
     # Import everything slow now, perhaps before there is a job. Imported objects live for good, so the garbage
     # collector need not search them, which would take a fifth of the time.
     gc.disable()
@@ -318,10 +319,10 @@ class _Telling:
 
     def __init__(self, job: Job, tell: Tell) -> None:
         self._name, self._tell = Path(job.path).name or job.kind, tell
-        self._last: dict[str, Any] = {"step": 0, "steps": 0, "done_frac": 0.0}
+        self._last: Event = {"step": 0, "steps": 0, "done_frac": 0.0}
         self._is_away = False
 
-    def of_progress(self, event: dict[str, Any]) -> None:
+    def of_progress(self, event: Event) -> None:
         if "phase" in event:
             self._last, self._is_away = event, False
         self._tell(event)
@@ -374,7 +375,7 @@ def _cancel(signum: int, frame: FrameType | None) -> None:
         _Now.stopping.ask(for_good=False)
 
 
-def _watch(main_thread: int, tell: Tell) -> None:
+def _watch(main_thread: int, tell: Write) -> None:
     """Send heartbeats: for how long the main thread has made no progress, and where it is.
 
     After `NAMED_AFTER_S` without progress, write the stack to the cell's log. The thread makes no progress while every

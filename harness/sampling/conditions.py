@@ -120,24 +120,25 @@ class Conditions:
         return graded_rows(self.task, draws, drawn, self.grader, ask_others=self.split == "test")
 
     @property
-    def deciding(self) -> dict[str, Any]:
+    def deciding(self) -> dict[str, object]:
         """The identity of everything that decides whether a sample is correct."""
         extraction = {"name": extraction_identity(self.task.extract), "version": EXTRACTION_VERSION}
         return {"grader": self.grader, "version": grader_version(self.grader), "extraction": extraction}
 
     @property
-    def grading(self) -> dict[str, Any]:
+    def grading(self) -> dict[str, object]:
         """The identity of everything that stored verdicts depend on."""
         return {
             "grader": self.grader,
-            "graders": {name: grader_version(name) for name in sorted(self._asked_graders)},
+            "graders": self.graders,
             "extraction": {"name": extraction_identity(self.task.extract), "version": EXTRACTION_VERSION},
         }
 
     @property
-    def _asked_graders(self) -> set[str]:
-        """The graders that are asked by name: all that compare answers, and the one that decides."""
-        return {name for name, grader in GRADERS.all().items() if name == self.grader or not grader.reads_whole}
+    def graders(self) -> dict[str, int | str]:
+        """The versions of the graders that are asked by name: all that compare answers, and the one that decides."""
+        asked = {name for name, grader in GRADERS.all().items() if name == self.grader or not grader.reads_whole}
+        return {name: grader_version(name) for name in sorted(asked)}
 
     def as_json(self, problems: Sequence[Problem]) -> dict[str, Any]:
         """Return what two evaluations of one model must have in common for their samples to be mixed.
@@ -146,7 +147,7 @@ class Conditions:
         stored text can be graded again. problems: all of the task as they were loaded, since it may have several
         sources.
         """
-        identity: dict[str, Any] = {"task": {"name": self.task.name, "problems": problems_digest(problems)}}
+        identity: dict[str, object] = {"task": {"name": self.task.name, "problems": problems_digest(problems)}}
         # Neither template nor decoding can change which of the given texts is chosen.
         if self.task.gives_choices:
             return identity | {"choices": self.task.split(self.split).fingerprint}

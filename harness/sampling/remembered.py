@@ -24,7 +24,6 @@ MOST_BYTES = 2 * 2**30
 _IN_USE_S = 24 * 3600.0
 """A file written more recently than this may belong to a live process, so it is kept."""
 
-Row = dict[str, Any]
 Item = TypeVar("Item")
 
 
@@ -38,11 +37,11 @@ class Remembered(ABC, Generic[Item]):
         self._own: Path | None = None
 
     @abstractmethod
-    def _row_of(self, name: str, item: Item) -> Row:
+    def _row_of(self, name: str, item: Item) -> dict[str, object]:
         """Return the item as a line of JSON."""
 
     @abstractmethod
-    def _item_in(self, row: Row) -> tuple[str, Item]:
+    def _item_in(self, row: dict[str, Any]) -> tuple[str, Item]:
         """Return the item of a line, with its name.
 
         Raises ValueError, TypeError or KeyError for a damaged line, which is skipped.

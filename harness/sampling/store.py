@@ -53,14 +53,14 @@ _IDENTITY = ("task", "step", "final", "problem_id", "sample")
 
 OnProgress = Callable[[int, int, str], None]
 """(how much is done, of how much, a remark)"""
-AppendStart = Callable[[Path, Mapping[str, Any]], None]
+AppendStart = Callable[[Path, Mapping[str, object]], None]
 
 
 def ignore_progress(done: int, total: int, remark: str) -> None:
     """Stand in for an `OnProgress` if the caller has none."""
 
 
-def store_name(task: str, asked: dict[str, Any]) -> str:
+def store_name(task: str, asked: Mapping[str, object]) -> str:
     """Return the name of the folder with a task's samples that were all drawn as `asked`."""
     return f"{file_name(task)}-{digest(asked)[:10]}"
 
@@ -73,7 +73,7 @@ class SampleStore:
     """
 
     path: Path
-    mark: Mapping[str, Any] = field(default_factory=dict)
+    mark: Mapping[str, object] = field(default_factory=dict)
     """Fields that tell this store's rows from others in the same file; they come first in a row."""
     epoch: int | None = None
     """The number of the start of a cell that writes, for the end of each row."""
@@ -88,7 +88,7 @@ class SampleStore:
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path, asked: dict[str, Any]) -> Iterator[SampleStore]:
+    def opened(cls, folder: Path, asked: Mapping[str, object]) -> Iterator[SampleStore]:
         """Open the store in a folder of its own, whose samples were all drawn as `asked`. Raises as `claimed`."""
         with claimed(folder, asked):
             store = cls(folder / SAMPLES_FILE, problems=ProblemsFile(folder / PROBLEMS_FILE), is_lasting=True)
@@ -167,7 +167,7 @@ class SampleStore:
         # {} equals no grading, so `graded` will grade every row.
         self._write_grading(conditions.grading if alike else {})
 
-    def _read_grading(self) -> Any:
+    def _read_grading(self) -> object:
         """Return the stored grading; None if it is unknown, which only means that the rows are graded again."""
         path = self.path.with_name("grading.json")
         try:
@@ -175,7 +175,7 @@ class SampleStore:
         except DamagedRecordError:
             return None
 
-    def _write_grading(self, grading: dict[str, Any]) -> None:
+    def _write_grading(self, grading: Mapping[str, object]) -> None:
         write_json(self.path.with_name("grading.json"), grading)
 
 
@@ -207,7 +207,7 @@ class RememberingSampler:
     def opened(
         cls,
         folder: Path,
-        asked: dict[str, Any],
+        asked: Mapping[str, object],
         policy: Policy,
         append_start: AppendStart,
         on_progress: OnProgress,
@@ -255,7 +255,7 @@ class RememberingSampler:
 
 
 @contextmanager
-def claimed(folder: Path, asked: dict[str, Any]) -> Iterator[None]:
+def claimed(folder: Path, asked: Mapping[str, object]) -> Iterator[None]:
     """Hold a folder for this process alone until the block ends; create it if it is missing.
 
     asked: the conditions under which its contents were sampled, kept in its spec.json.
@@ -287,7 +287,7 @@ def _is_about(error: OSError, folder: Path) -> bool:
     return place == folder or place in folder.parents or folder in place.parents
 
 
-def _require_same(path: Path, asked: dict[str, Any]) -> None:
+def _require_same(path: Path, asked: Mapping[str, object]) -> None:
     if not path.exists():
         files = (SAMPLES_FILE, "evals.parquet", _COMPLETIONS_FILE)
         if samples := [name for name in files if (path.parent / name).exists()]:

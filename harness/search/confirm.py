@@ -17,6 +17,7 @@ from harness.plan import Plan
 from harness.plan.plan import plan_arms
 from harness.plan.search_plan import DEFAULT, SearchPlan
 from harness.plan.sweep_file import SweepFile
+from harness.records.study import StudyRecord
 from harness.search.records import STATES, arm_name
 from harness.search.study import SearchStudy
 
@@ -36,26 +37,26 @@ class Winner:
     default_score: float | None
 
     @classmethod
-    def of(cls, study: Mapping[str, Any]) -> Winner:
+    def of(cls, study: StudyRecord) -> Winner:
         """Find the winner of a study. Raises RefusedError if no trial is complete, or the best one is the default."""
-        complete = {trial["number"]: trial for trial in study["trials"] if trial["state"] == "complete"}
-        if study["best"] is None:
+        best = study.best_trial
+        if best is None or best.values is None:
             raise RefusedError(
-                f"{study['sweep']}: no trial is complete, so there is nothing to confirm. Search first, with --trials."
+                f"{study.sweep}: no trial is complete, so there is nothing to confirm. Search first, with --trials."
             )
-        best = complete[study["best"]]
-        if best["is_default"]:
+        complete = [trial for trial in study.trials if trial.state == "complete"]
+        if best.is_default:
             raise RefusedError(
-                f"{study['sweep']}: the default (trial {best['number']}) is the best of {len(complete)} trials, so "
+                f"{study.sweep}: the default (trial {best.number}) is the best of {len(complete)} trials, so "
                 "there is nothing to confirm. Search on with more --trials."
             )
-        default = next((trial for trial in complete.values() if trial["is_default"]), None)
+        defaults = (trial.values[0] for trial in complete if trial.is_default and trial.values is not None)
         return cls(
-            number=best["number"],
-            params=best["params"],
-            n_trials=sum(trial["state"] in _SCORED and trial["same_as"] is None for trial in study["trials"]),
-            score=best["values"][0],
-            default_score=None if default is None else default["values"][0],
+            number=best.number,
+            params=best.params,
+            n_trials=sum(trial.state in _SCORED and trial.same_as is None for trial in study.trials),
+            score=best.values[0],
+            default_score=next(defaults, None),
         )
 
 

@@ -108,7 +108,7 @@ def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, A
             raise RefusedError(f"{what} refuses its options {dict(options)}: {error}") from None
 
 
-def _plain_types(annotation: Any) -> list[str]:
+def _plain_types(annotation: object) -> list[str]:
     """Return which of the types that a file can hold an option takes, from its annotation: a type, or its text."""
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation).strip("'")
     return [name for name in _PLAIN if name in text.split(" | ")]

@@ -29,8 +29,8 @@ def arm_name(number: int) -> str:
 
 
 def write_study(
-    study: SearchStudy, command: str, budget: Mapping[str, Any], with_importances: bool = False
-) -> dict[str, Any]:
+    study: SearchStudy, command: str, budget: Mapping[str, object], with_importances: bool = False
+) -> dict[str, object]:
     """Rewrite study.json and return it; its confirmation is kept. with_importances: takes a second."""
     path = study.folder / STUDY
     search = study.plan.search
@@ -75,7 +75,7 @@ def write_study(
     return document
 
 
-def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, Any]:
+def _trial(trial: FrozenTrial, study: SearchStudy) -> dict[str, object]:
     """Return a trial's entry in study.json."""
     attributes = trial.user_attrs
     records = [CellRecord.at(study.folder / "cells" / name) for name in attributes.get("cells", [])]
@@ -131,7 +131,7 @@ def write_confirmation(folder: Path, confirmation: Mapping[str, Any]) -> None:
     write_json(path, earlier_document(path) | {"confirmation": confirmation})
 
 
-def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, Any]]:
+def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, object]]:
     """Return the distinct settings that have cells, by the name of the first trial with each."""
     return {
         arm_name(trial.number): dict(trial.params)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import RefusedError
-from harness.executors.base import Ended, Executor, Job
+from harness.executors.base import Ended, Event, Executor, Job
 from harness.plan import PlannedCell
 from harness.plan.search_plan import SearchPlan
 from harness.records import CellRecord
@@ -72,7 +72,7 @@ class SearchRun:
         """The folder of the search's records."""
         return self.home / self.plan.sweep.name
 
-    def run(self, observer: Observer, while_running: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+    def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> dict[str, object]:
         """Search until the budget is used up; return study.json.
 
         `while_running` is called once, when the records exist. Raises RefusedError before any trial started,
@@ -227,7 +227,7 @@ class _Trials:
             return False
         return self.run.is_settled(self.observer) and not self.run.study.is_any_abandoned()
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         """Take a report of a running job; return whether its trial is to be stopped."""
         self._beat()
         if remark := event.pop("remark", None):

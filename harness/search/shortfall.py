@@ -101,7 +101,9 @@ class Shortfall:
     sd: float
 
 
-def shortfall(knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, Any]], scores: FloatArray) -> Shortfall:
+def shortfall(
+    knobs: Mapping[str, KnobRange], settings: Sequence[Mapping[str, object]], scores: FloatArray
+) -> Shortfall:
     """Estimate how far the setting with the best mean score is from the best there is, in the unit of the scores.
 
     settings: of the trials; scores [n_trials, n_seeds], n_seeds at least 2. The posterior is a mixture of Gaussian

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.config.search import KnobRange, direction
 from harness.errors import RefusedError
@@ -52,7 +52,7 @@ WORKERS = "workers"
 class _Sighting:
     """What a trial has said of its owner since some time of the reader's clock."""
 
-    owner: dict[str, Any] | None
+    owner: dict[str, object] | None
     since_s: float
     has_changed: bool
     """True if it said something else before, so that its owner lived."""
@@ -224,7 +224,7 @@ class SearchStudy:
         if _DRAWN not in trial.user_attrs:
             values = self.plan.default_values() if self.is_default(trial) else self._sample(trial)
             trial.set_user_attr(_DRAWN, values)
-        drawn: Values = trial.user_attrs[_DRAWN]
+        drawn: dict[str, object] = trial.user_attrs[_DRAWN]
         with without_experimental_warnings():
             # Optuna knows a value only by `suggest`, so it is made to suggest what was sampled.
             self.study.sampler = PartialFixedSampler(drawn, RandomSampler())
@@ -270,7 +270,7 @@ def _distribution(searched: KnobRange) -> BaseDistribution:
     return FloatDistribution(low, high, log=searched.kind == "log", step=searched.step)
 
 
-def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> Any:
+def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> object:
     """Let Optuna record a value of this distribution for a trial, and return it."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -331,7 +331,7 @@ def _require_same_question(study: optuna.Study, plan: SearchPlan, where: str) ->
         )
 
 
-def earlier_document(path: Path) -> dict[str, Any]:
+def earlier_document(path: Path) -> dict[str, object]:
     """Return the content of study.json; empty if it is missing or damaged, because it will be rewritten."""
     try:
         document = read_json(path) if path.exists() else {}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.config.run_spec import recorded_spec
 from harness.config.search import GENERATED_TOKENS
@@ -129,7 +129,7 @@ FEWEST_TRIALS = 8
 """With fewer trials a forest of trees sees little but noise."""
 
 
-def importances(study: SearchStudy) -> tuple[list[dict[str, Any]], str | None]:
+def importances(study: SearchStudy) -> tuple[list[dict[str, object]], str | None]:
     """Return fANOVA's shares (Hutter et al. 2014, ICML) for each objective, of the knobs that all trials have.
 
     The second value says why there are none, of any objective or of some.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
@@ -102,7 +102,7 @@ def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str,
     names: list[str] = []
     keys: list[str] = []
     unions, members = unions_of(model), None
-    holds: Any = model
+    holds: object = model
     for part in location:
         if members is not None:
             holds, members = members[str(part)], None
@@ -122,7 +122,7 @@ def _located(model: type[Settings], location: Sequence[int | str]) -> tuple[str,
     return ".".join(names), keys
 
 
-def _entry_of(annotation: Any) -> Any:
+def _entry_of(annotation: object) -> object:
     """Return the type of the entries of a mapping or a list; None for anything else."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (dict, tuple, list):

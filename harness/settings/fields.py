@@ -72,7 +72,7 @@ class OneOf:
 
     kind: plugins.Kind[Any]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = core_schema.no_info_before_validator_function(self._chosen, handler(source))
         schema["serialization"] = core_schema.simple_ser_schema("any")  # the fields of the chosen group, not the base's
         return schema
@@ -92,7 +92,7 @@ class MadeOf:
 
     make: Callable[[], type[Settings]]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = core_schema.no_info_before_validator_function(
             lambda given: self.make().model_validate(given), handler(source)
         )
@@ -181,7 +181,7 @@ def fields_of(group: type[Settings]) -> tuple[SettingsField, ...]:
     return tuple(SettingsField(name, group.model_fields[name]) for name in names)
 
 
-def groups_in(annotation: Any) -> list[type[Settings]]:
+def groups_in(annotation: object) -> list[type[Settings]]:
     """Return the groups that a field may hold: one, or the members of a union."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return [annotation]
@@ -210,7 +210,7 @@ def active_knobs(group: Settings) -> dict[str, Any]:
     return {one.knob: one.value for one in settings_of(group) if one.absent_by is None}
 
 
-def defaults(group: Settings) -> dict[str, Any]:
+def defaults(group: Settings) -> dict[str, object]:
     """Map every knob of the groups in use, whether or not it exists at this point, to its default."""
     return {one.knob: one.default for one in settings_of(group)}
 
@@ -291,16 +291,16 @@ def _unions_in(group: type[Settings]) -> tuple[SettingsField, ...]:
     return tuple(field for field in fields_of(group) if field.mark(OneOf) or len(groups_in(field.info.annotation)) > 1)
 
 
-def _value_at(values: Any, path: str) -> Any:
+def _value_at(values: object, path: str) -> object:
     """Return the value at a dotted path; None if there is none."""
     for name in path.split("."):
         values = values.get(name) if isinstance(values, Mapping) else getattr(values, name, None)
     return values
 
 
-def dotted(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(settings: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Flatten nested mappings to dotted names. Later spellings of one name win; an empty mapping stays."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
             found |= dotted(value, f"{prefix}{key}.")

@@ -67,7 +67,7 @@ def unions_of(group: type[Settings]) -> Mapping[str, Groups]:
     return dict(_unions(group, ""))
 
 
-def _marks_in(info: FieldInfo) -> Iterator[Any]:
+def _marks_in(info: FieldInfo) -> Iterator[object]:
     """Yield the markers of a field, and of the types that its own is made of."""
     yield from info.metadata
     # pydantic keeps the outermost Annotated in `metadata`; markers of inner types are among their arguments.

@@ -52,7 +52,7 @@ def _default(info: FieldInfo) -> str:
     return in_words[-1] if in_words else "" if info.is_required() else written(info.default)
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """Write a setting as in a sweep file."""
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(written, value))}]"
@@ -64,7 +64,7 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _types(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[str]:
+def _types(annotation: Any, metadata: Sequence[object] = ()) -> Iterator[str]:
     """Yield the alternatives of a type."""
     in_words = [marker.type() for marker in metadata if isinstance(marker, InWords) and marker.type]
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -90,7 +90,7 @@ def _types(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[str]:
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": ">=", "max_length": "<="}
 
 
-def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
+def _bounds(metadata: Sequence[object]) -> Iterator[str]:
     for constraint in metadata:
         for name, sign in _BOUNDS.items():
             bound = getattr(constraint, name, None)

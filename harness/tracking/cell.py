@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from harness.records import CellRecord
+from harness.records.rows import EvaluationRow, ScoreRow, Start, Status
 from harness.records.study import STUDY, StudyRecord, TrialRecord, read_study
 from harness.records.sweep import ENDED
 from harness.records.tables import read_parquet
 from harness.tracking.client import file_fingerprint, modified_ms
-from harness.tracking.curves import Curves, Row, joined, score_curves, step_curves, timing_curves, value_curves
+from harness.tracking.curves import Curves, TimedRow, joined, score_curves, step_curves, timing_curves, value_curves
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
     TABLES_TAG,
@@ -29,6 +30,7 @@ from harness.tracking.run import (
 
 if TYPE_CHECKING:
     import pyarrow
+    from mlflow.entities import DatasetInput
 
 STATUS = {
     "pending": "SCHEDULED",
@@ -46,7 +48,7 @@ _SENDING_TAG = "bench.sending"
 class _Record(NamedTuple):
     """A file of rows."""
 
-    curves: Callable[[Sequence[Row]], Curves]
+    curves: Callable[[Sequence[TimedRow]], Curves]
     is_reproducible: bool
     """Wall-clock never comes out the same again, so new values there do not mean another training."""
 
@@ -77,12 +79,12 @@ class CellView:
     """What MLflow shows of a cell besides its records."""
 
     cell: CellRecord
-    status: dict[str, Any]
+    status: Status
     trial_tags: Mapping[str, str]
     """The tags of its trial; empty outside of a search."""
-    base_scores: Sequence[dict[str, Any]]
+    base_scores: Sequence[EvaluationRow]
     """The scores of the model that the cell starts from, as in scores.jsonl."""
-    inputs: Sequence[Any]
+    inputs: Sequence[DatasetInput]
     """Its datasets."""
     sweep_tags: Mapping[str, str]
     """See the function `sweep_tags`."""
@@ -91,7 +93,7 @@ class CellView:
     def is_over(self) -> bool:
         return self.status["state"] in ENDED
 
-    def rows(self, start_ms: int) -> dict[str, list[Row]]:
+    def rows(self, start_ms: int) -> dict[str, list[TimedRow]]:
         """Return the rows of each record with their times.
 
         start_ms: when the cell began, if the records do not say it. A score is held back until the row of timing.jsonl
@@ -105,20 +107,20 @@ class CellView:
         timed = [(row["step"], "eval_s" in row) for row in timing]
         last_timed = max(timed, default=(-1, False))
 
-        def scored_ms(row: dict[str, Any]) -> int:
+        def scored_ms(row: ScoreRow) -> int:
             # An evaluation in a folder of its own comes after everything that the cell's clock covers.
             return last_ms if row["final"] and cell.evaluation is not None else ends.get((row["step"], True), first_ms)
 
-        def is_timed(row: dict[str, Any]) -> bool:
+        def is_timed(row: ScoreRow) -> bool:
             return self.is_over or cell.evaluation is not None or (row["step"], True) <= last_timed
 
         # MLflow draws a curve over tokens by matching steps. This point makes it begin with the model before training.
         start = [{"step": 0, "generated_tokens": 0}] if steps and "generated_tokens" in steps[0] else []
         return {
-            "base": [Row(row, first_ms) for row in self.base_scores],
-            "steps": [Row(row, ends.get((row["step"], False), first_ms)) for row in [*start, *steps]],
-            "scores": [Row(row, scored_ms(row)) for row in takewhile(is_timed, scores)],
-            "timing": [Row(row, ends.get(key, first_ms)) for key, row in zip(timed, timing, strict=True)],
+            "base": [TimedRow(row, first_ms) for row in self.base_scores],
+            "steps": [TimedRow(row, ends.get((row["step"], False), first_ms)) for row in [*start, *steps]],
+            "scores": [TimedRow(row, scored_ms(row)) for row in takewhile(is_timed, scores)],
+            "timing": [TimedRow(row, ends.get(key, first_ms)) for key, row in zip(timed, timing, strict=True)],
         }
 
 
@@ -133,7 +135,7 @@ class News:
     points: Curves
 
     @classmethod
-    def of(cls, rows: dict[str, list[Row]], tags: Mapping[str, str]) -> News:
+    def of(cls, rows: dict[str, list[TimedRow]], tags: Mapping[str, str]) -> News:
         """Build the news from a cell's rows and the tags of its run, which say what is mirrored."""
         mirrored = _extents(tags, _MIRRORED_TAG)
         new = {name: rows[name][mirrored[name].n_rows :] for name in _RECORDS}
@@ -205,9 +207,9 @@ def ended_ms(cell: CellRecord) -> int | None:
     return round(1000 * max(ends_s)) if ends_s else modified_ms(cell.evaluation_folder / "status.json")
 
 
-def commit_tag(starts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def commit_tag(starts: Sequence[Start]) -> dict[str, str]:
     """Return the commit in the last of some rows of starts.jsonl, under MLflow's name; {} outside a checkout."""
-    commits = [start["commit"] for start in starts if start.get("commit")]
+    commits = [commit for start in starts if (commit := start.get("commit"))]
     return {"mlflow.source.git.commit": commits[-1]} if commits else {}
 
 
@@ -224,7 +226,7 @@ def _extents(tags: Mapping[str, str], tag: str) -> dict[str, _Extent]:
     return {name: _Extent(*extents.get(name, (0, ""))) for name in _RECORDS}
 
 
-def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: bool) -> bool:
+def _shows_other_rows(run: MirroredRun, rows: dict[str, list[TimedRow]], is_over: bool) -> bool:
     """Return whether the run shows rows that are no longer recorded.
 
     Rows that a resume cut off may grow back equal. Rows that were being sent when the process was killed may too, but
@@ -248,11 +250,11 @@ def _shows_other_rows(run: MirroredRun, rows: dict[str, list[Row]], is_over: boo
     return is_other or is_sent_otherwise
 
 
-def _texts(rows: Sequence[Row]) -> list[str]:
+def _texts(rows: Sequence[TimedRow]) -> list[str]:
     return [json.dumps(row.values) for row in rows]
 
 
-def _timed_texts(texts: Sequence[str], rows: Sequence[Row]) -> list[str]:
+def _timed_texts(texts: Sequence[str], rows: Sequence[TimedRow]) -> list[str]:
     return [f"[{text}, {row.at_ms}]" for text, row in zip(texts, rows, strict=True)]
 
 

@@ -11,12 +11,15 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from harness.errors import BenchError
 from harness.secrets import redact, register_address, without_password
 from harness.tracking.database import opening, own_database, tagged
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 ARTIFACTS = "mlartifacts"
 _PATIENCE_S = "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -94,7 +97,7 @@ def _require_server(uri: str) -> None:
     socket.create_connection((server.hostname, port), timeout=float(os.environ[_PATIENCE_S])).close()
 
 
-def connect(uri: str, home: Path) -> Any:
+def connect(uri: str, home: Path) -> MlflowClient:
     """Return an `MlflowClient`. The home's own database is first created, repaired and migrated if needed."""
     from mlflow import MlflowClient
 
@@ -116,7 +119,7 @@ def experiment_of_run(uri: str, home: Path, tags: Mapping[str, str]) -> str | No
     return tagged(own_database(home), _artifacts(uri, home), tags)
 
 
-def experiment_id(client: Any, uri: str, name: str, home: Path) -> str:
+def experiment_id(client: MlflowClient, uri: str, name: str, home: Path) -> str:
     """Return the id of the experiment of that name, which is created if it is missing.
 
     client: an `MlflowClient` of `uri`. home: where runs are kept.

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Row(NamedTuple):
+class TimedRow(NamedTuple):
     """A row of a record and when it was written, in Unix milliseconds."""
 
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     at_ms: int
 
 
@@ -77,17 +77,17 @@ def mlflow_name(name: str) -> str:
     return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
 
 
-def step_curves(rows: Sequence[Row]) -> Curves:
+def step_curves(rows: Sequence[TimedRow]) -> Curves:
     """Return rows of steps.jsonl as `train/<key>`."""
     return _curves("train/", rows)
 
 
-def timing_curves(rows: Sequence[Row]) -> Curves:
+def timing_curves(rows: Sequence[TimedRow]) -> Curves:
     """Return rows of timing.jsonl as `time/<key>`."""
     return _curves("time/", rows)
 
 
-def score_curves(rows: Sequence[Row]) -> Curves:
+def score_curves(rows: Sequence[TimedRow]) -> Curves:
     """Return rows of scores.jsonl as `eval/<task>/<metric>`.
 
     That is one curve from the model before training to the final evaluation. The final evaluation, by which arms are
@@ -100,9 +100,9 @@ def score_curves(rows: Sequence[Row]) -> Curves:
     )
 
 
-def value_curves(prefix: str, values: Mapping[str, Any], at_ms: int, step: int = 0) -> Curves:
+def value_curves(prefix: str, values: Mapping[str, object], at_ms: int, step: int = 0) -> Curves:
     """Return the numbers among some values as curves `<prefix><key>` of one point each."""
-    return _curves(prefix, [Row({**values, "step": step}, at_ms)])
+    return _curves(prefix, [TimedRow({**values, "step": step}, at_ms)])
 
 
 def joined(parts: Iterable[Curves]) -> Curves:
@@ -119,7 +119,7 @@ def joined(parts: Iterable[Curves]) -> Curves:
     }
 
 
-def _curves(prefix: str, rows: Sequence[Row]) -> Curves:
+def _curves(prefix: str, rows: Sequence[TimedRow]) -> Curves:
     import numpy as np
 
     steps = np.array([row.values["step"] for row in rows], dtype=np.int64)

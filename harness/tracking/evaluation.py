@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.records.cell import STARTS_FILE
-from harness.records.files import PROBLEMS_FILE, begins_s, read_json, read_jsonl, read_problems
+from harness.records.cell import STARTS_FILE, begins_s, read_starts
+from harness.records.files import PROBLEMS_FILE, read_json, read_problems
 from harness.records.scores import lm_eval_files
 from harness.tracking.cell import commit_tag, first_samples
 from harness.tracking.client import connect, experiment_id, modified_ms, talking_to_mlflow
@@ -55,10 +55,10 @@ def sync_evaluations(uri: str, home: Path) -> int:
 
 
 def _log(
-    uri: str, home: Path, tags: dict[str, str], params: dict[str, Any], metrics: Mapping[str, Any], file: Path
+    uri: str, home: Path, tags: dict[str, str], params: Mapping[str, object], metrics: Mapping[str, object], file: Path
 ) -> None:
     name, folder, task = tags["bench.evaluation"], file.parent, tags["task"]
-    starts = read_jsonl(folder / STARTS_FILE)
+    starts = read_starts(folder)
     begun_s = begins_s(starts, folder / STARTS_FILE)
     tags |= {"mlflow.source.name": "bench eval"} | commit_tag(starts)
     shown = hashlib.blake2b(json.dumps([params, dict(metrics)]).encode(), digest_size=8).hexdigest()

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from harness.errors import BenchError
 from harness.records import CellRecord, SweepRecord, read_sweep
@@ -79,6 +79,9 @@ from harness.tracking.question import (
 )
 from harness.tracking.run import MirroredRun, log_points
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 # The parent has the first of these that one of its cells has.
 _PARENT_STATUS = ("RUNNING", "KILLED", "FAILED", "SCHEDULED", "FINISHED")
 _POINTS_TOGETHER = 250_000
@@ -92,12 +95,12 @@ class _Session:
     """What this process knows of MLflow's side of one question."""
 
     question_id: str
-    client: Any
+    client: MlflowClient
     experiment_id: str
     parent: MirroredRun
     children: dict[str, MirroredRun]
     """Runs of cells by folder name, and runs of trials without cells by number."""
-    seen: dict[str, Any] = field(default_factory=dict)
+    seen: dict[str, object] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
     """What is wrong with cells that cannot be mirrored; the others are."""
 
@@ -174,7 +177,7 @@ def _stand(sweep: SweepRecord) -> str:
     return hashlib.blake2b(repr(content).encode(), digest_size=16).hexdigest()
 
 
-def _end_other_questions(client: Any, experiment: str, sweep: SweepRecord, parent: MirroredRun) -> None:
+def _end_other_questions(client: MlflowClient, experiment: str, sweep: SweepRecord, parent: MirroredRun) -> None:
     """End runs that belong to earlier questions of the sweep and still count as running.
 
     Whoever ran them was stopped before it could end them, and the sweep now asks something else.
@@ -192,7 +195,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
     trials = {name: trial for trial in study.trials for name in trial.cells} if study is not None else {}
     session.damaged = []
     create = partial(_create_child, session)
-    waiting: list[tuple[str, Any, CellView, News]] = []
+    waiting: list[tuple[str, MlflowClient, CellView, News]] = []
 
     def send() -> int:
         """Send the pending points, and only then record in each run what it holds. Returns the number of points."""
@@ -216,7 +219,7 @@ def _sync_cells(session: _Session, sweep: SweepRecord, study: StudyRecord | None
         if session.seen.get(name) == now or not (cell.evaluation_folder / "spec.json").exists():
             continue
         if status["state"] == "damaged":
-            session.damaged.append(status["reason"])
+            session.damaged.append(status.get("reason") or "")
             continue
         view = CellView(cell, status, tags, base_scores, inputs_of(sweep, cell), sweep_tags(sweep))
         try:

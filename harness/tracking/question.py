@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.records import CellRecord, SweepRecord
 from harness.records.files import read_json
@@ -20,6 +20,10 @@ from harness.tracking.cell import commit_tag
 from harness.tracking.client import modified_ms
 from harness.tracking.curves import mlflow_name
 from harness.tracking.run import MAX_TAG_LENGTH, MirroredRun, dataset_inputs, flat_params
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput
 
 QUESTION_TAG = "bench.question_id"
 _ASKED_TAG = "bench.asked"
@@ -36,7 +40,7 @@ def question_id(sweep: SweepRecord) -> str:
 
     More seeds ask the same question. The hashes cover every setting of the arms.
     """
-    content: list[Any]
+    content: list[object]
     if sweep.is_search:  # its arms grow in number while it asks the same question
         content = [sweep.name, sweep.profile, sweep.ablate, sweep.metric]
     else:
@@ -49,7 +53,7 @@ def _hash(cell: CellRecord) -> str:
     return cell.hash if cell.evaluation is None else f"{cell.hash}/{cell.evaluation}"
 
 
-def create_question(client: Any, experiment_id: str, sweep: SweepRecord) -> MirroredRun:
+def create_question(client: MlflowClient, experiment_id: str, sweep: SweepRecord) -> MirroredRun:
     begins_s = [begin_s for cell in sweep.cells for begin_s in cell.read_begins()[:1]]
     start_ms = round(1000 * min(begins_s)) if begins_s else modified_ms(sweep.path / "sweep.json")
     tags = {QUESTION_TAG: question_id(sweep), "mlflow.note.content": sweep.question} | sweep_tags(sweep)
@@ -111,7 +115,7 @@ def _asked(sweep: SweepRecord, study: StudyRecord | None, cell: CellRecord) -> d
     }
 
 
-def inputs_of(sweep: SweepRecord, cell: CellRecord) -> list[Any]:
+def inputs_of(sweep: SweepRecord, cell: CellRecord) -> list[DatasetInput]:
     """Return the rows that a cell trains on and is evaluated on, as MLflow's datasets."""
     trained_on = cell.spec.get("task", {}).get("train")
     trains = sweep.checkpoint is None and isinstance(trained_on, str)
@@ -133,7 +137,7 @@ def _sync_best(run: MirroredRun, study: StudyRecord, folder: Path) -> int:
     return run.log_values(values, modified_ms(folder / STUDY))
 
 
-def _effect(name: str, contrast: dict[str, Any]) -> dict[str, Any]:
+def _effect(name: str, contrast: Mapping[str, object]) -> dict[str, Any]:
     return {f"{name}/{key}": contrast.get(key) for key in _RESULTS}
 
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from harness.records.files import ProblemRow
 from harness.secrets import redact, redacted
@@ -20,6 +20,8 @@ from harness.tracking.store import add_points
 
 if TYPE_CHECKING:
     import pyarrow
+    from mlflow import MlflowClient
+    from mlflow.entities import DatasetInput, Run
 
 _MAX_RUNS = 50_000
 _ENDED = ("FINISHED", "FAILED", "KILLED")
@@ -29,7 +31,7 @@ _ENDED = ("FINISHED", "FAILED", "KILLED")
 class MirroredRun:
     """A run and what this process knows of it. `client` is an `MlflowClient`."""
 
-    client: Any
+    client: MlflowClient
     run_id: str
     start_ms: int
     status: str
@@ -40,18 +42,18 @@ class MirroredRun:
     """The last value of each metric as this process found the run, and of those that `log_values` has sent since."""
 
     @classmethod
-    def find(cls, client: Any, experiment_id: str, tag: str, value: str) -> list[MirroredRun]:
+    def find(cls, client: MlflowClient, experiment_id: str, tag: str, value: str) -> list[MirroredRun]:
         """Return the runs of an experiment that carry a tag, without deleted ones."""
         return cls.search(client, experiment_id, f"tags.`{tag}` = '{value}'")
 
     @classmethod
-    def search(cls, client: Any, experiment_id: str, condition: str) -> list[MirroredRun]:
+    def search(cls, client: MlflowClient, experiment_id: str, condition: str) -> list[MirroredRun]:
         """Return the runs of an experiment that meet a condition in MLflow's language, without deleted ones."""
         return [cls._of(client, run) for run in client.search_runs([experiment_id], condition, max_results=_MAX_RUNS)]
 
     @classmethod
     def create(
-        cls, client: Any, experiment_id: str, name: str, start_ms: int | None, tags: dict[str, str]
+        cls, client: MlflowClient, experiment_id: str, name: str, start_ms: int | None, tags: dict[str, str]
     ) -> MirroredRun:
         """Create a run that belongs to the user of this process. Without `start_ms` it begins now."""
         tags = {"mlflow.user": _user(), "mlflow.source.type": "LOCAL"} | tags
@@ -60,7 +62,7 @@ class MirroredRun:
         )
 
     @classmethod
-    def _of(cls, client: Any, run: Any) -> MirroredRun:
+    def _of(cls, client: MlflowClient, run: Run) -> MirroredRun:
         info, data = run.info, run.data
         tags, params, metrics = dict(data.tags), dict(data.params), dict(data.metrics)
         return cls(client, info.run_id, info.start_time, info.status, tags, params, metrics)
@@ -69,7 +71,7 @@ class MirroredRun:
         """Add points to the curves, and return how many there were."""
         return log_points(self.client, {self.run_id: curves})
 
-    def log_values(self, values: Mapping[str, Any], at_ms: int | None) -> int:
+    def log_values(self, values: Mapping[str, object], at_ms: int | None) -> int:
         """Set the last values of metrics without steps, and return how many were new or different."""
         curves = value_curves("", values, at_ms or self.start_ms)
         new = {name: curve for name, curve in curves.items() if self.metrics.get(name) != curve.last[0]}
@@ -85,7 +87,7 @@ class MirroredRun:
         self.client.log_batch(self.run_id, params=[Param(*item) for item in new.items()])
         self.params |= new
 
-    def log_inputs(self, datasets: Sequence[Any]) -> None:
+    def log_inputs(self, datasets: Sequence[DatasetInput]) -> None:
         """Name the datasets that the run has used (see `dataset_inputs`). Naming one again has no effect."""
         if datasets:
             self.client.log_inputs(self.run_id, datasets)
@@ -101,7 +103,7 @@ class MirroredRun:
             path.write_text(redact(text), encoding="utf-8")
             self.log_file(path)
 
-    def log_table(self, name: str, table: dict[str, Any]) -> None:
+    def log_table(self, name: str, table: Mapping[str, object]) -> None:
         """Add or replace a table, in the form of `completions_table`. MLflow's own `log_table` appends to one."""
         self.log_text(name, json.dumps(table, ensure_ascii=False))
         self.set_tags({TABLES_TAG: json.dumps([{"path": name, "type": "table"}])})
@@ -128,7 +130,7 @@ class MirroredRun:
         self.client.delete_run(self.run_id)
 
 
-def log_points(client: Any, curves_of_runs: Mapping[str, Curves]) -> int:
+def log_points(client: MlflowClient, curves_of_runs: Mapping[str, Curves]) -> int:
     """Add points to the curves of runs, by id, and return their number.
 
     A server gets them in requests of the size that MLflow's client chooses (1000 points each). MLflow recognises a
@@ -159,12 +161,13 @@ MAX_TAG_LENGTH = 8000
 """Characters in a tag's value (mlflow.utils.validation.MAX_TAG_VAL_LENGTH)."""
 
 
-def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[str, Any]]) -> list[Any]:
+def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[str, str]]) -> list[DatasetInput]:
     """Return the rows of some (task, split) as MLflow's datasets.
 
     sources: where rows came from, as in `SweepRecord.data`. Rows of a task without a source were generated.
     """
-    from mlflow.entities import Dataset, DatasetInput, InputTag
+    from mlflow.entities import Dataset, InputTag
+    from mlflow.entities import DatasetInput as Input
 
     inputs = []
     for task, split in tasks:
@@ -173,7 +176,7 @@ def dataset_inputs(tasks: Iterable[tuple[str, str]], sources: Iterable[Mapping[s
             # MLflow identifies datasets by name and digest. The digest is cut to the length that MLflow allows.
             dataset = Dataset(f"{task} {split}", source["digest"][:36], source["origin"], json.dumps(dict(source)))
             context = "training" if split == "train" else "evaluation"
-            inputs.append(DatasetInput(dataset, [InputTag("mlflow.data.context", context)]))
+            inputs.append(Input(dataset, [InputTag("mlflow.data.context", context)]))
     return inputs
 
 
@@ -181,14 +184,21 @@ TABLE_ROWS = 100
 _TABLE_COLUMNS = ("task", "problem", "prompt", "completion", "extracted", "reference", "correct", "tokens", "cut off")
 
 
-def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) -> dict[str, Any]:
+class Table(TypedDict):
+    """A table in the form in which MLflow stores one (pandas's "split")."""
+
+    columns: list[str]
+    data: list[list[object]]
+
+
+def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) -> Table:
     """Return the first samples of a final evaluation in MLflow's table format (pandas's "split").
 
     It holds the first sample of each of the first TABLE_ROWS problems. The problems are the same in each cell, so that
     MLflow can show completions next to each other.
     """
     statements = {(row["task"], row["problem_id"]): row for row in problems if row["split"] == "test"}
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     for sample in samples.to_pylist():
         if not sample.get("final", True) or sample["sample"] != 0 or len(rows) == TABLE_ROWS:
             continue
@@ -199,12 +209,12 @@ def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) ->
     return {"columns": [*_TABLE_COLUMNS], "data": rows}
 
 
-def _as_text(prompt: str | list[Any]) -> str:
+def _as_text(prompt: str | list[dict[str, str]]) -> str:
     """Return a prompt, or the messages of a chat, as one text."""
     return prompt if isinstance(prompt, str) else "\n\n".join(f"{one['role']}: {one['content']}" for one in prompt)
 
 
-def flat_params(spec: dict[str, Any], prefix: str = "") -> dict[str, str]:
+def flat_params(spec: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """Map dotted names to strings: text as it is, the rest (numbers, lists, null) as JSON.
 
     Long values are cut and marked.

@@ -188,11 +188,11 @@ def _interpreter(command: Path) -> str | None:
 
 
 @functools.cache
-def _packages(interpreter: str) -> dict[str, Any]:
+def _packages(interpreter: str) -> dict[str, object]:
     """Return the version of an interpreter and of its installed packages."""
     result = subprocess.run([interpreter, "-c", _LIST_PACKAGES], capture_output=True, text=True, check=False)
     if result.returncode:
         raise RefusedError(f"trainer.run: {interpreter} does not start ({result.stderr.strip()[-300:]}). Repair it.")
     # A site's own startup code may print something before.
-    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    found: dict[str, object] = json.loads(result.stdout.splitlines()[-1])
     return found

@@ -141,7 +141,7 @@ class Metrics:
         sentence, self._missing = self._missing, None
         return sentence
 
-    def _announced(self, place: str, row: Row) -> Announced:
+    def _announced(self, place: str, row: dict[str, object]) -> Announced:
         """Check the row of a checkpoint. Raises ContractError."""
         step, name = row.get(STEP), row[CHECKPOINT]
         if set(row) != {STEP, CHECKPOINT} or not isinstance(name, str) or not _is_count(step):
@@ -211,7 +211,7 @@ class Metrics:
         why = f"{broken[0]} is {metrics[broken[0]]} at step {step}" if broken else None
         return Step(step, counts[GENERATED], counts.get(TRAINED, self.done.trained_tokens), columns, why)
 
-    def _compare_names(self, metrics: Row) -> None:
+    def _compare_names(self, metrics: dict[str, object]) -> None:
         """Note a mapped metric that the first row lacks."""
         for ours, theirs in self.names.items():
             if theirs not in metrics:

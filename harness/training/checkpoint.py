@@ -250,7 +250,7 @@ def _unusable(path: Path, fault: str) -> UnusableCheckpointError:
     )
 
 
-def _digest(meta: Mapping[str, Any]) -> str:
+def _digest(meta: Mapping[str, object]) -> str:
     """Return the digest of checkpoint.json, computed without the digest itself."""
     return hashlib.blake2b(json.dumps(meta, sort_keys=True).encode(), digest_size=20).hexdigest()
 

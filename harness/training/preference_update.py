@@ -9,6 +9,7 @@ with the prompt.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -153,7 +154,7 @@ class PreferenceUpdate:
         """Return all that a checkpoint needs besides the policy's weights and the reference's."""
         return {"optimizer": self.optimizer.state_dict(), "budget": self._scorer.budget.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self._scorer.budget.load_state_dict(state["budget"])
 

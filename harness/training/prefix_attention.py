@@ -341,7 +341,7 @@ def _attention(
     attention_mask: Tensor | None,
     prefix_layout: PrefixLayout | None = None,
     sliding_window: int | None = None,
-    **options: Any,
+    **options: object,
 ) -> tuple[Tensor, None]:
     """Attend in line: query [1, H, M, d], key and value [1, KV, M, d] -> [1, M, H, d].
 

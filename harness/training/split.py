@@ -7,7 +7,6 @@ needs it (Zhao et al. 2304.11277), so all processes must run the same number of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,7 @@ class _Root(nn.Module):
         self.model = model
         self.dtype = model.dtype
 
-    def forward(self, work: Callable[[], Any]) -> Any:
+    def forward(self, work: Callable[[], object]) -> object:
         return work()
 
 

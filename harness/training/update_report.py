@@ -54,9 +54,9 @@ class StepReport:
     same metrics at all of its steps.
     """
 
-    metrics: dict[str, Any]
+    metrics: Metrics
     """Fields of steps.jsonl, besides the step and the tokens so far."""
-    phases: dict[str, Any] = field(default_factory=dict)
+    phases: dict[str, object] = field(default_factory=dict)
     """Fields of timing.jsonl for the phases before the update."""
     logprob_s: float = 0.0
     update_s: float = 0.0
@@ -84,7 +84,7 @@ class StepReport:
     """Rows of rollouts/*.parquet."""
 
     @property
-    def timing(self) -> dict[str, Any]:
+    def timing(self) -> dict[str, object]:
         """Fields of timing.jsonl: seconds by phase, and how well the hardware was used."""
         return {
             **self.phases,
@@ -311,14 +311,14 @@ StepLosses = tuple[Tensor, list[MicroLoss]]
 """All rows of an optimiser step (int64 indices), also those that could not act, and its losses."""
 
 
-def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) -> list[dict[str, Any]]:
+def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) -> list[dict[str, object]]:
     """Return the recorded columns of every token, for the report on single words and for replays.
 
     Each of the N rows has its columns of rollouts/*.parquet (see `harness.records.rollouts`). advantage [N, T]: that of
     the first pass over the rows. steps: all optimiser steps, in their order.
     """
     scores, lengths = batch.scores, batch.sequences.lengths.tolist()
-    columns: list[dict[str, Any]] = [
+    columns: list[dict[str, object]] = [
         {
             "token/logp": logp[:length],
             "token/entropy": entropy[:length],
@@ -345,7 +345,7 @@ def token_columns(batch: Batch, advantage: Tensor, steps: Sequence[StepLosses]) 
 _NOT_SEEN = dict.fromkeys(("token/log_ratio", "token/clipped", "token/masked"))
 
 
-def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, Any]]:
+def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, object]]:
     """Return the loss's view of each row's tokens: arrays that are at least as long as the completion."""
     trace, treated = part.loss.trace, treatment(part.loss.trace)
     # Stacked, since each transfer from the device makes the host wait.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from harness.records.rows import Bin
 from reports.drawing.curves import describe_seeds, draw_curves, seeds_per_arm
 from reports.drawing.marks import mark
 from reports.drawing.panels import MEAN_Y, SEEDS_Y, as_strip, hide_labels, share_limits, strip_panels
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 DISTINCT = "distinct_answers"
 
-Bin = dict[str, Any]
 """A bin of a reliability diagram: the number of samples with a confidence in it, their mean confidence, the share
 right.
 """
@@ -99,7 +99,8 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
     by_arm = analysis.by_seed(lambda m: None if m.final is None else m.final.get("reliability") or None)
     if not by_arm:
         return None
-    base_bins = (analysis.base_evaluation() or {}).get("reliability")
+    base = analysis.base_evaluation()
+    base_bins = None if base is None else base.get("reliability")
     curves = [_reliability_curve(arm, by_seed) for arm, by_seed in by_arm.items()]
     figure = draw_curves(
         analysis,
@@ -125,7 +126,7 @@ def draw_reliability(analysis: Analysis) -> Drawing | None:
     return Drawing(figure, caption, rows)
 
 
-def _reliability_curve(arm: str, by_seed: dict[int, list[Bin]]) -> Curve:
+def _reliability_curve(arm: str, by_seed: dict[int, Sequence[Bin]]) -> Curve:
     """Return the curve of an arm: the mean over seeds in each bin, weighted by samples.
 
     Many seeds have few samples in some bins, so an unweighted mean would be noisy there.
@@ -140,11 +141,11 @@ def _reliability_curve(arm: str, by_seed: dict[int, list[Bin]]) -> Curve:
 def _pooled(bins: Sequence[Bin]) -> Bin:
     """Merge the seeds' bins: means weighted by the number of samples, None without any."""
     count = sum(inside["count"] for inside in bins)
-    filled = [inside for inside in bins if inside["count"]]
-    return {
-        key: sum(inside["count"] * inside[key] for inside in filled) / count if count else None
-        for key in ("confidence", "correct_frac")
-    }
+    filled = [(inside["count"], inside["confidence"] or 0.0, inside["correct_frac"] or 0.0) for inside in bins]
+    confidence, correct = (
+        sum(inside[0] * inside[place] for inside in filled) / count if count else None for place in (1, 2)
+    )
+    return {"count": count, "confidence": confidence, "correct_frac": correct}
 
 
 def _reliability_line(seed: int, bins: Sequence[Bin]) -> Line:
@@ -164,7 +165,7 @@ def _unit_square(axes: Axes) -> None:
 
 
 def _bin_rows(arm: str, seed: int | str, bins: Sequence[Bin]) -> list[DataRow]:
-    return [{"arm": arm, "seed": seed, **inside} for inside in bins if inside["count"]]
+    return [{"arm": arm, "seed": seed, **cast(DataRow, inside)} for inside in bins if inside["count"]]
 
 
 DISTINCT_ANSWERS = Figure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Crossing:
     """The scores of two knobs, averaged over the values of all others."""
 
     knobs: tuple[str, str]
-    levels: tuple[list[Any], list[Any]]
+    levels: tuple[list[object], list[object]]
     seeds: list[int]
     scores_pp: FloatArray
     """[n_seeds, levels of the first, levels of the second]."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -145,7 +145,7 @@ def _spot(rows: Sequence[DataRow], arm: str, key: str, alpha: float) -> Spot | N
     return Spot(float(points[:, 0].mean()), float(points[:, 1].mean()), low, high)
 
 
-def _draw_arm(axes: Axes, seeds: Sequence[tuple[Any, Any]], spot: Spot, style: ArmStyle, label: str) -> Line2D:
+def _draw_arm(axes: Axes, seeds: Sequence[tuple[object, object]], spot: Spot, style: ArmStyle, label: str) -> Line2D:
     axes.plot([spot.x, spot.x], [spot.low, spot.high], color=style.color, linewidth=1.6)
     if len(seeds) > 1:
         axes.plot(*zip(*seeds, strict=True), "o", color=style.color, markersize=3.5, alpha=0.4, markeredgewidth=0)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from reports.measure.arms import summarise_arms
 from reports.measure.contrasts import Contrast, compare_arms
-from reports.measure.measurements import Measurement, Metric, Row, read_measurements
+from reports.measure.measurements import Measurement, Metric, read_measurements
 from reports.report import ArmRow
 
 if TYPE_CHECKING:
     from harness.records import SweepRecord
+    from harness.records.rows import EvaluationRow
 
 Derived = TypeVar("Derived")
 Value = TypeVar("Value")
@@ -49,15 +50,16 @@ class Analysis:
         """In the order of the sweep file."""
         return summarise_arms(self)
 
-    def base_evaluation(self, arm: str | None = None) -> Row | None:
+    def base_evaluation(self, arm: str | None = None) -> EvaluationRow | None:
         """The evaluation on the compared task of the model that an arm starts from, or all arms; None until it is
         measured, and of all arms where they start from different models."""
-        rows = self.sweep.base_scores if arm is None else self.sweep.base_scores_of(arm)
+        rows = self.sweep.base_scores_of(arm)
         return next((row for row in reversed(rows) if row["task"] == self.metric.task), None)
 
     def base_metrics(self, arm: str | None = None) -> dict[str, float | None]:
         """The metrics in `base_evaluation`; empty where that is None."""
-        return dict((self.base_evaluation(arm) or {}).get("metrics", {}))
+        found = self.base_evaluation(arm)
+        return {} if found is None else found["metrics"]
 
     @property
     def trains(self) -> bool:
@@ -103,7 +105,7 @@ def remember(analysis: Analysis, compute: Callable[[Analysis], Derived], result:
     analysis.known[_name_of(compute)] = result
 
 
-def _name_of(compute: Callable[[Analysis], Any]) -> str:
+def _name_of(compute: Callable[[Analysis], object]) -> str:
     return f"{compute.__module__}.{compute.__qualname__}"
 
 

@@ -102,7 +102,8 @@ def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int
     """The model before training is evaluated once: its noise is shared by all seeds, and is in the band."""
     alpha = alpha_of_each(analysis.sweep, len(analysis.arms))
     by_arm: dict[str, list[int] | None] = {
-        arm: (analysis.base_evaluation(arm) or {}).get("problems_by_right") for arm in analysis.measurements
+        arm: None if (row := analysis.base_evaluation(arm)) is None else row.get("problems_by_right")
+        for arm in analysis.measurements
     }
     found = [
         Coverage(curve.arm, None, alpha, curve, "cannot tell", crossover(curve), False, UNKNOWN_NOISE)

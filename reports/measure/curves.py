@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.records.rows import ScoreRow
 from reports.measure import Analysis, derived
-from reports.measure.measurements import Columns, Measurement, Row
+from reports.measure.measurements import Columns, Measurement
 from reports.statistics import MIN_PAIRS, FloatArray, t_band
 
 Points = Sequence[tuple[float, float | None]] | FloatArray
@@ -33,10 +34,10 @@ class Axis:
         taken = ~np.isnan(m.timing["total_s"])  # rows of evaluations have no such time
         return np.interp(m.steps["step"], m.timing["step"][taken], np.cumsum(m.timing["total_s"][taken]))
 
-    def of_evaluation(self, m: Measurement, row: Row) -> float:
+    def of_evaluation(self, m: Measurement, row: ScoreRow) -> float:
         """x at which a cell was evaluated."""
         if self != SECONDS:
-            return float(row[self.field])
+            return float(row["step"] if self == STEPS else row["generated_tokens"] or 0)
         return float(np.interp(row["step"], m.steps["step"], self.of_steps(m))) if m.steps.length else math.nan
 
 

@@ -143,7 +143,7 @@ class Rollouts:
         return kept
 
 
-def loss_divisors(objective: Mapping[str, Any], rows: Rollouts, limit: FloatArray) -> FloatArray:
+def loss_divisors(objective: Mapping[str, object], rows: Rollouts, limit: FloatArray) -> FloatArray:
     """What the loss of each token of a row is divided by [n_rows], as in `algorithms.loss`; NaN if the objective has
     no aggregation. limit [n_rows]: the completion limit.
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +127,7 @@ def _disagreement_frac(path: Path, table: pyarrow.Table) -> float | None:
     return float(sum(count for votes, count in counted if len(set(votes)) > 1) / table.num_rows)
 
 
-def _votes(path: Path, verdicts: str) -> Sequence[Any]:
+def _votes(path: Path, verdicts: str) -> Sequence[object]:
     """What each grader said of a sample."""
     try:
         by_grader = json.loads(verdicts)

@@ -44,7 +44,7 @@ class Factorial:
     positions of the baseline's values.
     """
 
-    levels: dict[str, list[Any]]
+    levels: dict[str, list[object]]
     arms: dict[tuple[int, ...], str]
     reference: tuple[int, ...]
 
@@ -52,7 +52,7 @@ class Factorial:
     def of(cls, grid: Mapping[str, Values], baseline: str) -> Factorial | None:
         """grid: by arm, its value of every knob. None unless two knobs or more have several values: one knob alone is a
         list of arms."""
-        levels: dict[str, list[Any]] = {}
+        levels: dict[str, list[object]] = {}
         for point in grid.values():
             for knob, value in point.items():
                 if value not in levels.setdefault(knob, []):
@@ -95,7 +95,7 @@ class Factorial:
         named = self._named(effect)
         return {knob: self.levels[knob][level] for knob, level in zip(named, effect.levels, strict=True)}
 
-    def reference_values(self, effect: Effect) -> Values:
+    def reference_values(self, effect: Effect) -> dict[str, object]:
         """The knobs of an effect, with the baseline's values."""
         references = [self.reference[factor] for factor in effect.factors]
         return {knob: self.levels[knob][level] for knob, level in zip(self._named(effect), references, strict=True)}
@@ -113,7 +113,7 @@ class Factorial:
         return ADDITIVE if more else _setting(knob, value)
 
 
-def _setting(knob: str, value: Any) -> str:
+def _setting(knob: str, value: object) -> str:
     return f"{knob.rpartition('.')[2]}={value}"
 
 
@@ -141,7 +141,7 @@ class Declared:
     sd_ratio: float
 
 
-def declared_names(grid: Mapping[str, Values], arms: Sequence[str], baseline: str) -> list[Declared]:
+def declared_names(grid: Mapping[str, dict[str, object]], arms: Sequence[str], baseline: str) -> list[Declared]:
     """The contrasts of a sweep before there are records: the effects of a factorial, else the other arms. grid: as in
     sweep.json."""
     factorial = Factorial.of(grid, baseline)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reports.measure import Analysis
 
@@ -112,7 +112,7 @@ def _comparable(one: _Origin, other: _Origin) -> tuple[_Made, _Made]:
     return made[0], made[1]
 
 
-def _values(starts: Iterable[Mapping[str, Any]]) -> _Made:
+def _values(starts: Iterable[Mapping[str, object]]) -> _Made:
     found: dict[str, dict[str, None]] = {}
     for start in starts:
         recorded = {name: start[field] for field, name in FIELDS.items() if field in start}

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from harness.records import CellRecord, SweepRecord
     from harness.records.files import DamagedRecordError
-
-Row = dict[str, Any]
+    from harness.records.rows import ScoreRow
 
 _DRAWN = re.compile(r"[@^]([0-9]+)$")
 READ_TOGETHER = 25
@@ -184,12 +183,12 @@ class Measurement:
         return _columns(path, read_columns(path))
 
     @cached_property
-    def scores(self) -> list[Row]:
+    def scores(self) -> list[ScoreRow]:
         """The rows of scores.jsonl, for every task, in the order of training. Raises DamagedRecordError."""
         return self.cell.read_scores()
 
     @cached_property
-    def evaluations(self) -> list[Row]:
+    def evaluations(self) -> list[ScoreRow]:
         """The scores on the compared task."""
         return [row for row in self.scores if row["task"] == self.metric.task]
 
@@ -217,14 +216,16 @@ class Measurement:
         return self.cell.read_evals(columns, final if where is None else final & where)
 
     @cached_property
-    def final(self) -> Row | None:
+    def final(self) -> ScoreRow | None:
         """The final evaluation, which is compared: that of the last checkpoint, never of the best. Over a part of its
         problems only the compared metric is known."""
         row = next((row for row in reversed(self.evaluations) if row["final"]), None)
         if row is None or self.names is None or len(self.names) == row.get("n_problems"):
             return row
         scores = self.problem_scores_pp
-        metrics = {self.metric.name: statistics.fmean(scores.values()) / 100} if scores else {}
+        metrics: dict[str, float | None] = {}
+        if scores:
+            metrics[self.metric.name] = statistics.fmean(scores.values()) / 100
         return {**row, "n_problems": len(scores), "metrics": metrics}
 
     def final_value(self, name: str) -> float | None:
@@ -249,8 +250,8 @@ class Measurement:
         """What one sample changes in the compared metric: of n samples of a problem k decide one score, so it is k / n
         of a problem. A name without a k, such as that of a plug-in, is taken to score single samples. 0 if the records
         do not say how many there were."""
-        row = self.final or {}
-        problems, samples = row.get("n_problems"), row.get("n_samples")
+        row = self.final
+        problems, samples = (None, None) if row is None else (row.get("n_problems"), row.get("n_samples"))
         if not problems or not samples:
             return 0.0
         drawn = _DRAWN.search(self.metric.name)

@@ -12,7 +12,7 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -136,7 +136,7 @@ class _Asked:
             return t_test_power(abs(self.observed_pp) / error_pp, n - 1, alpha) >= TARGET_POWER
         return equivalence_power(self.sweep.margin_pp / error_pp, n - 1, alpha) >= TARGET_POWER
 
-    def alpha_after(self, **changed: Any) -> float:
+    def alpha_after(self, **changed: object) -> float:
         """The alpha of the intervals once this is changed in the records: a further look."""
         looks = self.sweep.looks_and_this
         after = self.sweep.model_copy(update={"looks": looks, **changed})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -75,7 +75,7 @@ def report_document(analysis: Analysis) -> Report:
     )
 
 
-def _of_shelves(analysis: Analysis) -> dict[str, list[Any]]:
+def _of_shelves(analysis: Analysis) -> dict[str, list[object]]:
     return {one.name: [without_nan(row) for row in one.rows(analysis)] for one in SECTIONS.all().values()}
 
 
@@ -165,7 +165,7 @@ def _screening(analysis: Analysis, screening: Screened) -> ScreeningRow:
     )
 
 
-def contrast_fields(contrast: Contrast, metric: str, margin_pp: float, n_contrasts: int) -> dict[str, Any]:
+def contrast_fields(contrast: Contrast, metric: str, margin_pp: float, n_contrasts: int) -> dict[str, object]:
     """The fields that `ContrastRow` and `EffectRow` share, but for their warnings."""
     return {
         "arm": contrast.arm,
@@ -192,10 +192,10 @@ def contrast_fields(contrast: Contrast, metric: str, margin_pp: float, n_contras
     }
 
 
-def comparison_numbers(comparison: Comparison | None) -> dict[str, Any]:
+def comparison_numbers(comparison: Comparison | None) -> dict[str, object]:
     """The fields of `Numbers`. None stands for a paired comparison without a single pair."""
     if comparison is None:
-        numbers: dict[str, Any] = dict.fromkeys(name for name in Numbers.model_fields if name not in _UNPAIRED)
+        numbers: dict[str, object] = dict.fromkeys(name for name in Numbers.model_fields if name not in _UNPAIRED)
         return numbers | {"verdict": "no_test", "note": "", "n_pairs": 0}
     names = {name: _NAMED_OTHERWISE.get(name, name.removesuffix("_pp")) for name in Numbers.model_fields}
     return {name: getattr(comparison, of) for name, of in names.items() if hasattr(comparison, of)}
@@ -228,7 +228,7 @@ def write_data(analysis: Analysis, folder: Path) -> None:
     _write_parquet(folder / STEPS, step_columns(analysis))
 
 
-def _final_scores(analysis: Analysis) -> list[dict[str, Any]]:
+def _final_scores(analysis: Analysis) -> list[dict[str, object]]:
     """A row for each finished cell and task, with every metric of its final evaluation."""
     return [
         {"arm": arm, "seed": m.cell.seed, "task": row["task"], "generated_tokens": row["generated_tokens"]}
@@ -258,7 +258,7 @@ def step_columns(analysis: Analysis) -> dict[str, pyarrow.Array]:
     }
 
 
-def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
+def _write_parquet(path: Path, columns: Mapping[str, object]) -> None:
     import pyarrow
     import pyarrow.parquet
 

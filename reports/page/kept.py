@@ -13,11 +13,12 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness.errors import RefusedError
 from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.files import read_object, write_json
+from harness.records.rows import Status
 from harness.records.schema import SCHEMA, require_schema
 from reports.measure.contrasts import EQUAL_COMPLETIONS, Contrast, compare_arms
 from reports.measure.interactions import factor_effects
@@ -124,7 +125,7 @@ def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str,
     if evaluation is not None:
         known = [n for n in (evaluation.problems, sweep.n_held_out(metric.task)) if n is not None]
         drawn = {"n_problems": min(known, default=None), "n_samples": evaluation.samples}
-    rows = {(row.arm, row.seed): row.as_json() for row in report.cells}
+    rows = {(row.arm, row.seed): cast(Status, row.as_json()) for row in report.cells}
     cells = []
     for cell in sweep.cells:
         row = rows[cell.arm, cell.seed]
@@ -153,11 +154,11 @@ def _numbers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
             yield name, number
 
 
-def _only(row: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def _only(row: Mapping[str, object], now: Mapping[str, object]) -> dict[str, Any]:
     return {key: _without_texts(row.get(key, ABSENT)) for key in now}
 
 
-def _without_texts(value: Any) -> Any:
+def _without_texts(value: object) -> object:
     """What a report says, without the note on equal completions, whose texts are not kept."""
     if isinstance(value, dict):
         return {key: _without_texts(item) for key, item in value.items()}

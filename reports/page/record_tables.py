@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 from reports.formats import Table, duration, megabytes, number, percent, points, seconds, tokens
 from reports.measure import Analysis
@@ -97,7 +96,7 @@ def tuning_table(report: Report) -> Table | None:
     return Table("Each arm at its best", columns, written, TUNING_NOTE + caution)
 
 
-def _value(value: Any, is_at_end: bool) -> str:
+def _value(value: object, is_at_end: bool) -> str:
     return f"{number(value) if isinstance(value, float) else value}{' !' if is_at_end else ''}"
 
 
@@ -142,7 +141,7 @@ def provenance_table(analysis: Analysis) -> Table:
     return Table("Provenance", ["field", "value"], rows + [[key, "; ".join(values[key])] for key in sorted(values)])
 
 
-def _flat(value: Any, prefix: str = "") -> list[tuple[str, str]]:
+def _flat(value: object, prefix: str = "") -> list[tuple[str, str]]:
     """What is there, by its name; what is absent, such as a package that is not installed, is left out."""
     if isinstance(value, dict):
         return [item for key in value for item in _flat(value[key], f"{prefix}.{key}" if prefix else str(key))]

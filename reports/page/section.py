@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.plugins import Kind
 from reports.formats import Table
@@ -19,8 +18,8 @@ class Section:
     name: str
     """The key in report.json."""
     summary: str
-    rows: Callable[[Analysis], list[dict[str, Any]]]
-    tables: Callable[[Analysis, Sequence[dict[str, Any]]], list[Table]]
+    rows: Callable[[Analysis], list[dict[str, object]]]
+    tables: Callable[[Analysis, Sequence[dict[str, object]]], list[Table]]
     """(the analysis, the rows) -> the tables."""
 
 

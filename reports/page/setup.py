@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ def setup_of(analysis: Analysis) -> Setup:
     )
 
 
-def _each(specs: dict[str, Spec], say: Callable[[Spec], list[str]]) -> str:
+def _each(specs: dict[str, dict[str, object]], say: Callable[[dict[str, object]], list[str]]) -> str:
     """What the specs of all arms say, part by part; a part in which they differ has each of its few forms with its
     arms."""
     return ", ".join(filter(None, map(_part, zip(*map(say, specs.values()), strict=True), itertools.repeat([*specs]))))
@@ -76,15 +76,15 @@ def _part(said: tuple[str, ...], arms: list[str]) -> str:
     return " or ".join(f"{words or 'none'} ({', '.join(by)})" for words, by in forms.items())
 
 
-def _at(spec: Spec, name: str) -> Any:
+def _at(spec: Mapping[str, object], name: str) -> Any:
     """The value of a knob like `rollout.temperature`; None if this arm has none."""
-    value: Any = spec
+    value: object = spec
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
 
 
-def _type(spec: Spec, name: str) -> str:
+def _type(spec: Mapping[str, object], name: str) -> str:
     """A choice like `{"type": "ppo_clip", "clip_low": 0.2}` as `ppo_clip (clip_low 0.2)`; "" for none."""
     value = _at(spec, name)
     chosen = value.get("type") if isinstance(value, dict) else value
@@ -95,7 +95,7 @@ def _type(spec: Spec, name: str) -> str:
     return f"{chosen} ({', '.join(rest)})" if rest else str(chosen)
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """A value of a setting as a person writes it."""
     if value is None:
         return "none"
@@ -108,12 +108,12 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _said(value: Any, words: str) -> str:
+def _said(value: object, words: str) -> str:
     """The words with the value in them; "" without one."""
     return words.format(_written(value)) if value else ""
 
 
-def _model(spec: Spec, known: _Provenance) -> list[str]:
+def _model(spec: Mapping[str, object], known: _Provenance) -> list[str]:
     start = _type(spec, "model.cold_start")
     return [
         _said(_at(spec, "model.source"), "{}"),
@@ -124,12 +124,12 @@ def _model(spec: Spec, known: _Provenance) -> list[str]:
     ]
 
 
-def _data(spec: Spec) -> list[str]:
+def _data(spec: Mapping[str, object]) -> list[str]:
     trained = _at(spec, "task.train") if _at(spec, "train") else None
     return [_said(trained, "trained on {}"), _said(_at(spec, "eval.tasks"), "evaluated on {}")]
 
 
-def _algorithm(spec: Spec) -> list[str]:
+def _algorithm(spec: Mapping[str, object]) -> list[str]:
     pairs = _type(spec, "pairs")
     baseline, scale = _at(spec, "objective.baseline"), _at(spec, "objective.scale")
     kl = _at(spec, "objective.kl")
@@ -235,12 +235,12 @@ class _Provenance:
         return _written(self._values("commit"))
 
 
-def _as_lines(spec: Spec) -> str:
+def _as_lines(spec: Mapping[str, object]) -> str:
     """The settings, a knob a line, by their full names: what `--set` takes."""
     return "\n".join(f"{name}={value}" for name, value in _flat(spec, ""))
 
 
-def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
+def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict) and value:
         for key, one in value.items():
             yield from _flat(one, f"{name}.{key}" if name else key)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness import plugins
 from harness.secrets import redact
@@ -33,7 +33,7 @@ _BREAKS = re.compile(r"(?<=[_=/:])(?=\S)|(?<=[.,-])(?=[^\s\d])|(?<=[^\s_=/:.,-]{
 
 
 def write_page(
-    out_dir: Path, kind: str, content: dict[str, Any], document: dict[str, Any], figures: Sequence[RenderedFigure]
+    out_dir: Path, kind: str, content: dict[str, object], document: dict[str, object], figures: Sequence[RenderedFigure]
 ) -> None:
     """Write index.html, report.md, report.json, figures/*.svg and *.png, and the numbers of figures as data/*.csv.
 
@@ -69,16 +69,16 @@ def write_text(path: Path, text: Iterable[str]) -> None:
     aside.replace(path)
 
 
-def render_html(template: str, content: dict[str, Any]) -> str:
+def render_html(template: str, content: Mapping[str, object]) -> str:
     return _render(template, content)
 
 
-def render_markdown(template: str, content: dict[str, Any]) -> str:
+def render_markdown(template: str, content: Mapping[str, object]) -> str:
     # Escaping leaves no tag in Markdown, so quotes are harmless, and as entities they are hard to read.
     return _render(template, content).replace("&#39;", "'").replace("&#34;", '"')
 
 
-def _render(template: str, content: dict[str, Any]) -> str:
+def _render(template: str, content: Mapping[str, object]) -> str:
     import jinja2
 
     environment = jinja2.Environment(

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reports.formats import count, number, number_interval, percent, ratio
 from reports.measure import Analysis
@@ -134,7 +134,7 @@ def _correlations(contrasts: Sequence[ContrastRow]) -> str:
     return f"{'; '.join(written)} ({percent(known[0].level)} intervals)" if written else number(None)
 
 
-def _contamination(row: Mapping[str, Any]) -> Check:
+def _contamination(row: Mapping[str, object]) -> Check:
     """The problems of one evaluation task among all that arms were trained on."""
     value = (
         f"{row['exact']} of {row['problems']} held-out problems are training prompts, {row['n_gram']} share 8 words in"

@@ -29,7 +29,7 @@ _OF_TODAY = ("hash", "state", "digest")
 _SVG = re.compile(r"<svg.*?</svg>", re.DOTALL)
 _RELOADS = re.compile(r'<meta http-equiv="refresh"[^>]*>\n')
 
-Leaf = tuple[str, Any]
+Leaf = tuple[str, object]
 """A place in a file, in words, and what stands there; a file has each place once."""
 
 
@@ -41,7 +41,7 @@ class Difference:
     file: str
     place: str
     written: Any
-    recomputed: Any
+    recomputed: object
     is_stale: bool = False
 
     @property
@@ -107,7 +107,7 @@ def differing(file: str, written: object, recomputed: object) -> Verification:
     return _compare(file, dict(_nested(written, "")), dict(_nested(recomputed, "")))
 
 
-def _compare(file: str, written: dict[str, Any], recomputed: dict[str, Any]) -> Verification:
+def _compare(file: str, written: dict[str, object], recomputed: dict[str, object]) -> Verification:
     """What stands at each place of a file, up to the first difference."""
     n_checked = 0
     for place in recomputed | written:
@@ -155,7 +155,7 @@ def _json_leaves(path: Path) -> Iterator[Leaf]:
     yield from _nested(read_object(path), "")
 
 
-def _nested(value: Any, place: str) -> Iterator[Leaf]:
+def _nested(value: object, place: str) -> Iterator[Leaf]:
     if isinstance(value, dict) and value:
         for key, item in value.items():
             yield from _nested(item, f"{place}.{key}" if place else key)
@@ -220,7 +220,7 @@ def _number(text: str | None) -> Any:
         return text
 
 
-def _agree(written: Any, recomputed: Any) -> bool:
+def _agree(written: object, recomputed: object) -> bool:
     if isinstance(written, float) and isinstance(recomputed, float | int) and not isinstance(recomputed, bool):
         both_absent = math.isnan(written) and math.isnan(recomputed)
         return both_absent or math.isclose(written, recomputed, rel_tol=RELATIVE_TOLERANCE, abs_tol=RELATIVE_TOLERANCE)

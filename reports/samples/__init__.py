@@ -104,7 +104,7 @@ def _baseline_of(models: Sequence[str]) -> str | None:
     return models[0] if len(models) > 1 else None
 
 
-def _content_of_evaluation(models: Sequence[str], tasks: str) -> dict[str, Any]:
+def _content_of_evaluation(models: Sequence[str], tasks: str) -> dict[str, object]:
     titles = {"page_title": f"{models[-1]} on {tasks}: samples", "title": models[-1]}
     return {**titles, "question": f"Samples on {tasks}", "report": None}
 
@@ -130,7 +130,7 @@ def _write_page(
     cells: Mapping[Place, CellSamples],
     arms: Sequence[str],
     baseline: str | None,
-    content: dict[str, Any],
+    content: dict[str, object],
     sentence: str,
     out_dir: Path,
 ) -> None:

@@ -52,7 +52,7 @@ class Listed:
     sample: Sample
 
     @property
-    def sort_key(self) -> tuple[Any, ...]:
+    def sort_key(self) -> tuple[object, ...]:
         """What most deserves a look comes first, one sample of every problem before a second of any."""
         one = self.sample
         kind, _, step = one.when.partition(" ")
@@ -141,7 +141,7 @@ def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], bas
     return Collection(list(arms), baseline, listed, list(problems), list(prompts))
 
 
-def write_files(collection: Collection, content: dict[str, Any], out_dir: Path) -> None:
+def write_files(collection: Collection, content: dict[str, object], out_dir: Path) -> None:
     """Write samples.html and the folder `samples` beside it, and first_samples.html. content: what the template shows
     besides the samples."""
     folder = out_dir / "samples"
@@ -190,7 +190,7 @@ def hands_on_data(script: str) -> bool:
     return True
 
 
-def _write_page(path: Path, collection: Collection, content: dict[str, Any]) -> None:
+def _write_page(path: Path, collection: Collection, content: dict[str, object]) -> None:
     """data: the script that hands on all samples of the page, where they are in it."""
     listed = collection.listed
     first = [_shown(collection, one) for one in listed[:FIRST_SAMPLES]]
@@ -222,7 +222,7 @@ def _chunks(name: str, bodies: Sequence[str], size: int) -> list[tuple[str, Sequ
     return [(f"{name}-{number:04d}", bodies[start : start + size]) for number, start in enumerate(starts, start=1)]
 
 
-def _index(collection: Collection, chunk_samples: int, chunk_prompts: int) -> dict[str, Any]:
+def _index(collection: Collection, chunk_samples: int, chunk_prompts: int) -> dict[str, object]:
     whens = sorted({one.sample.when for one in collection.listed}, key=_when_key)
     tasks = sorted({task for task, _ in collection.problems})
     place = {name: number for names in (collection.arms, whens) for number, name in enumerate(names)}
@@ -251,7 +251,7 @@ def _when_key(when: str) -> tuple[int, int]:
     return (FINAL, "evaluation", "training").index(kind), int(step or 0)
 
 
-def _shown(collection: Collection, one: Listed) -> dict[str, Any]:
+def _shown(collection: Collection, one: Listed) -> dict[str, object]:
     """What the page says of a sample without JavaScript."""
     task, problem_id = collection.problems[one.problem]
     asked = None if one.prompt < 0 else json.loads(collection.prompts[one.prompt])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -106,7 +106,7 @@ def read_samples(cell: CellRecord, shown: Share, most_files: int, most_formulas:
 
 class _JudgedTask(TypedDict):
     name: str
-    rows: list[Any]
+    rows: list[dict[str, object]]
 
 
 class _Judged(TypedDict):
@@ -114,12 +114,12 @@ class _Judged(TypedDict):
 
     doc_id: int
     filter: str
-    prompt: str | list[Any]
+    prompt: str | list[dict[str, str]]
     reference: str
     completions: list[str]
     n_tokens: list[int]
     truncated: list[bool]
-    filtered: str | list[Any] | float | int | None
+    filtered: str | list[object] | float | int | None
     metrics: dict[str, float]
 
 
@@ -230,7 +230,7 @@ class _Reader:
             self.problems.append(Problem(readable(task), readable(problem_id), prompt))
         return self._numbers[key]
 
-    def _text(self, text: str) -> dict[str, Any]:
+    def _text(self, text: str) -> dict[str, object]:
         """A text with its formulas, as many as are left to translate."""
         text = readable(text)
         found = [*islice(find_formulas(text), self._formulas_left)]
@@ -243,8 +243,8 @@ class _Reader:
         when: str,
         problem: int,
         n_tokens: int | None,
-        graders: list[list[Any]],
-        facts: dict[str, Any],
+        graders: Sequence[Sequence[str | float | None]],
+        facts: Mapping[str, object],
     ) -> Sample:
         text = str(row["text"])
         shown = {name: value for name, value in facts.items() if value not in (None, [])}
@@ -294,7 +294,7 @@ def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
     return as_array(table["final"])
 
 
-def _graders(cell: CellRecord, row: dict[str, Any]) -> list[list[Any]]:
+def _graders(cell: CellRecord, row: dict[str, Any]) -> list[list[str]]:
     """[grader, the reason of its verdict] of each, the grader that decides first; [] for imported samples."""
     recorded = row.get("reasons")
     if recorded is None:
@@ -328,12 +328,12 @@ def _together(completions: Sequence[str]) -> str:
     return "\n\n".join(f"[completion {number}]\n{text}" for number, text in enumerate(completions))
 
 
-def is_match(said: str) -> bool:
+def is_match(said: str | None) -> bool:
     """Whether what a grader said means that the answer is right."""
     return said == "match"
 
 
-def _turns(row: dict[str, Any], path: Path) -> list[list[Any]]:
+def _turns(row: dict[str, Any], path: Path) -> list[list[object]]:
     """[characters, tokens, reply, reward] of each turn: where it ends in the text, and what the environment said then;
     none where no environment answered."""
     if not row.get("turns"):
@@ -348,7 +348,7 @@ def _turns(row: dict[str, Any], path: Path) -> list[list[Any]]:
         raise DamagedRecordError(f"{path}: a sample's turns are {row['turns']!r}. Restore the file.") from None
 
 
-def _tokens(row: dict[str, Any], path: str) -> dict[str, Any] | None:
+def _tokens(row: dict[str, Any], path: str) -> dict[str, object] | None:
     """What the update knew of each token; None if it was not recorded. Numbers are thousandths, so that they are short;
     the ratio is that of the last time that the completion was scored."""
     chars = row.get("token/chars")
@@ -375,14 +375,14 @@ def _rounded(value: float | None) -> float | None:
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None
 
 
-def _as_text(prompt: str | list[Any]) -> str:
+def _as_text(prompt: str | list[dict[str, str]]) -> str:
     """Messages of a chat one below the other, each with its role."""
     if isinstance(prompt, str):
         return prompt
     return "\n\n".join(f"[{message.get('role')}] {message.get('content')}" for message in prompt)
 
 
-def script_json(document: Any) -> str:
+def script_json(document: object) -> str:
     """JSON that may stand in a script of a page: no text in it can end the script, or a line of it."""
     return _ENCODER.encode(document).replace("<", "\\u003c")
 

@@ -19,7 +19,7 @@ from reports.search.values import objectives_of
 __all__ = ["search_sentence", "write_search_report"]
 
 
-def write_search_report(study: StudyRecord, out_dir: Path) -> dict[str, Any]:
+def write_search_report(study: StudyRecord, out_dir: Path) -> dict[str, object]:
     """Write the report of a search into a folder, runs/<sweep>/report, and return the contents of report.json.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv. The same record
@@ -45,7 +45,7 @@ def _content(study: StudyRecord) -> dict[str, Any]:
     }
 
 
-def search_document(study: StudyRecord) -> dict[str, Any]:
+def search_document(study: StudyRecord) -> dict[str, object]:
     """study.json with its conclusions: `sentence`, and `best` and `default` as whole trials or None."""
     document = asdict(study)
     return {
@@ -62,7 +62,7 @@ def trials_csv(study: StudyRecord) -> str:
     return csv_text([_row(study, trial) for trial in sorted(study.trials, key=lambda trial: trial.number)])
 
 
-def _row(study: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
+def _row(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
     return {
         "trial": trial.number,
         "state": trial.state,
@@ -80,7 +80,7 @@ def _row(study: StudyRecord, trial: TrialRecord) -> dict[str, Any]:
     }
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: object) -> Any:
     if value is None:
         return ""
     return json.dumps(value, sort_keys=True) if isinstance(value, bool | list | dict) else value

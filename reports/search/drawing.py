@@ -173,6 +173,6 @@ class KnobAxis:
         return round(value) if self.kind == "int" else float(f"{value:.2g}")
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     """The value as JSON, in which true and 1 differ, as in Python they do not."""
     return json.dumps(value, sort_keys=True)

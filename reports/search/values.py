@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.records.study import RangeRecord, StudyRecord, TrialRecord
 from reports.formats import MISSING, number, points, tokens
@@ -98,7 +97,7 @@ def short_knobs(names: Iterable[str]) -> dict[str, str]:
     return {name: _shortest_ending(name, [other for other in all_names if other != name]) for name in all_names}
 
 
-def value_text(value: Any) -> str:
+def value_text(value: object) -> str:
     """The value of a knob: numbers with four digits, words as they are, anything else as JSON."""
     if isinstance(value, str):
         return value
@@ -107,7 +106,7 @@ def value_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def param_text(params: dict[str, Any], knob: str) -> str:
+def param_text(params: Mapping[str, object], knob: str) -> str:
     """The value that a trial drew, or a dash if it drew none."""
     return value_text(params[knob]) if knob in params else MISSING
 
@@ -127,7 +126,7 @@ def condition_text(knob: RangeRecord) -> str:
     return " and ".join(conditions) or "always"
 
 
-def options_text(plugin: dict[str, Any]) -> str:
+def options_text(plugin: Mapping[str, object]) -> str:
     """{"type": "tpe", "seed": 0} -> tpe (seed 0)."""
     options = ", ".join(f"{name} {value_text(value)}" for name, value in plugin.items() if name != "type")
     name = str(plugin.get("type", MISSING))

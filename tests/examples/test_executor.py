@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.records.rows import ScoreRow
 from tests.harness.run import bench
 
 pytestmark = pytest.mark.slow
@@ -56,5 +57,5 @@ def test_cells_have_a_low_priority_and_end_with_the_numbers_of_any_executor(swee
     assert _numbers(home) == _numbers(elsewhere)
 
 
-def _numbers(home: Path) -> dict[str, list[dict[str, Any]]]:
-    return {name: cell.read_steps() + cell.read_scores() for name, cell in bench.cells(home).items()}
+def _numbers(home: Path) -> dict[str, tuple[list[dict[str, Any]], list[ScoreRow]]]:
+    return {name: (cell.read_steps(), cell.read_scores()) for name, cell in bench.cells(home).items()}

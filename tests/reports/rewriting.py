@@ -41,7 +41,7 @@ def add_tasks(sweep: SweepRecord, shifts: Mapping[str, float]) -> None:
         rows = cell.read_scores()
         for task, shift in shifts.items():
             rows += [
-                row | {"task": task, "metrics": row["metrics"] | {"pass@1": row["metrics"]["pass@1"] + shift}}
+                {**row, "task": task, "metrics": row["metrics"] | {"pass@1": (row["metrics"]["pass@1"] or 0) + shift}}
                 for row in cell.read_scores()
             ]
         (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -252,7 +252,7 @@ class _Resident:
         self._run(sequences, [asked] * len(sequences), take)
         return [scored[row] for row in range(len(sequences))]
 
-    def _sampling(self, output_kind: str, **params: Any) -> Any:
+    def _sampling(self, output_kind: str, **params: Any) -> object:
         return self._vllm.SamplingParams(
             **params,
             # The tokens that end a completion are passed as stop_token_ids; vLLM would look into the config too.
@@ -262,7 +262,7 @@ class _Resident:
             output_kind=self._vllm.sampling_params.RequestOutputKind[output_kind],
         )
 
-    def _run(self, prompts: Sequence[Sequence[int]], asked: Sequence[Any], take: Callable[[Any], None]) -> None:
+    def _run(self, prompts: Sequence[Sequence[int]], asked: Sequence[object], take: Callable[[object], None]) -> None:
         """Send the prompts to vLLM and take its answers until it has finished; `request_id` is the prompt's index.
 
         A vLLM that was interrupted on the way is shut down: it is of no more use.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from harness.run.encoded_pairs import EncodedPairs
     from harness.training.sequences import Sequences
     from harness.training.update_report import StepReport
-
-Row = dict[str, Any]
 
 
 class Scorer(Protocol):
@@ -65,11 +63,11 @@ class Learner(Protocol):
         before.
         """
 
-    def trainer_state(self) -> dict[str, Any]:
+    def trainer_state(self) -> dict[str, object]:
         """Return tensors and plain values."""
 
     def progress(self) -> dict[str, Any]:
         """Return values that JSON can hold."""
 
-    def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def restore(self, trainer_state: Mapping[str, object], progress: Mapping[str, object]) -> None:
         """Continue from this state."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +19,13 @@ from harness.config.run_spec import RunSpec
 from harness.models.language_model import LanguageModel
 from harness.random_keys import permutation, random_key
 from harness.run.encoded_pairs import EncodedPairs
-from harness.run.learning.base import Row, nothing
+from harness.run.learning.base import nothing
 from harness.run.learning.rollouts import RolloutLearner
 from harness.training.batch import Batch
 from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import frozen_copy, require_copy
 from harness.training.sequences import Sequences
-from harness.training.update_report import StepReport
+from harness.training.update_report import Metrics, StepReport
 
 
 class PolicyPairsLearner(RolloutLearner[PreferenceUpdate]):
@@ -35,7 +35,7 @@ class PolicyPairsLearner(RolloutLearner[PreferenceUpdate]):
         start = self._start
         return PreferenceUpdate(start.model, self._spec, start.pad_token_id, self._initial, self._reference())
 
-    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Row, list[Row]]:
+    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Metrics, list[dict[str, object]]]:
         assert isinstance(self._spec.pairs, PolicyPairs)
         pairs, metrics = pair_up(batch, self._spec.pairs, self._spec.seed, step)
         update = self._update.run(PairBatch.of_rows(batch.sequences, batch.groups, pairs), step, drawn=batch.sequences)
@@ -57,7 +57,7 @@ class PolicyPairsLearner(RolloutLearner[PreferenceUpdate]):
                 return require_copy(self._round and self._round.policy)
 
 
-def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> tuple[Tensor, Row]:
+def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> tuple[Tensor, Metrics]:
     """Rank the completions of each prompt by their reward (NaN: left out) and pair them as `pairs.pairing` says.
 
     `best_worst` breaks ties by the order in which completions were sampled. `all` takes every two of unequal reward. If
@@ -91,7 +91,7 @@ def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> tuple[Ten
             key = random_key(seed, "select", step=step, example=f"pairs/{group}")
             distinct = [distinct[index] for index in permutation(len(distinct), key)[: pairs.max_per_prompt]]
         found += distinct
-    metrics = {
+    metrics: Metrics = {
         "pairs/count": len(found),
         "pairs/groups_without_pair": without,
         "pairs/equal_sides": equal_sides,
@@ -130,11 +130,11 @@ class DatasetPairsLearner:
         metrics = {"pairs/count": len(batch), "pairs/epochs": epochs, **update.metrics}
         return replace(update, metrics=metrics, reward=update.metrics["rewards/accuracy"])
 
-    def trainer_state(self) -> dict[str, Any]:
+    def trainer_state(self) -> dict[str, object]:
         return self._update.state_dict()
 
     def progress(self) -> dict[str, Any]:
         return {}
 
-    def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def restore(self, trainer_state: Mapping[str, object], progress: Mapping[str, object]) -> None:
         self._update.load_state_dict(trainer_state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -33,7 +33,7 @@ from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.processes import Processes, by_all
 from harness.rewards import Attempt, RewardContext, TotalReward
 from harness.rewards.judging import compared
-from harness.run.learning.base import Examples, Row, nothing
+from harness.run.learning.base import Examples, nothing
 from harness.run.learning.slices import InSlices
 from harness.run.learning.writers import InOneTurn, InTurns, Writer
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
@@ -44,7 +44,7 @@ from harness.training.past_weights import PastWeights
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy, require_copy
-from harness.training.update_report import StepReport, rollout_metrics
+from harness.training.update_report import Metrics, StepReport, rollout_metrics
 
 Update = TypeVar("Update", PolicyUpdate, PreferenceUpdate)
 
@@ -197,7 +197,7 @@ def _useful_groups(batch: Batch, objective: Objective) -> int:
     return len(torch.unique(batch.groups[~alike]))
 
 
-def rollout_rows(batch: Batch, step: int) -> list[dict[str, Any]]:
+def rollout_rows(batch: Batch, step: int) -> list[dict[str, object]]:
     """Return a row of rollouts/*.parquet for each completion; a reward that is NaN is None."""
     tokens, logps = batch.sequences.completions.tolist(), batch.sampler_logps.tolist()
     return [
@@ -258,7 +258,7 @@ class RolloutLearner(ABC, Generic[Update]):
         """Make what trains the policy, which holds the starting weights."""
 
     @abstractmethod
-    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Row, list[Row]]:
+    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Metrics, list[dict[str, object]]]:
         """Train on a step's rewarded completions.
 
         Returns the report, metrics of what was selected to learn from, and for each completion more columns of
@@ -305,7 +305,7 @@ class RolloutLearner(ABC, Generic[Update]):
         if self._round is not None:
             self._round.begin(step, self._start.model)
 
-    def trainer_state(self) -> dict[str, Any]:
+    def trainer_state(self) -> dict[str, object]:
         round_start = {} if self._round is None else self._round.state_dict()
         writer = self._rollouts.writer.state_dict()
         return {"update": self._update.state_dict(), "round": round_start, **writer}
@@ -314,7 +314,7 @@ class RolloutLearner(ABC, Generic[Update]):
         past = {} if self._past is None else {PAST_WEIGHTS: self._past.state_dict()}
         return {"order": self._order.state_dict(), "limit": self._limit.state_dict(), **past}
 
-    def restore(self, trainer_state: dict[str, Any], progress: dict[str, Any]) -> None:
+    def restore(self, trainer_state: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
         self._update.load_state_dict(trainer_state["update"])
         if self._round is not None:
             self._round.load_state_dict(trainer_state["round"])
@@ -355,16 +355,16 @@ class PolicyGradientLearner(RolloutLearner[PolicyUpdate]):
         self._characters = TokenCharacters(start.decode)
         return PolicyUpdate(start.model, self._spec, start.pad_token_id, self._initial, self._teacher)
 
-    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Row, list[Row]]:
+    def _learn(self, batch: Batch, step: int) -> tuple[StepReport, Metrics, list[dict[str, object]]]:
         kept = filter_rows(self._spec.policy_gradient, batch)
-        chosen = {
+        chosen: Metrics = {
             "rows_dropped": len(batch) - len(kept),
             "groups_dropped": len(torch.unique(batch.groups)) - len(torch.unique(kept.groups)),
             "refill_rounds": batch.refill_rounds,
         }
         # The batch is sent to other processes. Problems may hold code of a task, which cannot be pickled.
         update = self._update.run(replace(kept, problems=(), turns=(), attempts=(), reward_columns={}), step)
-        columns: list[Row] = [{} for _ in range(len(batch))]
+        columns: list[dict[str, object]] = [{} for _ in range(len(batch))]
         if update.tokens is not None:
             drawn = zip(kept.sequences.completions.tolist(), kept.attempts, strict=True)
             for place, seen, (tokens, attempt) in zip(kept.places.tolist(), update.tokens, drawn, strict=True):

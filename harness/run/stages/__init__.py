@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.config.run_spec import RunSpec
+from harness.executors.base import Event
 from harness.plugins import Kind
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class StageContext:
     home: Path
     starting_point: StartingPoint
     phase: str
-    tell: Callable[[dict[str, Any]], None]
+    tell: Callable[[Event], None]
     """Receives the fields of `harness.executors.base.Progress`."""
 
     @property
@@ -61,10 +62,8 @@ class StageContext:
         """Return the path of another stage's result."""
         return result_path(find_stage(stage), self.spec, self.home)
 
-    def tell_progress(self, done: int, total: int, remark: str = "", **more: Any) -> None:
-        self.tell(
-            {"phase": self.phase, "step": done, "steps": total, "done_frac": done / total if total else 0.0, **more}
-        )
+    def tell_progress(self, done: int, total: int, remark: str = "") -> None:
+        self.tell({"phase": self.phase, "step": done, "steps": total, "done_frac": done / total if total else 0.0})
 
 
 @dataclass(frozen=True)

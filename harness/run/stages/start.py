@@ -25,7 +25,7 @@ def _make(path: Path, context: StageContext, source: str, recipe: ColdStart) -> 
 
     language_model = context.starting_point.get(context.spec, source, float32=True)
     if isinstance(recipe, SupervisedColdStart):
-        fine_tune(language_model, recipe, lambda step, steps, loss: context.tell_progress(step, steps, loss=loss))
+        fine_tune(language_model, recipe, lambda step, steps, loss: context.tell_progress(step, steps))
     write_folder(path, language_model.save)
 
 

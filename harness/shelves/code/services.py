@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from evals.grading import Reason
 from evals.shelves.code.grading import Outcome, Trial, lent, outcome_of, unit_tests
 from evals.shelves.code.sandbox import AT_ONCE, Limits
 from harness.config.hashing import digest
-from harness.sampling.remembered import Remembered, Row
+from harness.sampling.remembered import Remembered
 from harness.sampling.services import OnWaiting, Service
 
 FOLDER = "code"
@@ -29,10 +29,10 @@ FOLDER = "code"
 class Outcomes(Remembered[Outcome]):
     """How programs ended, keyed by the digest of a program and its tests."""
 
-    def _row_of(self, name: str, item: Outcome) -> Row:
+    def _row_of(self, name: str, item: Outcome) -> dict[str, object]:
         return {"program": name, "reason": item.reason, "passed": item.passed}
 
-    def _item_in(self, row: Row) -> tuple[str, Outcome]:
+    def _item_in(self, row: dict[str, Any]) -> tuple[str, Outcome]:
         if row["reason"] not in get_args(Reason):
             raise ValueError(f"unknown reason {row['reason']!r}")
         return str(row["program"]), Outcome(row["reason"], int(row["passed"]))

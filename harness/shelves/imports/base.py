@@ -107,7 +107,7 @@ def beginning(source: str, n_bytes: int = 4096) -> bytes:
         return handle.read(n_bytes)
 
 
-def finite(values: Iterable[tuple[str, Any]]) -> dict[str, float]:
+def finite(values: Iterable[tuple[str, object]]) -> dict[str, float]:
     """Those of some named values that are finite numbers."""
     return {
         name: float(value)

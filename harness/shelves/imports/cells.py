@@ -7,7 +7,6 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from evals.metrics import Samples, metrics_for
 from evals.sampler import ks_of
@@ -79,7 +78,7 @@ def merged(runs: Sequence[Run]) -> Cells:
     return cells
 
 
-def _once(places: Mapping[tuple[Any, ...], list[Sample]], cell: Run) -> Iterable[Sample]:
+def _once(places: Mapping[tuple[object, ...], list[Sample]], cell: Run) -> Iterable[Sample]:
     for sample in cell.samples:
         found = places[sample.task, sample.step, sample.problem_id, sample.sample]
         found.append(sample)

@@ -21,7 +21,7 @@ class Checked:
     them nobody can say that the gate holds."""
 
     differs: list[str]
-    varied: dict[str, dict[str, Any]]
+    varied: dict[str, dict[str, object]]
     passed_over: frozenset[str]
     without: list[str]
 
@@ -82,7 +82,7 @@ def check_configs(
     return Checked(differs, varied, passed_over, without)
 
 
-def _message(violations: Mapping[str, Mapping[str, Any]]) -> str:
+def _message(violations: Mapping[str, Mapping[str, object]]) -> str:
     measured = {knob: by for knob, by in violations.items() if knob.startswith(EVALUATION)}
     undeclared = {knob: by for knob, by in violations.items() if knob not in measured}
     parts = []

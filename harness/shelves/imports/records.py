@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from evals.metrics import metric_facts
 from harness.config.hashing import digest
@@ -223,7 +222,7 @@ def _write_cell(cell: CellRecord, run: Run, ks: Sequence[int]) -> None:
     )  # fmt: skip
 
 
-def _score_row(one: Evaluated, last: int, ks: Sequence[int]) -> dict[str, Any]:
+def _score_row(one: Evaluated, last: int, ks: Sequence[int]) -> dict[str, object]:
     of_samples = {"n_problems": len(one.problems), "n_samples": one.n} if one.samples else {}
     return {
         "step": last if one.step is None else one.step,
@@ -241,7 +240,7 @@ def _write_samples(cell: CellRecord, found: Sequence[Evaluated], last: int) -> N
     import pyarrow.parquet
 
     samples = [(one, sample) for one in found for sample in one.samples]
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, list[object]] = {
         "step": [last if one.step is None else one.step for one, _ in samples],
         "final": [one.step is None for one, _ in samples],
         **{

@@ -12,11 +12,11 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evals.prompts import Message
 from harness.errors import RefusedError, shown
@@ -156,7 +156,7 @@ class _Asking:
         self._answered_s = self._told_s = time.monotonic()
         self._trouble = ""
         self.ended = Event()
-        self.questions: SimpleQueue[tuple[int, dict[str, Any]]] = SimpleQueue()
+        self.questions: SimpleQueue[tuple[int, dict[str, object]]] = SimpleQueue()
         self.answers: SimpleQueue[tuple[int, ChatReply | BaseException]] = SimpleQueue()
 
     def work(self) -> None:
@@ -172,7 +172,7 @@ class _Asking:
                 self.answers.put((index, error))
                 return
 
-    def reply(self, body: dict[str, Any]) -> ChatReply:
+    def reply(self, body: Mapping[str, object]) -> ChatReply:
         """Return the reply to one question, with as many retries as it takes."""
         content = json.dumps(body).encode()
         pause_s = FIRST_PAUSE_S

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evals.grading import Reply
 from evals.grading.asked_model import Asking, Question, lent
@@ -19,7 +19,7 @@ from evals.shelves.judges.model_file import ModelFile
 from harness.config.hashing import digest
 from harness.config.references import model_fingerprint
 from harness.errors import RefusedError
-from harness.sampling.remembered import Remembered, Row
+from harness.sampling.remembered import Remembered
 from harness.sampling.services import OnWaiting, Service
 from harness.shelves.judges.chat_client import ChatClient, ChatReply, read_key
 
@@ -36,10 +36,10 @@ class Replies(Remembered[Reply]):
         """Keep a reply under the name of its question."""
         self.keep(reply.question, reply)
 
-    def _row_of(self, name: str, item: Reply) -> Row:
+    def _row_of(self, name: str, item: Reply) -> dict[str, object]:
         return {"question": name, "text": item.text, "tokens": [item.prompt_tokens, item.completion_tokens]}
 
-    def _item_in(self, row: Row) -> tuple[str, Reply]:
+    def _item_in(self, row: dict[str, Any]) -> tuple[str, Reply]:
         prompt_tokens, completion_tokens = row["tokens"]
         name = str(row["question"])
         return name, Reply(name, str(row["text"]), int(prompt_tokens), int(completion_tokens))

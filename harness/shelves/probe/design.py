@@ -218,7 +218,7 @@ class ProbeFile(Settings):
     profile: str = Field(description="name of a shipped profile, or path of your own; --profile overrides it")
     plugins: Listed[str] = Field((), description="modules of your own that add things: beside this file, or installed")
     base: dict[str, Any] = Field({}, description="settings on top of the profile; none of the objective")
-    objectives: dict[ArmName, dict[str, Any]] = Field(min_length=1, description="name -> algorithm and objective.*")
+    objectives: dict[ArmName, dict[str, object]] = Field(min_length=1, description="name -> algorithm and objective.*")
     baseline: str | None = Field(None, description="objective with which others are compared; none = the first")
     group_sizes: Listed[Size] = Field((), description="completions per prompt, at the batch of the settings")
     batch_sizes: Listed[Size] = Field((), description="completions a gradient estimate, at the group of the settings")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from harness.shelves.probe.moments import (
 )
 
 
-def findings(design: Design, measurement: Measurement) -> dict[str, Any]:
+def findings(design: Design, measurement: Measurement) -> dict[str, object]:
     """The document: {"name", "question", "profile", "model", "reference", "baseline", "points"}.
 
     `points` has a row for each objective at each point; intervals are {"value", "low", "high"}, null where noise leaves
@@ -51,7 +52,7 @@ def findings(design: Design, measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def write_findings(folder: Path, document: dict[str, Any], measurement: Measurement) -> None:
+def write_findings(folder: Path, document: Mapping[str, object], measurement: Measurement) -> None:
     """probe.json, provenance.json, and estimates.parquet, a row for each gradient estimate, in a folder that exists."""
     write_json(folder / "probe.json", document)
     write_json(folder / "provenance.json", provenance())
@@ -101,7 +102,7 @@ def _rows(point: Point, by_objective: dict[str, InnerProducts], baseline: str) -
     ]
 
 
-def _compared(found: Statistics, baseline: Statistics | None) -> dict[str, Any]:
+def _compared(found: Statistics, baseline: Statistics | None) -> dict[str, object]:
     """By how much the cosine exceeds the baseline's, and the noise as a multiple of the baseline's."""
     if baseline is None:
         return {"cosine_difference": None, "noise_ratio": None}

@@ -22,13 +22,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness import plugins
 from harness.config.engine import Device
 from harness.config.hashing import NUMERICS_VERSION, user_code
 from harness.errors import BenchError, RefusedError
-from harness.executors.base import Ended, ExecutorKind, Job, Progress, best_place
+from harness.executors.base import Ended, Event, ExecutorKind, Job, Progress, best_place
 from harness.executors.local import STOP_WITHIN_S
 from harness.executors.slots import Slot
 from harness.records import CellRecord
@@ -183,7 +183,7 @@ class RayPool:
             return
         for event in events:
             if event.pop("event") == "progress":
-                self._happened.append(Progress(job, event))
+                self._happened.append(Progress(job, cast(Event, event)))
                 continue
             ended = Ended(job, **event, where=place.name)
             if (lost := self._keep(place)) is not None:

@@ -106,7 +106,7 @@ class SlotActor:
 class _Sent:
     """A job as JSON: parsing its spec may need plug-ins that only the worker process loads."""
 
-    document: dict[str, Any]
+    document: dict[str, object]
     model: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def replay_arm(
 
 def _one(
     objective: Objective, stored: Sequence[Sequence[StoredStep]], specs: Sequence[RunSpec], bins: Bins
-) -> dict[str, Any]:
+) -> dict[str, object]:
     weighed = [replay_step(step, objective, spec) for some, spec in zip(stored, specs, strict=True) for step in some]
     return summarise(weighed, [step for some in stored for step in some], bins)
 

@@ -155,7 +155,7 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name(device)
 
 
-def machine(device: str) -> dict[str, Any]:
+def machine(device: str) -> dict[str, object]:
     """Versions and hardware, for the result file."""
     import torch
 

@@ -43,7 +43,7 @@ MEMORY_FACTOR = 1.5
 """The largest factor allowed between the plan's estimate and the measured memory, either way."""
 
 
-def _spec(place: Place, settings: dict[str, Any]) -> RunSpec:
+def _spec(place: Place, settings: dict[str, object]) -> RunSpec:
     return resolve([Layer("bench selftest", SMALL | {"train.device": place.device} | settings)], seed=0)
 
 
@@ -112,7 +112,7 @@ def _workers(place: Place, count: int) -> Iterator[list[_Worker]]:
 def memory_plan(place: Place) -> Finding:
     """The peak memory of a cell is close to the estimate of `bench plan`. On CUDA, the model has the shape of
     Qwen2.5-0.5B, and the peak is that of torch's allocator, without the CUDA context."""
-    settings: dict[str, Any] = {"train.steps": 2, "train.checkpoint_every": 2}
+    settings: dict[str, object] = {"train.steps": 2, "train.checkpoint_every": 2}
     if not place.on_cpu:
         save_half_billion(place.folder / "model")
         # Untrained, all its rewards are equal; the KL term gives a gradient.
@@ -244,7 +244,7 @@ def _benchmark(place: Place, script: str, *options: str) -> dict[str, Any]:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if not done.stdout:
         raise RuntimeError(f"{script} ended with code {done.returncode}")
-    measured: dict[str, Any] = json.loads(done.stdout)
+    measured: dict[str, object] = json.loads(done.stdout)
     return measured
 
 

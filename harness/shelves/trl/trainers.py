@@ -224,12 +224,12 @@ def _trainer_of(spec: RunSpec) -> str:
     return TRAINERS_OF[translate(TRL, spec.objective).config.name]
 
 
-def settings_of(spec: RunSpec) -> dict[str, Any]:
+def settings_of(spec: RunSpec) -> dict[str, object]:
     """TRL's settings for a spec without `problems`, except those that follow from the machine and the prompts."""
     translation = translate(TRL, spec.objective)
     knobs, updates = active(spec), spec.optimizer_steps_per_rollout
     plain = {setting: knobs[knob] for setting, knob in translation.config.plain.items() if knob in knobs}
-    drawing: dict[str, Any] = {}
+    drawing: dict[str, object] = {}
     if isinstance(spec.objective, Objective):
         with_vllm = spec.rollout.engine == "vllm"
         memory = {"vllm_mode": "colocate", "vllm_gpu_memory_utilization": spec.rollout.vllm_memory_frac}

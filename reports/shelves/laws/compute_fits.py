@@ -83,7 +83,7 @@ def _evaluations(cells: Sequence[Measurement], task: str, metric: str) -> Evalua
     """Return the evaluations of the cells that have any. Imported ones may lack their number of tokens."""
     found = {
         m.cell.seed: [
-            (tokens, 100 * score)
+            (float(tokens), 100 * score)
             for row in m.scores
             if row["task"] == task
             and (tokens := row["generated_tokens"]) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from reports.formats import MISSING, Table, number, p_value, percent, points, signed_pp, tokens
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 NOTHING = (math.nan, math.nan)
 
 
-def law_rows(analysis: Analysis) -> list[dict[str, Any]]:
+def law_rows(analysis: Analysis) -> list[dict[str, object]]:
     """Return a row for each fit of either law: `law` says which, and `refused` why it has no numbers."""
     entropy = [_entropy_row(fit, analysis.sweep.alpha) for fit in entropy_fits(analysis)]
     asked = analysis.sweep.leave_one_out
     return entropy + [_compute_row(fit, analysis.sweep.alpha) | {"asked": asked} for fit in compute_fits(analysis)]
 
 
-def _entropy_row(fit: EntropyFit, alpha: float) -> dict[str, Any]:
+def _entropy_row(fit: EntropyFit, alpha: float) -> dict[str, object]:
     law, ceilings = fit.law, fit.ceiling_difference
     return {
         "law": "entropy",
@@ -90,7 +90,7 @@ def _with_ends(values: dict[str, tuple[float, float]]) -> dict[str, float | None
     }
 
 
-def _forecast(fit: EntropyFit) -> dict[str, Any] | None:
+def _forecast(fit: EntropyFit) -> dict[str, object] | None:
     found = fit.forecast
     if found is None:
         return None
@@ -107,7 +107,7 @@ def _forecast(fit: EntropyFit) -> dict[str, Any] | None:
     }
 
 
-def _compute_row(fit: ComputeFit, alpha: float) -> dict[str, Any]:
+def _compute_row(fit: ComputeFit, alpha: float) -> dict[str, object]:
     law = fit.law
     parameters: dict[str, float | None] = {}
     for name in ("asymptote", "exponent", "midpoint_tokens"):
@@ -132,7 +132,7 @@ def _compute_row(fit: ComputeFit, alpha: float) -> dict[str, Any]:
     }
 
 
-def _contrast_fields(contrast: LawContrast) -> dict[str, Any]:
+def _contrast_fields(contrast: LawContrast) -> dict[str, object]:
     """Return an arm's law against the baseline's as fields of a row."""
     found = contrast.differences or {}
     compared = {"ceiling_difference": "asymptote", "efficiency_ratio": "exponent", "midpoint_ratio": "midpoint_tokens"}
@@ -177,7 +177,7 @@ COMPUTE_NOTE = (
 )
 
 
-def law_tables(rows: list[Row]) -> list[Table]:
+def law_tables(rows: list[dict[str, object]]) -> list[Table]:
     """Return a table of the pooled fits of each law that some arm follows, or that the sweep asks about.
 
     A refused fit in it says why.
@@ -190,7 +190,7 @@ def law_tables(rows: list[Row]) -> list[Table]:
     return [*([_entropy_table(entropy)] if entropy else []), *([_compute_table(compute)] if compute else [])]
 
 
-def _shown(rows: list[Row]) -> list[Row]:
+def _shown(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return for each arm and target the fit to the full entropy or, without one, to the sampled entropy."""
     full = {(row["arm"], row["target"]) for row in rows if row["entropy"] == "full"}
     return [row for row in rows if row["entropy"] == "full" or (row["arm"], row["target"]) not in full]
@@ -325,7 +325,7 @@ def _factor(value: float) -> str:
     return number(value, 2)
 
 
-def _compute_remark(row: Row) -> str:
+def _compute_remark(row: Mapping[str, object]) -> str:
     """Return why a fit is refused, or why the arm cannot be compared with the baseline."""
     if row["refused"]:
         return f"Refused: {row['refused']}."

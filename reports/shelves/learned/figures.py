@@ -22,6 +22,7 @@ from reports.drawing.style import GREY, SEED_ALPHA, ArmStyle, arm_styles, is_nar
 from reports.figures import Figure
 from reports.measure import Analysis
 from reports.measure.overoptimisation import STRETCHES, ArmPaths, Path, arm_paths
+from reports.statistics import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,7 @@ BEST_OF_N = "best of n"
 # The smallest distance of two ticks, as a share of the square-root axis: closer ticks would touch.
 TICK_DISTANCE_FRAC = 0.09
 
-Yardstick = list[dict[str, Any]]
+Yardstick = list[dict[str, int | float]]
 """Best of n completions of the starting policy by the proxy: a row for each n."""
 
 
@@ -137,7 +138,7 @@ def _draw_yardstick(pair: Sequence[Axes], yardstick: Yardstick) -> list[Line2D]:
     return lines[:1]
 
 
-def _heights(path: Path) -> tuple[Any, Any]:
+def _heights(path: Path) -> tuple[FloatArray, FloatArray]:
     return path.proxy_sd, 100 * path.correct
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from reports.formats import Table
 from reports.measure import Analysis
@@ -12,11 +11,11 @@ from reports.page.section import Section
 from reports.shelves.reflection import read_reflection, reflection_table
 
 
-def _rows(analysis: Analysis) -> list[dict[str, Any]]:
+def _rows(analysis: Analysis) -> list[dict[str, object]]:
     return [asdict(row) for row in read_reflection(analysis).arms]
 
 
-def _tables(analysis: Analysis, rows: Sequence[dict[str, Any]]) -> list[Table]:
+def _tables(analysis: Analysis, rows: Sequence[Mapping[str, object]]) -> list[Table]:
     """Return the table if such words were written, or the user asked for them."""
     return [reflection_table(read_reflection(analysis))] if rows or analysis.reflection_words is not None else []
 

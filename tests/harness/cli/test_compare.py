@@ -37,7 +37,7 @@ def home(tmp_path: Path) -> Path:
 
 def scores(sweep: SweepRecord, arm: str) -> list[float]:
     finals = (cell.read_scores()[-1] for cell in sweep.cells if cell.arm == arm)
-    return [100 * row["metrics"]["pass@1"] for row in finals]
+    return [100 * (row["metrics"]["pass@1"] or 0.0) for row in finals]
 
 
 def test_arms_of_one_sweep_compare_as_in_its_report(bench: Bench, home: Path) -> None:
@@ -195,7 +195,7 @@ def test_unpaired_says_as_much(bench: Bench, home: Path) -> None:
     assert (row["flagged_treatment"], row["flagged_baseline"]) == ([1], [])
     assert row["missing"] == [{"arm": "other/up", "seed": 3, "reason": "failed (broke)"}]
     done = [cell for cell in other.cells if cell.seed not in (1, 3)]
-    unflagged = [100 * cell.read_scores()[-1]["metrics"]["pass@1"] for cell in done]
+    unflagged = [100 * (cell.read_scores()[-1]["metrics"]["pass@1"] or 0.0) for cell in done]
     test = stats.ttest_ind(unflagged, scores(one, "base"), equal_var=False)
     assert row["without_flagged"]["p"] == pytest.approx(test.pvalue)
     lines = bench("compare", "other/up", "one/base").out.splitlines()

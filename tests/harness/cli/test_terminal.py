@@ -42,7 +42,7 @@ for write in ("write", "write_search"):  # a page is the same whatever the width
     setattr(harness.cli.report, write, functools.cache(getattr(harness.cli.report, write)))
 search = Path("runs/search")
 standing_in = {
-    "tune": lambda: harness.cli.tune._report_search(search, json.loads((search / "study.json").read_text()), False),
+    "tune": lambda: harness.cli.tune._report_search(search, False),
     "eval": lambda: harness.cli.eval_tables.print_evaluations("tiny", [json.loads(Path("scores.json").read_text())]),
 }
 for columns, words in json.loads(sys.argv[1]):

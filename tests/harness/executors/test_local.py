@@ -88,7 +88,7 @@ class Seen:
     def is_over(self) -> bool:
         return not self.waiting
 
-    def progress(self, job: Job, event: dict[str, Any]) -> bool:
+    def progress(self, job: Job, event: Any) -> bool:
         if "remark" not in event:
             self.pids.append(event["pid"])
         return False

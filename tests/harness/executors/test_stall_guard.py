@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.executors.base import Ended, Job, Progress, StallGuard
+from harness.executors.base import Ended, Event, Job, Progress, StallGuard
 from harness.run.loop import run_jobs
 from tests.harness.run.small import small_spec
 
-TRAINING: dict[str, object] = {"phase": "training"}
+TRAINING: Event = {"phase": "training"}
 AT = "slow of /mine/rewards.py, line 12"
 
 
@@ -20,7 +20,7 @@ class Scripted:
 
     slots = 1
 
-    def __init__(self, clock: list[float], *script: tuple[float, dict[str, object] | str]) -> None:
+    def __init__(self, clock: list[float], *script: tuple[float, Event | str]) -> None:
         self.clock, self.script = clock, list(script)
         self.started: list[Job] = []
         self.killed: list[Job] = []
@@ -34,9 +34,9 @@ class Scripted:
             return [Ended(job, "failed", "its worker process was killed by signal 9")]
         after_s, event = self.script.pop(0)
         self.clock[0] += after_s
-        if isinstance(event, dict):
-            return [Progress(job, event)]
-        return [Ended(job, "done", None)] if event == "done" else []
+        if isinstance(event, str):
+            return [Ended(job, "done", None)] if event == "done" else []
+        return [Progress(job, event)]
 
     def kill(self, job: Job) -> None:
         self.killed.append(job)
@@ -50,7 +50,7 @@ class Listening:
 
     def __init__(self) -> None:
         self.waiting: list[Job] = [Job("cell", "small/cells/arm-s0-0123456789", small_spec())]
-        self.told: list[dict[str, object]] = []
+        self.told: list[Event] = []
         self.ends: list[Ended] = []
 
     def next(self) -> Job | None:
@@ -59,7 +59,7 @@ class Listening:
     def is_over(self) -> bool:
         return not self.waiting
 
-    def progress(self, job: Job, event: dict[str, object]) -> bool:
+    def progress(self, job: Job, event: Event) -> bool:
         self.told.append(event)
         return False
 
@@ -67,9 +67,7 @@ class Listening:
         self.ends.append(ended)
 
 
-def guarded(
-    monkeypatch: pytest.MonkeyPatch, *script: tuple[float, dict[str, object] | str]
-) -> tuple[Scripted, Listening]:
+def guarded(monkeypatch: pytest.MonkeyPatch, *script: tuple[float, Event | str]) -> tuple[Scripted, Listening]:
     """Run a job that may make no progress for 20 s."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -79,7 +77,7 @@ def guarded(
     return executor, seen
 
 
-def still(seconds: float) -> dict[str, object]:
+def still(seconds: float) -> Event:
     return {"still_s": seconds, "at": AT}
 
 

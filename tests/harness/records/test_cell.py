@@ -10,7 +10,7 @@ from harness.records.cell import is_cell_directory_name
 from harness.records.files import DamagedRecordError, append_jsonl, write_json
 from harness.records.lease import hold_lease
 from harness.records.rollouts import file_of
-from harness.records.status import CellState
+from harness.records.rows import CellState
 
 HASH = "0123456789abcdef0123"
 

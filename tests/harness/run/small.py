@@ -7,10 +7,11 @@ from typing import Any
 
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
+from harness.executors.base import Event
 from harness.models.start import StartingPoint
 from harness.processes import Stopping
 from harness.records import CellRecord
-from harness.run.cell import CellRun, Progress
+from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
 
@@ -55,5 +56,5 @@ def run_cell(cell: CellRecord, spec: RunSpec, stopping: Stopping | None = None) 
     CellRun(cell, spec, begin, examples, ignore_progress, stopping=stopping).run()
 
 
-def ignore_progress(progress: Progress) -> None:
+def ignore_progress(event: Event) -> None:
     pass

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from harness.config.hashing import code_digests
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine
-from harness.executors.base import Ended, Job, JobState, Progress
+from harness.executors.base import Ended, Event, Job, JobState, Progress
 from harness.executors.local import LOCAL
 from harness.executors.slots import Slot
 from harness.models.language_model import LanguageModel
@@ -130,7 +130,7 @@ def make_stage(
     """Make a stage's result at the path from a model at hand; returns what was told: (step, steps)."""
     told: list[tuple[int, int]] = []
 
-    def tell(event: dict[str, Any]) -> None:
+    def tell(event: Event) -> None:
         told.append((event["step"], event["steps"]))
 
     find_stage(name).make(path, _OfModel(spec, path.parent, StartingPoint(), name, tell, model, engine))

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from harness.config.run_spec import RunSpec
-from harness.executors.base import Ended, Job, Progress
+from harness.executors.base import Ended, Event, Job, Progress
 from harness.executors.local import LocalPool
 from harness.executors.slots import Slot
 from harness.models.start import StartingPoint
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.slow
 
 CELL = "sweep/cells/arm-s0-0000000000"
 SETTINGS: dict[str, Any] = {"train.steps": 6, "train.checkpoint_every": 1, "train.learning_rate": 1e-4, "eval.every": 3}
-Event = dict[str, Any]
 
 
 def spec_of(processes: int = 1, sharding: str = "rows", **settings: Any) -> RunSpec:
@@ -85,7 +84,7 @@ def test_a_cell_goes_on_with_another_number_of_processes(tmp_path: Path) -> None
     assert run(together, spec_of(2, "fully")) == ("done", None)
 
     cell, expected = CellRecord.at(together / CELL), CellRecord.at(alone / CELL)
-    starts = [(row["processes"], row.get("sharding")) for row in cell.read_starts()]
+    starts = [(row["processes"], row.get("sharding")) for row in cell.provenances]
     assert starts == [(2, "rows"), (1, None), (2, "fully")]
     ended = weights(together)
     assert max(float((ended[name] - weight).abs().max()) for name, weight in weights(alone).items()) < 5e-5

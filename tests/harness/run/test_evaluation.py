@@ -9,7 +9,8 @@ import pytest
 from evals.calibration import expected_calibration_error, reliability
 from harness.engines.torch.engine import TorchEngine
 from harness.models.language_model import LanguageModel, load_model
-from harness.run.evaluator import Evaluator, Row
+from harness.records.rows import EvaluationRow
+from harness.run.evaluator import Evaluator
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SampleStore
 from tests.harness.run.small import small_spec
@@ -20,7 +21,7 @@ def model() -> LanguageModel:
     return load_model("builtin:tiny")
 
 
-def evaluate(model: LanguageModel, samples: int, settings: dict[str, Any]) -> tuple[Row, list[Any]]:
+def evaluate(model: LanguageModel, samples: int, settings: dict[str, Any]) -> tuple[EvaluationRow, list[Any]]:
     """The row of scores and the rows of samples of a small evaluation."""
     spec = small_spec({"eval.problems": 6, "eval.k": [1], **settings})
     engine = TorchEngine(model.model, model.pad_token_id, model.eos_token_ids, model.decode)

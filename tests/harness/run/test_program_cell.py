@@ -21,6 +21,7 @@ from harness.config.knobs import knob_facts
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
+from harness.executors.base import Event
 from harness.models.start import StartingPoint
 from harness.processes import Interrupted, Stopping
 from harness.records import CellRecord
@@ -53,7 +54,7 @@ def spec_of(settings: dict[str, Any] | None = None, **args: Any) -> RunSpec:
 
 
 def run(
-    spec: RunSpec, home: Path, stopping: Stopping | None = None, report: Callable[[dict[str, Any]], None] = ignore
+    spec: RunSpec, home: Path, stopping: Stopping | None = None, report: Callable[[Event], None] = ignore
 ) -> tuple[CellRecord, str, str]:
     """The cell in a home, as a job in this process; its state and the reason."""
     record = CellRecord.at(home / "s" / "cells" / "mine-s1-0123456789")
@@ -67,7 +68,7 @@ def run(
 @pytest.mark.slow
 def test_a_cell_of_a_program_is_a_cell(tmp_path: Path) -> None:
     spec = spec_of({"trainer.metrics": {"reward/mean": "mean"}}, lr=0.1)
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     cell, state, reason = run(spec, tmp_path, report=events.append)
     assert (state, cell.state, cell.step, cell.generated_tokens, cell.flags) == ("done", "done", 6, 60, []), reason
     evaluated = [(one["phase"], one["steps"]) for one in events if str(one.get("phase")).startswith("evaluating")]

@@ -19,6 +19,7 @@ from harness.models.language_model import LanguageModel
 from harness.plan import make_plan
 from harness.records import CellRecord, read_sweep
 from harness.records.files import read_json
+from harness.records.rows import Status
 from harness.records.status import status_in
 from harness.run.question import write_question
 from harness.run.stages import inputs_of_cell
@@ -115,7 +116,7 @@ def test_a_run_that_finds_everything_done_reads_few_statuses(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     read: Counter[str] = Counter()
 
-    def counted(folder: Path) -> dict[str, Any]:
+    def counted(folder: Path) -> Status:
         read[folder.name] += 1
         return status_in(folder)
 

@@ -17,6 +17,7 @@ from harness.plan import PlannedCell
 from harness.records import CellRecord
 from harness.records.cell import EVALUATIONS
 from harness.records.files import write_json
+from harness.records.rows import ScoreRow
 from harness.run.cell_job import run_cell
 from harness.run.provenance import provenance
 from harness.sampling import evaluation
@@ -95,7 +96,7 @@ def samples_of(cell: CellRecord) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["task"], row["problem_id"], row["sample"]))
 
 
-def final_scores(cell: CellRecord) -> list[dict[str, Any]]:
+def final_scores(cell: CellRecord) -> list[ScoreRow]:
     return [row for row in cell.read_scores() if row["final"]]
 
 

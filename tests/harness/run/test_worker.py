@@ -18,7 +18,7 @@ from harness.config.hashing import data_digests, evaluation_hash
 from harness.config.run_spec import RunSpec
 from harness.engines.base import EngineMismatchError
 from harness.errors import RefusedError
-from harness.executors.base import Ended, Job
+from harness.executors.base import Ended, Event, Job
 from harness.models.language_model import LanguageModel, load_model, weights_digest
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
@@ -65,7 +65,7 @@ def taken_over(cell: CellRecord) -> Callable[[CellRun], None]:
     return step
 
 
-def ignore(event: dict[str, Any]) -> None:
+def ignore(event: Event) -> None:
     pass
 
 
@@ -114,7 +114,7 @@ def test_anything_else_passes_through(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_was_decided_about_the_model_is_told_as_it_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LanguageModel, "remarks", lambda self: ["the chat template is the plain one"])
-    told: list[dict[str, object]] = []
+    told: list[Event] = []
     assert run_job(job("load", ""), tmp_path, StartingPoint(), told.append) == ("done", None)
     assert [event["remark"] for event in told if "remark" in event] == ["the chat template is the plain one"]
 
@@ -163,7 +163,7 @@ class TestSharedStage:
         """Run the stage; `when_told` hears each phase, all of which are returned."""
         phases: list[str] = []
 
-        def tell(event: dict[str, Any]) -> None:
+        def tell(event: Event) -> None:
             phases.append(event["phase"])
             when_told(event["phase"])
 
@@ -277,7 +277,7 @@ class TestCell:
     def test_that_is_interrupted_says_so(self, tmp_path: Path) -> None:
         cell = self.cell(tmp_path)
 
-        def stop(event: dict[str, Any]) -> None:
+        def stop(event: Event) -> None:
             raise Interrupted
 
         with pytest.raises(Interrupted):
@@ -301,7 +301,7 @@ class TestCell:
 class TestFilter:
     def test_a_cell_trains_on_the_prompts_that_are_left(self, tmp_path: Path) -> None:
         spec, start = small_spec(FILTER), StartingPoint()
-        told: list[dict[str, Any]] = []
+        told: list[Event] = []
         (stage,) = stages_of_cell(spec)
         rates, folder = result_path(stage, spec, tmp_path), tmp_path / "arm-s0-0123456789"
         folder.mkdir()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records.files import ProblemRow
-from harness.tracking.curves import Curves, Row, joined, mlflow_name, score_curves, step_curves, value_curves
+from harness.tracking.curves import Curves, TimedRow, joined, mlflow_name, score_curves, step_curves, value_curves
 from harness.tracking.question import apart, description
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
@@ -36,14 +36,14 @@ def test_mlflow_accepts_every_name(text: str) -> None:
 def test_what_a_step_does_not_have_is_a_gap() -> None:
     row = {"step": 7, "loss": 0, "reward/mean": -1.5, "gap": None, "text": "x", "list": [1]}
     row |= {"nan": float("nan"), "inf": float("inf")}
-    assert points(step_curves([Row(row, 99)])) == {("train/loss", 0.0, 99, 7), ("train/reward/mean", -1.5, 99, 7)}
+    assert points(step_curves([TimedRow(row, 99)])) == {("train/loss", 0.0, 99, 7), ("train/reward/mean", -1.5, 99, 7)}
 
 
 def test_scores() -> None:
     row = {"step": 9, "final": False, "task": "sums", "generated_tokens": 5, "metrics": {"pass@2": 0.25, "x": None}}
     curve = ("eval/sums/pass_at_2", 0.25, 99, 9)
-    assert points(score_curves([Row(row, 99)])) == {curve}
-    final = Row(row | {"final": True}, 99)
+    assert points(score_curves([TimedRow(row, 99)])) == {curve}
+    final = TimedRow(row | {"final": True}, 99)
     assert points(score_curves([final])) == {curve, ("eval/final/sums/pass_at_2", 0.25, 99, 9)}
 
 
@@ -53,7 +53,7 @@ ROWS = st.lists(st.tuples(st.dictionaries(st.sampled_from(["a@1", "a_at_1", "b"]
 
 @given(ROWS)
 def test_rows_by_column_are_the_points_of_each_row(rows: list[tuple[dict[str, Any], int]]) -> None:
-    timed = [Row({"step": step, **values}, 10 * step) for step, (values, _) in enumerate(rows)]
+    timed = [TimedRow({"step": step, **values}, 10 * step) for step, (values, _) in enumerate(rows)]
     expected = [
         (mlflow_name(f"train/{key}"), float(value), at_ms, values["step"])
         for values, at_ms in timed

@@ -10,7 +10,7 @@ import pytest
 
 from harness.records.files import read_json, write_json
 from harness.records.lease import hold_lease
-from harness.records.status import CellState
+from harness.records.rows import CellState
 from harness.tracking import Mirror
 from tests.harness.tracking.helpers import DiskSweep, Reader, train
 from tests.reports.search.studies import TOKENS, study_document

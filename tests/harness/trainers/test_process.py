@@ -84,8 +84,7 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
     script.write_text(f"#!{sys.executable}\n")
     script.chmod(0o755)
     assert find_command(["./mine"], str(tmp_path), {}) == script
-    packages = environment_of(script)["packages"]
-    assert "pytest" in packages
+    assert "pytest" in environment_of(script)["packages"]
     other = tmp_path / "other"
     other.write_text("#!/bin/sh\n")
     assert environment_of(other) == {}

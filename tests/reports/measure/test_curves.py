@@ -168,7 +168,7 @@ def cut_tokens(sweep: SweepRecord, fractions: tuple[float, ...]) -> None:
     """Let cells generate these fractions of their tokens, again from the first where cells are more."""
     for i, cell in enumerate(sweep.cells):
         rows = [
-            row | {"generated_tokens": int(row["generated_tokens"] * fractions[i % len(fractions)])}
+            {**row, "generated_tokens": int((row["generated_tokens"] or 0) * fractions[i % len(fractions)])}
             for row in cell.read_scores()
         ]
         (cell.path / "scores.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -240,7 +240,7 @@ def test_samples_that_were_added_to_an_evaluation_have_the_price_of_the_first(tm
     cell = record.cells[0]
     added = replace(cell, evaluation="c0ffee")
     added.evaluation_folder.mkdir(parents=True)
-    finals = [row | {"n_samples": 16 * row["n_samples"]} for row in cell.read_scores() if row["final"]]
+    finals = [{**row, "n_samples": 16 * row["n_samples"]} for row in cell.read_scores() if row["final"]]
     append_jsonl(added.scores, finals)
     first, topped_up = (Measurement(one, Metric(TASK, "pass@1")) for one in (cell, added))
     assert first.sample_s is not None and topped_up.sample_s == first.sample_s

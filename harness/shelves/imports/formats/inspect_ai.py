@@ -125,7 +125,7 @@ def _sample(source: str, task: str, sample: Mapping[str, Any], correct: bool, sc
     )
 
 
-def _question(given: Any) -> Any:
+def _question(given: Any) -> object:
     """The input as its data set has it, before solvers add to it; of messages only what they say, since their ids are
     random."""
     return given if isinstance(given, str) else [[message.get("role"), message.get("content")] for message in given]

@@ -123,14 +123,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield number, row
 
 
-def _prompt(row: Mapping[str, Any]) -> str | None:
+def _prompt(row: Mapping[str, object]) -> str | None:
     arguments = row.get("arguments")
     first = next(iter(arguments.values()), None) if isinstance(arguments, dict) else None
     prompt = first.get("arg_0") if isinstance(first, dict) else None
     return prompt if isinstance(prompt, str) else None
 
 
-def _content(row: Mapping[str, Any]) -> str | None:
+def _content(row: Mapping[str, object]) -> str | None:
     """The row of the data set and the reference: the prompt also holds the task's template and its examples."""
     question = row.get("doc", _prompt(row))
     return None if question is None else content_of(question, row.get("target"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,9 @@ class _Table:
     def __init__(self, source: str, columns: set[str]) -> None:
         self.source, self.columns = source, columns
         self.runs: dict[tuple[str | None, int | None], Run] = {}
-        self._first: dict[tuple[Any, ...], int] = {}
+        self._first: dict[tuple[object, ...], int] = {}
 
-    def add_sample(self, number: int, row: Row) -> None:
+    def add_sample(self, number: int, row: Mapping[str, object]) -> None:
         run = self._run_of(number, row)
         task, problem = self._task(number, row), str(self._value(number, row, "problem"))
         sample, step = self._whole(number, row, "sample"), self._whole(number, row, "step")
@@ -103,7 +103,7 @@ class _Table:
             )
         )
 
-    def add_score(self, number: int, row: Row) -> None:
+    def add_score(self, number: int, row: Mapping[str, object]) -> None:
         run = self._run_of(number, row)
         task, metric = self._task(number, row), str(self._value(number, row, "metric"))
         step, given = self._whole(number, row, "step"), self._value(number, row, "value")
@@ -119,7 +119,7 @@ class _Table:
         else:
             run.scores.append(Score(task, metric_name(metric), value, step))
 
-    def _run_of(self, number: int, row: Row) -> Run:
+    def _run_of(self, number: int, row: Mapping[str, object]) -> Run:
         arm = str(self._value(number, row, "arm")) if "arm" in self.columns else None
         seed = self._whole(number, row, "seed")
         run = self.runs.setdefault((arm, seed), Run(self.source, Path(self.source).stem, arm, seed))
@@ -129,10 +129,10 @@ class _Table:
                 raise self._refused(number, name, value, f"is {shown(run.config[knob])} in another row of the same run")
         return run
 
-    def _task(self, number: int, row: Row) -> str:
+    def _task(self, number: int, row: Mapping[str, object]) -> str:
         return str(self._value(number, row, "task")) if "task" in self.columns else RESULTS
 
-    def _value(self, number: int, row: Row, column: str) -> Any:
+    def _value(self, number: int, row: Mapping[str, object], column: str) -> Any:
         value = row.get(column)
         if value is None or value == "" or value != value:  # NaN
             raise RefusedError(
@@ -140,7 +140,7 @@ class _Table:
             )
         return value
 
-    def _whole(self, number: int, row: Row, column: str) -> int | None:
+    def _whole(self, number: int, row: Mapping[str, object], column: str) -> int | None:
         """A whole number from 0; None where the table has no such column."""
         if column not in self.columns:
             return None
@@ -153,7 +153,7 @@ class _Table:
             raise self._refused(number, column, given, "must be a whole number from 0")
         return int(value)
 
-    def _require_new(self, number: int, key: tuple[Any, ...]) -> None:
+    def _require_new(self, number: int, key: tuple[object, ...]) -> None:
         first = self._first.setdefault(key, number)
         if first != number:
             kinds = [one for one in ("arm", "seed", "task", "sample", "step") if one not in self.columns]

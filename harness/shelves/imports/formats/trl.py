@@ -24,7 +24,7 @@ def _reads(source: str) -> bool:
 
 def _read(sources: Sequence[str]) -> list[Run]:
     """Each run's last checkpoint, whose log holds those of the earlier ones."""
-    last: dict[Path, tuple[int, str, list[dict[str, Any]]]] = {}
+    last: dict[Path, tuple[int, str, list[dict[str, object]]]] = {}
     for source in sources:
         try:
             document = json.loads(Path(source).read_text(encoding="utf-8"))

@@ -6,7 +6,6 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.errors import RefusedError, shown
 from harness.settings import dotted
@@ -58,7 +57,7 @@ def _run(source: str) -> Run:
     return run
 
 
-def _scores(source: str, text: str) -> dict[str, Any]:
+def _scores(source: str, text: str) -> dict[str, object]:
     """The scores before or after training, which verl prints as a dict. Values that are not finite become None."""
     try:
         scores = ast.literal_eval(_NOT_FINITE.sub("None", text.replace("\\'", "'")))
@@ -83,7 +82,7 @@ def _values(pairs: str) -> dict[str, float]:
     return {pair["name"]: float(pair["value"]) for pair in found if pair is not None}
 
 
-def _settings(lines: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def _settings(lines: Iterable[tuple[str, str]]) -> dict[str, object]:
     """The settings as verl prints them at its start, by `pprint`; {} where the log has none."""
     process, written = None, ""
     for who, line in lines:

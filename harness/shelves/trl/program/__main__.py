@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +128,12 @@ def made(
     )
 
 
-def paired(row: Row) -> Row:
+def paired(row: Mapping[str, object]) -> Row:
     """A pair in DPOTrainer's format."""
     return {"prompt_ids": row["prompt"], "chosen_ids": row["chosen"], "rejected_ids": row["rejected"]}
 
 
-def sided(rows: Sequence[Row]) -> Iterator[Row]:
+def sided(rows: Sequence[Mapping[str, object]]) -> Iterator[Row]:
     """Each side of a step's pairs, in KTOTrainer's format. As in bench, the zero point is measured on the chosen
     completion of the next pair with another prompt."""
     for place, row in enumerate(rows):

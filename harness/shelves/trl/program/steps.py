@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
         self._config, self._updates, self._drawn = config, updates, drawn
         self._output = Path(config.output)
         self._done: Done = config.done
-        self._row: Row = {}
+        self._row: dict[str, object] = {}
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: object) -> None:
         step, within = divmod(state.global_step, self._updates)
         if within:
             return
@@ -60,16 +60,18 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
         control.should_training_stop = is_over
         control.should_save = is_over or any(often and step % often == 0 for often in every)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Row | None = None, **_: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Mapping[str, object] | None = None, **_: object
+    ) -> None:
         if state.is_world_process_zero and self._row and logs and "loss" in logs:
             own = {name: value for name, value in logs.items() if isinstance(value, int | float) and name != "epoch"}
             self._append(METRICS_FILE, [{**own, **self._row}])
             self._row = {}
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **_: object) -> None:
         if state.is_world_process_zero:
             self._append(METRICS_FILE, [{"step": self._done.step, "checkpoint": f"checkpoint-{state.global_step}"}])
 
-    def _append(self, name: str, rows: Iterable[Row]) -> None:
+    def _append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
         with (self._output / name).open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -106,7 +106,7 @@ def _plane(by_seed: Mapping[int, list[EmbeddedToken]]) -> ArmPlane | None:
 
 
 def _places(tokens: Sequence[EmbeddedToken], which: str) -> FloatArray:
-    columns: list[dict[str, Any]] = [{**token} for token in tokens]
+    columns: list[dict[str, object]] = [{**token} for token in tokens]
     return np.array([[token[f"{which}_x"], token[f"{which}_y"]] for token in columns])
 
 

@@ -43,8 +43,8 @@ def test_a_generator_of_its_own_rewards_and_is_not_saved(tmp_path: Path) -> None
     by_start, by_other = (cells[name].read_steps()[0] for name in ("start", "other"))
     assert by_start["reward/correct"] == by_other["reward/correct"], "one draw of completions"
     assert by_start["reward/vr_cli"] != by_other["reward/vr_cli"]
-    assert "generator" not in cells["start"].read_starts()[0]
-    assert cells["other"].read_starts()[0]["generator"]["architecture"] == "LlamaForCausalLM"
+    assert "generator" not in cells["start"].provenance
+    assert cells["other"].provenance["generator"]["architecture"] == "LlamaForCausalLM"
     weights, trainers = [], []
     for cell in cells.values():
         folder = checkpoint_folders(cell.checkpoints)[-1]

@@ -86,7 +86,7 @@ def test_whose_completions_are_paired() -> None:
 def test_copies_are_made_also_where_nothing_is_measured_on_them() -> None:
     unmeasured = {"train.reference_rows": 0, "train.learning_rate": 3e-3, "rollout.prompts_per_step": 8}
     online, _ = learner(unmeasured)
-    margins = [online.step(step, 0.0).metrics["rewards/margin"] for step in (1, 2)]
+    margins = [online.step(step, 0.0).metrics["rewards/margin"] or 0.0 for step in (1, 2)]
     assert margins[0] == pytest.approx(0, abs=1e-4)
     assert abs(margins[1]) > 1e-2
     fresh, _ = learner(unmeasured)
@@ -148,7 +148,7 @@ def test_pairs_of_a_prompt_stay_together_and_are_drawn_anew(monkeypatch: pytest.
 def test_at_the_start_of_a_round_the_policy_is_its_own_reference() -> None:
     rounds = {"rollout.sampler": "round", "rollout.round_steps": 2, "objective.reference": "round_start"}
     trained, _ = learner({**rounds, "train.learning_rate": 3e-3, "rollout.prompts_per_step": 8})
-    margins = [trained.step(step, 0.0).metrics["rewards/margin"] for step in (1, 2, 3)]
+    margins = [trained.step(step, 0.0).metrics["rewards/margin"] or 0.0 for step in (1, 2, 3)]
     assert margins[0] == pytest.approx(0, abs=1e-4)
     assert abs(margins[1]) > 1e-2
     assert margins[2] == pytest.approx(0, abs=1e-4)

@@ -90,7 +90,7 @@ def test_stale_completions_are_those_of_the_weights_of_so_many_steps_ago(tmp_pat
         assert step == 1 or not agree(batch.sampler_logps[mask], watched.logps_under(step - 1, batch)[mask]), step
         metrics = watched.outcomes[step - 1].metrics
         assert metrics["staleness/steps_mean"] == metrics["staleness/steps_max"] == min(step - 1, 2)
-    mismatches = [outcome.metrics["mismatch/k3"] for outcome in watched.outcomes]
+    mismatches = [outcome.metrics["mismatch/k3"] or 0.0 for outcome in watched.outcomes]
     assert mismatches[0] == pytest.approx(0, abs=1e-6) and min(mismatches[1:]) > 1e-3
 
 

@@ -12,7 +12,6 @@ import pytest
 from algorithms import preset
 from harness.records import SweepRecord
 from reports.measure import Analysis, analyse
-from reports.measure.measurements import Row
 from reports.page.document import report_document
 from reports.shelves.laws.law_fits import EntropyFit, entropy_fits, entropy_interventions
 from reports.shelves.laws.page import law_tables
@@ -23,6 +22,9 @@ from tests.reports.synthetic import TASK, write_sweep
 pytestmark = pytest.mark.slow
 
 A, B = 0.2, 0.9
+
+
+Row = dict[str, Any]
 
 
 def follow_the_law(row: Row, a: float = A, b: float = B) -> Row:
@@ -80,7 +82,7 @@ def test_a_task_s_score_is_fitted_in_percent_at_the_steps_it_was_evaluated_at(sw
     analysis = analyse(sweep)
     fit = fit_of(analysis, "base", target=f"pass@1 of {TASK}")
     cell = analysis.measurements["base"][0].cell
-    scores = {row["step"]: 100 * row["metrics"]["pass@1"] for row in cell.read_scores()}
+    scores = {row["step"]: 100 * (row["metrics"]["pass@1"] or 0.0) for row in cell.read_scores()}
     entropies = {row["step"]: row["entropy/full"] for row in cell.read_steps()}
     run = fit.runs[0]
     assert sorted(scores) == [10, 20, 30, 40] and run.step.tolist() == [0, 10, 20, 30, 40]
