@@ -21,8 +21,8 @@ import scipy
 from harness.run.provenance import processor_name
 from reports.shelves.laws import (
     ComputeLaw,
+    EntropyRun,
     LawRefusedError,
-    Run,
     fit_compute_law,
     fit_entropy_law,
     fit_free_exponent,
@@ -286,7 +286,7 @@ def entropy_law(replicates: int) -> Rows:
                     ceiling, slope = 0.9 + rng.normal(0, spread, (n, 1)), 0.25 + rng.normal(0, spread, (n, 1))
                     bend = (np.exp(exponent * entropy) - 1) / exponent
                     reward = ceiling - slope * bend + 0.02 * autocorrelated(rng, (n, 40), 0.6)
-                    runs = [Run(40 * done + 1, *run) for run in zip(entropy, reward, strict=True)]
+                    runs = [EntropyRun(40 * done + 1, *run) for run in zip(entropy, reward, strict=True)]
                     law, free = fit_entropy_law(*pooled(runs)), fit_free_exponent(*pooled(runs))
                     width, widths = law_uncertainty(runs).half_widths([0.0])[0], free_exponent_uncertainty(runs, free)
                     hits.append([

@@ -29,10 +29,10 @@ from evals.yaml_file import load_yaml
 from harness.cli.app import app
 from harness.config.engine import ENGINES
 from harness.config.knobs import knob_facts
-from harness.config.search import KnobRange, Pruner, Sampler, Search, SearchBudget, Tune
+from harness.config.search import KnobRange, Pruner, Search, SearchBudget, SearchSampler, Tune
 from harness.errors import RefusedError
 from harness.executors.base import EXECUTORS
-from harness.plan.sweep_file import SHIPPED, Comparison, Screening, SweepFile, load_sweep, shipped
+from harness.plan.sweep_file import SHIPPED, ComparisonSettings, Screening, SweepFile, load_sweep, shipped
 from harness.rewards.base import nameable_parts
 from harness.run.health import FLAGS
 from harness.settings import defaults
@@ -242,13 +242,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "commands": commands,
     "notebook": as_markdown,
     "sweep file": _fields(SweepFile),
-    "compare": _fields(Comparison),
+    "compare": _fields(ComparisonSettings),
     "search": _fields(Search),
     "tune": _fields(Tune),
     "screening": _fields(Screening),
     "range": _fields(KnobRange),
     "search budget": _fields(SearchBudget),
-    "sampler": _fields(Sampler),
+    "sampler": _fields(SearchSampler),
     "pruner": _fields(Pruner),
 }
 

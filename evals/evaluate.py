@@ -185,7 +185,7 @@ def regrade(
     return [{**row, **again} for row, again in zip(rows, graded, strict=True)]
 
 
-class Example(TypedDict):
+class DisagreementExample(TypedDict):
     """A sample on which two graders differ."""
 
     task: str
@@ -206,7 +206,7 @@ class Disagreement(TypedDict):
     """The number of samples with a verdict of both."""
     kappa: float | None
     """Cohen's kappa (see `cohens_kappa`)."""
-    examples: list[Example]
+    examples: list[DisagreementExample]
     """The first samples on which they differ, at most 5."""
 
 
@@ -226,7 +226,7 @@ def disagreement(rows: Iterable[SampleRow]) -> list[Disagreement]:
             pair["count"] += 1
             if len(pair["examples"]) < _MAX_EXAMPLES:
                 pair["examples"].append(
-                    Example(
+                    DisagreementExample(
                         task=row["task"],
                         problem_id=row["problem_id"],
                         sample=row["sample"],

@@ -151,7 +151,7 @@ class Results:
         Raises UnknownNameError for an arm that the run does not have. Raises RefusedError for a metric that cannot
         compare arms, or for which an arm has no score.
         """
-        from reports.measure.measurements import Metric, MetricError
+        from reports.measure.measurements import MetricError, TaskMetric
         from reports.page.comparison import Group, compare_groups
 
         sweep, wanted = self.sweep, metric or self.sweep.metric
@@ -159,7 +159,7 @@ class Results:
             if arm not in sweep.arms:
                 raise UnknownNameError("arm", arm, sweep.arms)
         try:
-            parsed = Metric.parse(wanted, sweep)
+            parsed = TaskMetric.parse(wanted, sweep)
         except MetricError as error:
             raise RefusedError(f"{error}.") from None
         # Imported runs may know no seeds; `compare_groups` then pairs by problem.

@@ -6,8 +6,8 @@ Rank 0 ("the first") runs the cell: it picks prompts, grades, decides and writes
 is a method marked `by_all`: when rank 0 calls it, the others make the same call on their counterparts of the object.
 Everything else happens once. With a world size of 1, a `by_all` method is an ordinary method.
 
-In a training step, every rank holds the whole batch and computes its `Share` of the rows. Denominators are those of the
-whole step, so the losses and gradients of the shares add up to those of one process, up to rounding. Weights may be
+In a training step, every rank holds the whole batch and computes its `RowShare` of the rows. Denominators are those of
+the whole step, so the losses and gradients of the shares add up to those of one process, up to rounding. Weights may be
 split too; see `harness.training.split`.
 """
 
@@ -339,14 +339,14 @@ def gathered(value: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Share:
+class RowShare:
     """Rows of a batch (int64 indices), split over the processes."""
 
     of_process: list[Tensor]
     """The rows of each rank."""
 
     @classmethod
-    def of(cls, rows: Tensor, tokens: Tensor, divisible: bool = True) -> Share:
+    def of(cls, rows: Tensor, tokens: Tensor, divisible: bool = True) -> RowShare:
         """Give each process consecutive rows with about as many tokens each.
 
         tokens [N]: the number of tokens of each row of the batch. If not divisible, rank 0 computes all rows.

@@ -36,14 +36,14 @@ class Verdict:
     end. `undecided`: a judge's reply states no verdict. In all of these `correct` is False for lack of a proof;
     count them.
     """
-    reply: Reply | None = None
+    reply: JudgeReply | None = None
     """The reply of a judge; None of other graders."""
     score: float | None = None
     """The number of a judge that gives numbers, or the share of unit tests passed; in [0, 1]."""
 
 
 @dataclass(frozen=True)
-class Reply:
+class JudgeReply:
     """A judge model's reply to one question, with its cost in tokens."""
 
     question: str

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from evals.errors import EvalError
-from evals.grading import NO_VERDICT, Reply, Verdict
+from evals.grading import NO_VERDICT, JudgeReply, Verdict
 from evals.prompts import Message
 from evals.yaml_file import ENDINGS, load_yaml
 from harness import plugins
@@ -56,7 +56,7 @@ class Asking(Protocol):
 class AskingOfPairs(Asking, Protocol):
     """A judge of two completions; see `harness.rewards.judging.Judge`."""
 
-    def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, Reply]]: ...
+    def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, JudgeReply]]: ...
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Messenger(Protocol):
     requests: int
     """The number of requests to servers so far, retries included."""
 
-    def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
+    def ask(self, judge: Asking, questions: Sequence[Question]) -> list[JudgeReply]:
         """Return the reply to each question, in order; equal questions are asked once."""
 
     def require(self, judge: Asking) -> None:
@@ -134,7 +134,7 @@ def messenger() -> Messenger:
     return _lent[-1]
 
 
-def reply_costs(replies: Iterable[Reply]) -> dict[str, float | None]:
+def reply_costs(replies: Iterable[JudgeReply]) -> dict[str, float | None]:
     """Return the cost of replies, as fields `judge/*` of a step; replies to equal questions count once.
 
     It is the cost of the original requests, in whichever run they were made, so it does not depend on the cache.

@@ -142,7 +142,7 @@ METRICS: Kind[Metric] = Kind(
 )
 
 
-class MetricFacts(TypedDict):
+class MetricDescription(TypedDict):
     """The facts about a metric in records, for readers that do not know it."""
 
     unit: Unit
@@ -180,7 +180,7 @@ def find_metric(name: str) -> Metric:
     return METRICS.find(name)
 
 
-def metric_facts(name: str) -> MetricFacts:
+def metric_facts(name: str) -> MetricDescription:
     """Return what a reader of records must know about the metric of that name. Raises UnknownNameError."""
     metric = find_metric(name)
     return {"unit": metric.unit, "better": metric.better, "compares_arms": metric.compares_arms}

@@ -26,7 +26,7 @@ Mode = Literal["think", "direct"]
 """think: the steps, then the answer; direct: the answer at once."""
 
 
-class Asked(Protocol):
+class PromptedProblem(Protocol):
     """The parts of a problem that a prompt needs, as tasks have them."""
 
     @property
@@ -143,7 +143,7 @@ class Template:
     def has_modes(self) -> bool:
         return MODE in self.text
 
-    def ask(self, problem: Asked, **others: str) -> str | list[Message]:
+    def ask(self, problem: PromptedProblem, **others: str) -> str | list[Message]:
         """Return the prompt of one problem, in its mode. others: as in `render`."""
         return self.render(problem.problem, problem.mode, **others)
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from evals.errors import EvalError
 from evals.tasks.base import Task, TaskFamily
-from evals.tasks.rows import Fields, HubDataset, LocalFile, Rows
+from evals.tasks.rows import Fields, HubDataset, LocalFile, TaskRows
 from evals.yaml_file import ENDINGS, read_yaml
 from harness import plugins
 from harness.plugins import Kind
@@ -43,8 +43,8 @@ class _Split(Settings):
     digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$")
     digest_of: Literal["file", "hub"] | None = None
 
-    def source(self, name: str, folder: Path | None, grader: str | None) -> Rows:
-        return Rows(
+    def source(self, name: str, folder: Path | None, grader: str | None) -> TaskRows:
+        return TaskRows(
             name=name,
             local=LocalFile(self.file, folder, self.fields) if self.file else None,
             hub=HubDataset(**dict(self.hub)) if self.hub else None,

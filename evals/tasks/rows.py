@@ -136,7 +136,7 @@ class LoadedRows(Sequence[Problem]):
 
 
 @dataclass(frozen=True)
-class Rows:
+class TaskRows:
     """A split that is a file, a data set on the hub, or both; of both, the file is read if it exists.
 
     Raises EvalError if neither source is given, or a hub data set is pinned by neither digest nor revision.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.records import CellRecord, SweepRecord
     from harness.records.files import DamagedRecordError, ProblemRow
     from harness.records.scores import Matching
-    from reports.measure.measurements import Metric
+    from reports.measure.measurements import TaskMetric
     from reports.page.comparison import Group
     from reports.report import ContrastRow
 
@@ -94,7 +94,7 @@ def compare(
 def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alpha: float, json: bool) -> None:
     from harness.cli.report import print_judgement
     from harness.plan.gate import ABSENT
-    from reports.measure.measurements import Metric, MetricError
+    from reports.measure.measurements import MetricError, TaskMetric
     from reports.page.comparison import Group, compare_groups
     from reports.page.headline import answer
     from reports.page.verdict import verdict_details, verdict_sentence
@@ -105,7 +105,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     def compared(sides: list[Runs]) -> tuple[list[Group], ContrastRow, dict[str, tuple[Any, Any]]]:
         """The two groups, the row that compares them, and the knobs that differ."""
         differs = _knobs_that_differ(*sides)
-        metrics = [Metric.parse(wanted, side.sweep) for side in sides]
+        metrics = [TaskMetric.parse(wanted, side.sweep) for side in sides]
         _require_same_task(sides, [parsed.task for parsed in metrics])
         if not _evaluate_one_checkpoint(sides):
             _require_same_evaluation(differs, metrics[0].task)
@@ -245,7 +245,9 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
         )
 
 
-def _matched_problems(sides: list[Runs], metrics: list[Metric]) -> tuple[Matching | None, list[dict[str, str] | None]]:
+def _matched_problems(
+    sides: list[Runs], metrics: list[TaskMetric]
+) -> tuple[Matching | None, list[dict[str, str] | None]]:
     """Match the problems of two sides where another tool named some of them: the matching, and of each side the ids of
     matched problems with those that both share. Ids of a task of ours need no matching, unless its problems changed."""
     from harness.records.scores import match_problems
@@ -267,7 +269,7 @@ def _matched_problems(sides: list[Runs], metrics: list[Metric]) -> tuple[Matchin
     return matching, [names[side.label] for side in sides]
 
 
-def _contents(side: Runs, metric: Metric) -> dict[str, str | None]:
+def _contents(side: Runs, metric: TaskMetric) -> dict[str, str | None]:
     """The ids of the problems with final samples, each with the digest of its content. Unknown for runs of ours, whose
     prompts hold the template too."""
     from reports.measure.measurements import Measurement

@@ -57,7 +57,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListingLine:
     """A line of a listing. origin: the file of the plug-in that it comes from; None for what is shipped."""
 
     name: str
@@ -88,7 +88,7 @@ def ls(
     Example: bench ls knobs clip
     """
     use_plugins(plugin)
-    listings: dict[str, Callable[[], Iterator[Listed]]] = {
+    listings: dict[str, Callable[[], Iterator[ListingLine]]] = {
         "sweeps": _sweeps,
         "profiles": _profiles,
         **{kind: lambda: _things(what) for kind in KINDS},
@@ -116,52 +116,54 @@ def _kinds(word: str) -> Iterator[Kind[object]]:
         yield getattr(import_module(module), name)
 
 
-def _things(word: str) -> Iterator[Listed]:
+def _things(word: str) -> Iterator[ListingLine]:
     """What is of a kind, shipped or of a plug-in."""
     for kind in _kinds(word):
         for name in kind.names():
             source = kind.source(name)
-            yield Listed(name, kind.summary(name), None if source is None else source.path)
+            yield ListingLine(name, kind.summary(name), None if source is None else source.path)
         for form, meaning in kind.besides.items():
-            yield Listed(form, meaning)
+            yield ListingLine(form, meaning)
 
 
-def _sweeps() -> Iterator[Listed]:
+def _sweeps() -> Iterator[ListingLine]:
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
 
     for name, path in shipped(SHIPPED).items():
-        yield Listed(name, load_sweep(str(path))[0].question)
+        yield ListingLine(name, load_sweep(str(path))[0].question)
 
 
-def _profiles() -> Iterator[Listed]:
+def _profiles() -> Iterator[ListingLine]:
     from evals.yaml_file import load_yaml
     from harness.plan.sweep_file import SHIPPED, shipped
 
     for name, path in shipped(SHIPPED / "profiles").items():
-        yield Listed(name, str(load_yaml(path).get("description", "")))
+        yield ListingLine(name, str(load_yaml(path).get("description", "")))
 
 
-def _knobs() -> Iterator[Listed]:
+def _knobs() -> Iterator[ListingLine]:
     from harness.config.knobs import knob_facts
 
     for name, knob in knob_facts().items():
-        yield Listed(name, knob.description, facts={"type": knob.type, "default": knob.default, "range": knob.range})
+        yield ListingLine(
+            name, knob.description, facts={"type": knob.type, "default": knob.default, "range": knob.range}
+        )
 
 
-def _runs(home: Path) -> Iterator[Listed]:
+def _runs(home: Path) -> Iterator[ListingLine]:
     from harness.records import read_sweep
 
     for path in sorted(home.glob("*/sweep.json")):
         try:
             sweep = read_sweep(path.parent)
         except BenchError as error:
-            yield Listed(path.parent.name, str(error))
+            yield ListingLine(path.parent.name, str(error))
             continue
         done = sum(cell.state == "done" for cell in sweep.cells)
-        yield Listed(sweep.name, f"{done}/{len(sweep.cells)} cells done; {sweep.question}")
+        yield ListingLine(sweep.name, f"{done}/{len(sweep.cells)} cells done; {sweep.question}")
 
 
-def _print_knob(knob: Listed) -> None:
+def _print_knob(knob: ListingLine) -> None:
     """The name, then what it can be and what it does."""
     facts = knob.facts
     limits = f" ({facts['range']})" if facts["range"] else ""

@@ -213,10 +213,10 @@ def _detectable_over_problems_pp(planned: Plan, records: Sequence[CellRecord]) -
     every problem is solved half the time, and what an arm changes as the same on every problem. The one sample of a
     greedy arm is the least certain, however many the others have."""
     from reports.measure.contrasts import differences_by_problem, pair_by_seed
-    from reports.measure.measurements import Measurement, Metric
+    from reports.measure.measurements import Measurement, TaskMetric
     from reports.statistics import MIN_PAIRS, power
 
-    metric = Metric(planned.metric_task, planned.metric_name)
+    metric = TaskMetric(planned.metric_task, planned.metric_name)
     treatments = [arm for arm in planned.arms if arm != planned.baseline] or [planned.baseline]
     done = [record for record in records if record.state == "done"]
     measured = {arm: [Measurement(cell, metric) for cell in done if cell.arm == arm] for arm in planned.arms}

@@ -38,7 +38,7 @@ class Pilot:
 
 
 @dataclass(frozen=True)
-class Design:
+class PowerDesign:
     """A sweep's contrasts. n_seeds: of the sweep. alpha: shared by the contrasts."""
 
     sweep: str
@@ -140,7 +140,7 @@ def _percentage_points(given: str) -> float:
     return value
 
 
-def _measured(given: str, home: Path) -> Design:
+def _measured(given: str, home: Path) -> PowerDesign:
     """The design with the spread of finished pairs. Raises RefusedError where there is none."""
     from reports.measure.interactions import declared_contrasts
 
@@ -169,10 +169,10 @@ def _measured(given: str, home: Path) -> Design:
             f"{INSTEAD}"
         )
     unit = "seed" if sweep.checkpoint is None else "problem"
-    return Design(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells", unit)
+    return PowerDesign(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells", unit)
 
 
-def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design:
+def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> PowerDesign:
     """The design of a sweep, run or not, with an assumed spread for every contrast."""
     from harness.plan.sweep_file import load_sweep
     from harness.records import read_sweep
@@ -207,10 +207,10 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> Design
         Pilot(contrast.name, 0, paired_sd * contrast.sd_ratio, correlation)
         for contrast in declared_names(grid, arms, baseline)
     ]
-    return Design(name, baseline, n_seeds, alpha, pilots, "assumed sd")
+    return PowerDesign(name, baseline, n_seeds, alpha, pilots, "assumed sd")
 
 
-def _document(design: Design, effect_pp: float) -> dict[str, Any]:
+def _document(design: PowerDesign, effect_pp: float) -> dict[str, Any]:
     from reports.statistics import TARGET_POWER
 
     return {
@@ -225,7 +225,7 @@ def _document(design: Design, effect_pp: float) -> dict[str, Any]:
     }
 
 
-def _contrast(pilot: Pilot, design: Design, effect_pp: float) -> dict[str, object]:
+def _contrast(pilot: Pilot, design: PowerDesign, effect_pp: float) -> dict[str, object]:
     """seeds_needed_upper: with the sd at its 80% upper bound, as a pilot's is more often too low than too high.
     sd_unflagged_pp: without the pairs of flagged_seeds; None where none is flagged or too few are left."""
     from reports.statistics import MIN_PAIRS, power, sd_upper_bound

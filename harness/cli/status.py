@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from harness.records import CellRecord, CellState, SweepRecord
 
 
-class CellRow(TypedDict):
+class StatusCell(TypedDict):
     """A cell as `--json` shows it. steps: None where they are not known."""
 
     arm: str
@@ -47,7 +47,7 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
     from harness.records import read_sweep
     from harness.records.files import DamagedRecordError
 
-    def row(cell: CellRecord) -> CellRow:
+    def row(cell: CellRecord) -> StatusCell:
         now = cell.read_status()
         step = now.get("step", 0)
         try:
@@ -124,11 +124,11 @@ def _budget_frac(cell: CellRecord, state: str, budget_tokens: int | None) -> flo
     return (cell.generated_tokens or 0) / budget_tokens if budget_tokens and state != "damaged" else 0.0
 
 
-def _is_ended_by_budget(cell: CellRow, budget_frac: float) -> bool:
+def _is_ended_by_budget(cell: StatusCell, budget_frac: float) -> bool:
     return cell["state"] == "done" and budget_frac >= 1 and cell["step"] < (cell["steps"] or 0)
 
 
-def _steps(cell: CellRow, budget_frac: float, is_imported: bool) -> str:
+def _steps(cell: StatusCell, budget_frac: float, is_imported: bool) -> str:
     step, steps = cell["step"], cell["steps"]
     if steps == 0:
         return "unknown" if is_imported else "none, only evaluates"
@@ -139,7 +139,7 @@ def _steps(cell: CellRow, budget_frac: float, is_imported: bool) -> str:
     return f"{step}/{steps or '?'}"
 
 
-def _remarks(cell: CellRow, budget_frac: float) -> list[str]:
+def _remarks(cell: StatusCell, budget_frac: float) -> list[str]:
     ended = [BUDGET_ENDED_IT] if _is_ended_by_budget(cell, budget_frac) else []
     trained = ["trained, lacks its evaluation"] if cell["lacks"] == "evaluation" else []
     return [*ended, *trained, *cell["flags"], *([cell["reason"]] if cell["reason"] else [])]

@@ -148,7 +148,7 @@ class SearchBudget(Settings):
     hours: float | None = Field(None, gt=0, le=1_000_000, description="hours that trials ran, summed over all workers")
 
 
-class Sampler(Settings):
+class SearchSampler(Settings):
     """Optuna's sampler by name; options are the arguments of its class."""
 
     type: Literal["tpe", "gp", "random", "qmc", "nsga2"] = "tpe"
@@ -236,7 +236,7 @@ class Search(Settings):
         "generated_tokens",
     )
     budget: SearchBudget = SearchBudget()
-    sampler: Sampler = Sampler()
+    sampler: SearchSampler = SearchSampler()
     pruner: Pruner = Pruner()
 
     def contradictions(self) -> Iterator[str]:
@@ -318,7 +318,7 @@ class Tune(Settings):
             knobs=self.per_arm,
             objectives=(metric,),
             budget=SearchBudget(trials=self.trials),
-            sampler=Sampler(type="gp", options={"n_startup_trials": min(4, self.trials)}),
+            sampler=SearchSampler(type="gp", options={"n_startup_trials": min(4, self.trials)}),
         )
 
 

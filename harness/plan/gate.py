@@ -27,7 +27,7 @@ EVALUATION = "eval."
 
 
 @dataclass(frozen=True)
-class Gate:
+class GateReport:
     """The verdict on the differences between arms."""
 
     differs: list[str]
@@ -69,7 +69,7 @@ class Gate:
         )
 
 
-def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: Mapping[str, str]) -> Gate:
+def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: Mapping[str, str]) -> GateReport:
     """Compare the resolved specs of all arms (of one seed), knob by knob.
 
     A knob that exists only in some arms is explained by the selector that governs it, directly or through others.
@@ -88,7 +88,7 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
             and not (ABSENT in by_arm.values() and any(covered(selector, declared) for selector in _governors(knob)))
         )
     }
-    return Gate(list(values), violations, over_checkpoint)
+    return GateReport(list(values), violations, over_checkpoint)
 
 
 def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, object]]:

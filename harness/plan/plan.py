@@ -21,7 +21,7 @@ from harness.errors import Faults, GateError, RefusedError, few
 from harness.executors.slots import gpu_here
 from harness.plan.designs import leave_one_out_faults
 from harness.plan.filing import PlannedCell, records_of
-from harness.plan.gate import Gate, Noop, check_gate, find_noops, first_of
+from harness.plan.gate import GateReport, Noop, check_gate, find_noops, first_of
 from harness.plan.memory import estimate_memory
 from harness.plan.request import SweepRequest, metric_faults, read_request, resolved_arms
 from harness.plan.sweep_file import SweepFile
@@ -40,7 +40,7 @@ class Plan:
     arms: dict[str, RunSpec]
     """The resolved spec of each arm at the first seed; for an arm that is still to be tuned, its untuned spec."""
     cells: list[PlannedCell]
-    gate: Gate
+    gate: GateReport
     noops: list[Noop]
     warnings: list[str]
 

@@ -22,7 +22,7 @@ from harness.config.search import GENERATED_TOKENS, Search
 from harness.errors import GateError, RefusedError
 from harness.executors.slots import gpu_here
 from harness.plan.filing import PlannedCell
-from harness.plan.gate import Gate, check_gate, find_noops
+from harness.plan.gate import GateReport, check_gate, find_noops
 from harness.plan.plan import Plan
 from harness.plan.request import SweepRequest, metric_faults, read_request
 from harness.plan.sweep_file import SweepFile
@@ -101,7 +101,7 @@ class SearchPlan:
             request=self.request,
             arms=firsts,
             cells=[cell for arm, by_seed in specs.items() for cell in PlannedCell.of_arm(arm, by_seed)],
-            gate=check_gate(firsts, list(self.search.knobs), {}) if firsts else Gate([], {}),
+            gate=check_gate(firsts, list(self.search.knobs), {}) if firsts else GateReport([], {}),
             noops=[],
             warnings=[],
         )

@@ -81,7 +81,7 @@ Reason = Annotated[str, Field(min_length=1)]
 File = TypeVar("File", bound=Settings)
 
 
-class Comparison(Settings):
+class ComparisonSettings(Settings):
     """What is compared: every other arm with the baseline, on one metric of the final evaluation."""
 
     baseline: str | None = Field(default=None, description="an arm's name; none = the first arm")
@@ -138,7 +138,7 @@ class SweepFile(Settings):
     seeds: int | list[int] = Field(
         12, description="how many (counted from 0), or a list of them; in a search, those of each trial (default 1)"
     )
-    compare: Comparison = Comparison()
+    compare: ComparisonSettings = ComparisonSettings()
     screening: Screening | None = Field(
         None, description="for many arms: rank them on these seeds, then confirm the best on fresh ones"
     )

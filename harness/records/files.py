@@ -322,7 +322,7 @@ PROBLEMS_FILE = "problems.jsonl"
 Split = Literal["train", "test"]
 
 
-class Problem(Protocol):
+class RecordedProblem(Protocol):
     """What is read of a problem, as tasks have them."""
 
     @property
@@ -331,7 +331,7 @@ class Problem(Protocol):
     def answer(self) -> str: ...
 
 
-P = TypeVar("P", bound=Problem)
+P = TypeVar("P", bound=RecordedProblem)
 
 
 class _Problem(TypedDict):

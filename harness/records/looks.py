@@ -50,7 +50,7 @@ class Look(Part):
         return all(getattr(self, key) == getattr(other, key) for key in ("question", "seeds", "evaluation"))
 
 
-class Design(Part):
+class PlannedLooks(Part):
     """The looks of a question that were fixed before the first of them: how many of the `seeds` each has.
 
     looks_before: how many looks at this question had been taken by then.

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 from harness.records.cell import EVALUATIONS, CellRecord, is_cell_directory_name
 from harness.records.counted import stand
 from harness.records.files import DamagedRecordError, read_json, require_inside, write_json
-from harness.records.looks import Design, Evaluation, Look, Part, PlainName, looks_at
+from harness.records.looks import Evaluation, Look, Part, PlainName, PlannedLooks, looks_at
 from harness.records.rows import EvaluationRow
 from harness.records.schema import SCHEMA, require_schema
 from harness.records.scores import Matching, require_bins
@@ -203,7 +203,7 @@ class SweepRecord(Part):
     held_out: dict[str, int]
     looks: list[Look] = []
     matching: dict[str, Matching] = {}
-    designs: list[Design] = []
+    designs: list[PlannedLooks] = []
     tuning: Tuning | None = None
 
     @model_validator(mode="after")
@@ -268,7 +268,7 @@ class SweepRecord(Part):
         return all(cell.state in ENDED for cell in self.cells)
 
     @property
-    def design(self) -> Design | None:
+    def design(self) -> PlannedLooks | None:
         """The looks that were fixed for this question."""
         return next((design for design in self.designs if design.question == self.asks), None)
 

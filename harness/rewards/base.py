@@ -17,7 +17,7 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from algorithms.objective import Credit, Overlong
     from evals.tasks.base import Task
-    from harness.rewards.judging import Comparison
+    from harness.rewards.judging import ReferenceComparison
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Attempt:
     perplexity_improvement: float = math.nan
     """Relative improvement of the gold text's perplexity by the reasoning, under a frozen model (2503.22828), at most
     1. NaN if no part needs it (`RewardPart.gold_scored_by`)."""
-    comparison: Comparison | None = None
+    comparison: ReferenceComparison | None = None
     """A pairwise judge's preference against the group's reference; None for the reference, and without a judge."""
     rule_verdict: Verdict | None = None
     """The verdict of the task's own grader, if `verdict` is a judge's and the task has a grader."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from evals.grading import Reply
+from evals.grading import JudgeReply
 
 if TYPE_CHECKING:
     from harness.rewards.base import Attempt
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Scores = tuple[float, float]
 NO_SCORES: Scores = (math.nan, math.nan)
 """Stands for an answer without readable scores."""
-CountedScores = tuple[float, float, Reply]
+CountedScores = tuple[float, float, JudgeReply]
 """Scores with the reply that they were read from, whose cost is counted."""
 
 
-class Pair(NamedTuple):
+class AnswerPair(NamedTuple):
     """A problem and two texts that answer it, in the order in which a judge sees them."""
 
     problem: str
@@ -32,15 +32,15 @@ class Pair(NamedTuple):
     second: str
 
     @property
-    def swapped(self) -> Pair:
+    def swapped(self) -> AnswerPair:
         """The same pair in the other order."""
-        return Pair(self.problem, self.second, self.first)
+        return AnswerPair(self.problem, self.second, self.first)
 
 
 class Judge(Protocol):
     """Compares completions: a model of our own, a model at an address, or a person's rule."""
 
-    def scores(self, pairs: Sequence[Pair]) -> Sequence[Scores | CountedScores]:
+    def scores(self, pairs: Sequence[AnswerPair]) -> Sequence[Scores | CountedScores]:
         """Return, for each pair, the scores of its first and second completion; NaN if they cannot be read.
 
         Equal pairs must get equal scores, whatever else is in the batch, so that a resumed cell gets the same rewards.
@@ -55,7 +55,7 @@ class Preference(NamedTuple):
 
     in_order: float
     swapped: float
-    replies: tuple[Reply, ...] = ()
+    replies: tuple[JudgeReply, ...] = ()
     """The replies whose cost is counted."""
 
     @property
@@ -75,7 +75,7 @@ class Preference(NamedTuple):
         return self.in_order * self.swapped < 0
 
 
-def preferences(judge: Judge, pairs: Sequence[Pair]) -> list[Preference]:
+def preferences(judge: Judge, pairs: Sequence[AnswerPair]) -> list[Preference]:
     """Return the judge's preference in each pair, asked in both orders.
 
     Repeated questions are asked once. Two equal texts are a tie, and the judge is not asked.
@@ -99,7 +99,7 @@ def _verdict(first: float, second: float) -> float:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ReferenceComparison:
     """A completion against the reference of its group. preference: 1 is for the completion, -1 for the reference."""
 
     reference: Attempt
@@ -112,10 +112,14 @@ def compared(judge: Judge, attempts: Sequence[Attempt], references: Sequence[int
     references: for each attempt, the row of its reference; one per group. The reference itself gets no comparison.
     """
     rows = [row for row, reference in enumerate(references) if row != reference]
-    pairs = [Pair(attempts[row].problem.problem, attempts[row].text, attempts[references[row]].text) for row in rows]
+    pairs = [
+        AnswerPair(attempts[row].problem.problem, attempts[row].text, attempts[references[row]].text) for row in rows
+    ]
     found = dict(zip(rows, preferences(judge, pairs), strict=True))
     return [
-        replace(attempt, comparison=Comparison(attempts[references[row]], found[row])) if row in found else attempt
+        replace(attempt, comparison=ReferenceComparison(attempts[references[row]], found[row]))
+        if row in found
+        else attempt
         for row, attempt in enumerate(attempts)
     ]
 

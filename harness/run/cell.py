@@ -36,7 +36,7 @@ from harness.records.registration import registration_found
 from harness.records.rollouts import file_of, stand_of, write_rollouts
 from harness.run.embeddings import FollowedTokens
 from harness.run.evaluator import EarlierEvaluations, Evaluator, begin_own_evaluation
-from harness.run.flops import FlopsRule, Spent
+from harness.run.flops import FlopsRule, TokensSpent
 from harness.run.health import health_flags
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples
@@ -90,7 +90,7 @@ class CellRun:
         self._evaluator = Evaluator(spec.eval, spec.seed, lambda: self._trained.sampler)
         self._step = 0
         self._saved_step = -1
-        self._spent = Spent()
+        self._spent = TokensSpent()
         self._flops_rule = FlopsRule.of(self._model, spec)
         self._last_reward: float | None = None
         self._tokens_per_s: float | None = None
@@ -180,7 +180,7 @@ class CellRun:
                 "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
         self._step = checkpoint.step
-        self._spent = Spent(**{name: checkpoint.progress[name] for name in asdict(self._spent)})
+        self._spent = TokensSpent(**{name: checkpoint.progress[name] for name in asdict(self._spent)})
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Spent:
+class TokensSpent:
     """Tokens of all steps so far, counted as in `harness.training.update_report.StepReport`."""
 
     generated_tokens: int = 0
@@ -50,5 +50,5 @@ class FlopsRule:
         # gradients.
         return cls(2 * weights, trunks * (4 * weights + 2 * learning))
 
-    def flops(self, spent: Spent) -> float:
+    def flops(self, spent: TokensSpent) -> float:
         return float(self.generated * spent.generated_tokens + self.trained * spent.trained_tokens)

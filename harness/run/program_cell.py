@@ -40,14 +40,22 @@ from harness.records.lease import Lease
 from harness.records.rollouts import stand_of
 from harness.run.cell import CellLog, evaluate_step
 from harness.run.evaluator import Evaluator, begin_own_evaluation
-from harness.run.flops import Spent
+from harness.run.flops import TokensSpent
 from harness.run.program_inputs import has_prompts, pairs_by_step, prompts_by_step, write_prompts
 from harness.run.stages import inputs_of_cell, source_of_start
 from harness.sampling.sampler import EngineSampler
 from harness.sampling.store import SAMPLES_FILE
 from harness.trainers.contract import CONFIG_FILE, PAIRS_FILE, PROMPTS_FILE, Budget, Done, ProgramConfig
-from harness.trainers.process import Process, Watch, environment_of, find_command
-from harness.trainers.written import Announced, ContractError, Metrics, Rollouts, Step, Written, folder_of
+from harness.trainers.process import ProcessGroup, Watch, environment_of, find_command
+from harness.trainers.written import (
+    Announced,
+    ContractError,
+    Metrics,
+    MetricsRow,
+    ProgramTotals,
+    WrittenRollouts,
+    folder_of,
+)
 from harness.training.checkpoint import Checkpoint, all_finite, save_checkpoint, trained_weights
 
 POLL_S = 0.2
@@ -80,7 +88,7 @@ class ProgramCell:
         self._folder = cell.path.resolve() / "program"
         self._source = source_of_start(spec, home)
         self._columns = trainer.columns(spec)
-        self._written = Written({}, {}, None)
+        self._written = ProgramTotals({}, {}, None)
         self._done = NOTHING_DONE
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._reward: float | None = None
@@ -135,7 +143,7 @@ class ProgramCell:
     def _resume(self, start: LanguageModel) -> None:
         """Go back to the last checkpoint that is whole, and take over all that was written until then."""
         superseded = self._cell.superseded()
-        self._written = written = Written.by(self._folder, self._columns, self._counts_trained, superseded)
+        self._written = written = ProgramTotals.by(self._folder, self._columns, self._counts_trained, superseded)
         whole = [step for step in written.checkpoints if step in written.steps and self._is_whole(step)]
         written.checkpoints = {step: written.checkpoints[step] for step in sorted(whole)}
         # The program may read this checkpoint for as long as it runs.
@@ -206,16 +214,16 @@ class ProgramCell:
         output.mkdir()
         write_json(output / CONFIG_FILE, self._config(output).model_dump(mode="json"))
         argv = self._argv(str(output / CONFIG_FILE), str(output))
-        with Process(argv, self._trainer.folder(), self._trainer.environment(), self._cell.log) as process:
+        with ProcessGroup(argv, self._trainer.folder(), self._trainer.environment(), self._cell.log) as process:
             try:
                 self._follow(process, output)
             except ContractError as error:
                 raise process.failed(str(error)) from None
 
-    def _follow(self, process: Process, output: Path) -> None:
+    def _follow(self, process: ProcessGroup, output: Path) -> None:
         """Record what the program writes until it has ended or diverged. Raises RefusedError if it failed."""
         metrics = Metrics(output, self._done, self._columns, self._counts_trained)
-        rollouts, watch = Rollouts(output), Watch(process, self._trainer)
+        rollouts, watch = WrittenRollouts(output), Watch(process, self._trainer)
         over_at: int | None = None
         while True:
             # Before the rows are read, so that nothing the program wrote before its end is missed.
@@ -268,7 +276,7 @@ class ProgramCell:
             f'step, and then announce it in metrics.jsonl: {{"step": {step}, "checkpoint": "step-{step}"}}'
         )
 
-    def _record(self, step: Step, took_s: float | None = None) -> None:
+    def _record(self, step: MetricsRow, took_s: float | None = None) -> None:
         drawn = step.generated_tokens - self._done.generated_tokens
         self._done = step.done
         counts = {"generated_tokens": step.generated_tokens}
@@ -386,7 +394,7 @@ class ProgramCell:
     def _finish(self, step: int, language_model: LanguageModel) -> None:
         model, diverged = language_model.model, self._written.diverged
         done = self._done_at(step)
-        spent = Spent(done.generated_tokens, trained_tokens=done.trained_tokens)
+        spent = TokensSpent(done.generated_tokens, trained_tokens=done.trained_tokens)
         weights = trained_weights(model) if step else {}
         records = self._cell.count(SAMPLES_FILE)
         self._lease.require()

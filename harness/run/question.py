@@ -37,7 +37,7 @@ from harness.records.cell import write_status
 from harness.records.fence import remove
 from harness.records.files import DamagedRecordError, is_disk_full, read_json, write_atomic, write_folder, write_json
 from harness.records.lease import LeaseTakenError, hold_in_turn, hold_lease
-from harness.records.looks import Design, Evaluation, first_seeds
+from harness.records.looks import Evaluation, PlannedLooks, first_seeds
 from harness.records.study import STUDY
 from harness.records.sweep import Asked as AskedRecord
 from harness.records.sweep import (
@@ -384,10 +384,10 @@ def require_looks(plan: Plan) -> None:
         )
 
 
-def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> Design:
+def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> PlannedLooks:
     """Return the looks at a question as `planned_looks` has them. record: of the plan."""
     looks = planned_looks(plan, most_seeds)
-    return Design(
+    return PlannedLooks(
         question=record.asks,
         looks=looks,
         seeds=first_seeds(plan.sweep.seed_list, looks[-1]),
@@ -396,7 +396,7 @@ def planned_design(plan: Plan, record: SweepRecord, most_seeds: int | None) -> D
     )
 
 
-def register_design(record: SweepRecord, design: Design | None) -> SweepRecord:
+def register_design(record: SweepRecord, design: PlannedLooks | None) -> SweepRecord:
     """Write the design of a question none of whose cells has run, replacing any earlier one.
 
     None: no looks before the last cell.

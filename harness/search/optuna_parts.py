@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from harness.config.search import Pruner, Sampler
+from harness.config.search import Pruner, SearchSampler
 from harness.errors import BenchError, RefusedError, few, nearest
 from harness.secrets import register_address, without_password
 
@@ -47,7 +47,7 @@ _PRUNERS = {
 }
 
 
-def make_sampler(sampler: Sampler, trial: int) -> optuna.samplers.BaseSampler:
+def make_sampler(sampler: SearchSampler, trial: int) -> optuna.samplers.BaseSampler:
     """Return the sampler for one trial's values. Raises RefusedError for unknown options.
 
     Its seed is made of that of the search and the trial's number, so an interrupted search samples what an unbroken one

@@ -36,7 +36,7 @@ class BrokenPromiseError(BenchError):
 
 
 @dataclass(frozen=True)
-class Trial:
+class ContractTrial:
     """An engine over a model in float32. rounds_by_company: whether its rounding depends on the rest of the batch, so
     that now and then a sample takes another token with other company; the contract leaves that open."""
 
@@ -62,7 +62,7 @@ class Trial:
         require(same >= least, f"{len(expected) - same} of {len(expected)} completions are others {when}")
 
 
-Promise = Callable[[Trial], None]
+Promise = Callable[[ContractTrial], None]
 PROMISES: dict[str, Promise] = {}
 """By what is promised. Each raises BrokenPromiseError."""
 
@@ -107,7 +107,7 @@ def trainer_logps(
 
 
 @promise
-def shapes_and_padding(trial: Trial) -> None:
+def shapes_and_padding(trial: ContractTrial) -> None:
     drawn = trial.draw()
     count, longest = drawn.tokens.shape
     require(count == len(PROBLEMS) * SAMPLES, f"{count} rows for {len(PROBLEMS)} prompts x {SAMPLES} samples")
@@ -121,7 +121,7 @@ def shapes_and_padding(trial: Trial) -> None:
 
 
 @promise
-def each_sample_is_told_of_once(trial: Trial) -> None:
+def each_sample_is_told_of_once(trial: ContractTrial) -> None:
     for stop in ((), ("+", "=")):
         told: list[tuple[int, list[int], bool]] = []
         params = SamplingParams(12, stop=stop)
@@ -135,7 +135,7 @@ def each_sample_is_told_of_once(trial: Trial) -> None:
 
 
 @promise
-def log_probs_are_those_of_the_trainer(trial: Trial) -> None:
+def log_probs_are_those_of_the_trainer(trial: ContractTrial) -> None:
     for temperature in (1.0, 0.7):
         drawn = trial.draw(SamplingParams(40, temperature))
         expected = trainer_logps(trial.language_model, trial.prompts, drawn, temperature)
@@ -146,7 +146,7 @@ def log_probs_are_those_of_the_trainer(trial: Trial) -> None:
 
 
 @promise
-def greedy_is_that_of_transformers(trial: Trial) -> None:
+def greedy_is_that_of_transformers(trial: ContractTrial) -> None:
     model = trial.language_model.model
     drawn = trial.engine.generate(trial.prompts, keys(samples=1), SamplingParams(24, temperature=0))
     for prompt, completion in zip(trial.prompts, rows_of(drawn), strict=True):
@@ -157,7 +157,7 @@ def greedy_is_that_of_transformers(trial: Trial) -> None:
 
 
 @promise
-def a_key_gives_the_same_tokens_whatever_else_is_in_the_batch(trial: Trial) -> None:
+def a_key_gives_the_same_tokens_whatever_else_is_in_the_batch(trial: ContractTrial) -> None:
     generate, prompts = trial.engine.generate, trial.prompts
     together = rows_of(generate(prompts, keys(), PARAMS))
     alone = [
@@ -175,7 +175,7 @@ def a_key_gives_the_same_tokens_whatever_else_is_in_the_batch(trial: Trial) -> N
 
 
 @promise
-def keys_are_what_varies_between_samples(trial: Trial) -> None:
+def keys_are_what_varies_between_samples(trial: ContractTrial) -> None:
     drawn = rows_of(trial.engine.generate(trial.prompts[:1], keys(1, 16), PARAMS))
     require(len({tuple(row) for row in drawn}) > 1, "16 keys give one completion")
     alike = rows_of(trial.engine.generate(trial.prompts[:1], keys(1, 1).expand(1, 3), PARAMS))
@@ -183,14 +183,14 @@ def keys_are_what_varies_between_samples(trial: Trial) -> None:
 
 
 @promise
-def the_same_call_gives_the_same_bits(trial: Trial) -> None:
+def the_same_call_gives_the_same_bits(trial: ContractTrial) -> None:
     one, other = trial.draw(), trial.draw()
     require(torch.equal(one.tokens, other.tokens), "the tokens differ")
     require(torch.equal(one.logps, other.logps), "the log-probs differ")
 
 
 @promise
-def frequencies_are_those_of_the_model(trial: Trial) -> None:
+def frequencies_are_those_of_the_model(trial: ContractTrial) -> None:
     """Pearson's chi-squared statistic of 4000 first tokens after one prompt, beside its mean and sd."""
     count, prompt = 4000, trial.prompts[:1]
     for params in (SamplingParams(1, 2.0), SamplingParams(1, 2.0, top_k=8)):
@@ -210,7 +210,7 @@ def frequencies_are_those_of_the_model(trial: Trial) -> None:
 
 
 @promise
-def log_probs_are_of_the_truncated_distribution(trial: Trial) -> None:
+def log_probs_are_of_the_truncated_distribution(trial: ContractTrial) -> None:
     """Each token of a completion by a forward pass over all that stands before it."""
     some = trial.prompts[:2]
     for params in (
@@ -234,7 +234,7 @@ def _logps_after(language_model: LanguageModel, tokens: Sequence[int], params: S
 
 
 @promise
-def weights_changed_in_place_are_those_of_the_next_call(trial: Trial) -> None:
+def weights_changed_in_place_are_those_of_the_next_call(trial: ContractTrial) -> None:
     before = trial.draw()
     weight = trial.language_model.model.get_input_embeddings().weight
     original = weight.detach().clone()
@@ -253,7 +253,7 @@ def weights_changed_in_place_are_those_of_the_next_call(trial: Trial) -> None:
 
 
 @promise
-def completions_end_with_end_of_sequence_or_are_truncated(trial: Trial) -> None:
+def completions_end_with_end_of_sequence_or_are_truncated(trial: ContractTrial) -> None:
     drawn = trial.draw(SamplingParams(12))
     ends = [row[-1] in trial.language_model.eos_token_ids for row in rows_of(drawn)]
     require(any(ends) and not all(ends), "it takes completions of both kinds to tell")
@@ -269,14 +269,14 @@ def completions_end_with_end_of_sequence_or_are_truncated(trial: Trial) -> None:
 
 
 @promise
-def a_shorter_limit_cuts_the_same_completions(trial: Trial) -> None:
+def a_shorter_limit_cuts_the_same_completions(trial: ContractTrial) -> None:
     long, short = (rows_of(trial.draw(SamplingParams(limit))) for limit in (40, 7))
     require(short == [row[:7] for row in long], "7 tokens are not the first of 40")
     require(all(len(row) == 1 for row in rows_of(trial.draw(SamplingParams(1)))), "a limit of 1 gives other lengths")
 
 
 @promise
-def stop_strings_end_a_completion(trial: Trial) -> None:
+def stop_strings_end_a_completion(trial: ContractTrial) -> None:
     """Keys decide the noise, so a stopped completion is the free one up to the first stop string."""
     free, decode = rows_of(trial.draw()), trial.language_model.decode
     for stop in (("#",), (",1",), ("wait", "#1")):
@@ -291,7 +291,7 @@ def stop_strings_end_a_completion(trial: Trial) -> None:
 
 
 @promise
-def what_it_cannot_answer_is_refused(trial: Trial) -> None:
+def what_it_cannot_answer_is_refused(trial: ContractTrial) -> None:
     prompts, generate = trial.prompts, trial.engine.generate
     context = trial.language_model.model.config.max_position_embeddings
     too_long = [prompts[0][:1] * (context - PARAMS.max_completion_tokens + 1)]

@@ -24,7 +24,7 @@ class TimedRow(NamedTuple):
     at_ms: int
 
 
-class Curve(NamedTuple):
+class MetricCurve(NamedTuple):
     """The points of one metric, as columns of equal length."""
 
     steps: NDArray[np.int64]
@@ -49,7 +49,7 @@ class Curve(NamedTuple):
         """Yield (value, time, step) of each point."""
         return zip(self.values.tolist(), self.times_ms.tolist(), self.steps.tolist(), strict=True)
 
-    def distinct(self) -> Curve:
+    def distinct(self) -> MetricCurve:
         """Return the curve with each point once, in order of time."""
         import numpy as np
 
@@ -57,10 +57,10 @@ class Curve(NamedTuple):
         is_new = np.ones(len(order), dtype=bool)
         is_new[1:] = np.any([np.diff(column[order]) != 0 for column in self], axis=0)
         kept = order[is_new]
-        return Curve(self.steps[kept], self.values[kept], self.times_ms[kept])
+        return MetricCurve(self.steps[kept], self.values[kept], self.times_ms[kept])
 
 
-Curves = dict[str, Curve]
+Curves = dict[str, MetricCurve]
 """By MLflow's names of the metrics. No curve is empty."""
 
 
@@ -109,12 +109,12 @@ def joined(parts: Iterable[Curves]) -> Curves:
     """Join the points of several sets of curves."""
     import numpy as np
 
-    pieces: dict[str, list[Curve]] = {}
+    pieces: dict[str, list[MetricCurve]] = {}
     for part in parts:
         for name, curve in part.items():
             pieces.setdefault(name, []).append(curve)
     return {
-        name: some[0] if len(some) == 1 else Curve(*map(np.concatenate, zip(*some, strict=True)))
+        name: some[0] if len(some) == 1 else MetricCurve(*map(np.concatenate, zip(*some, strict=True)))
         for name, some in pieces.items()
     }
 
@@ -132,5 +132,7 @@ def _curves(prefix: str, rows: Sequence[TimedRow]) -> Curves:
         # A missing value is null in the records and becomes a gap in the curve. MLflow would store infinity as 1.8e308.
         is_there = np.isfinite(values)
         if is_there.any():
-            parts.append({mlflow_name(prefix + key): Curve(steps[is_there], values[is_there], times_ms[is_there])})
+            parts.append(
+                {mlflow_name(prefix + key): MetricCurve(steps[is_there], values[is_there], times_ms[is_there])}
+            )
     return joined(parts)

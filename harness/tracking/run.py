@@ -184,14 +184,14 @@ TABLE_ROWS = 100
 _TABLE_COLUMNS = ("task", "problem", "prompt", "completion", "extracted", "reference", "correct", "tokens", "cut off")
 
 
-class Table(TypedDict):
+class MlflowTable(TypedDict):
     """A table in the form in which MLflow stores one (pandas's "split")."""
 
     columns: list[str]
     data: list[list[object]]
 
 
-def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) -> Table:
+def completions_table(samples: pyarrow.Table, problems: Sequence[ProblemRow]) -> MlflowTable:
     """Return the first samples of a final evaluation in MLflow's table format (pandas's "split").
 
     It holds the first sample of each of the first TABLE_ROWS problems. The problems are the same in each cell, so that

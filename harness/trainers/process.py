@@ -39,7 +39,7 @@ _LIST_PACKAGES = (
 )
 
 
-class Process:
+class ProcessGroup:
     """A program at the head of a process group of its own.
 
     Leaving the block ends the whole group. So does the end of this process, whatever ended it.
@@ -88,7 +88,7 @@ class Process:
         lines = self.last_lines() or ["(it wrote no output)"]
         return RefusedError("\n  ".join([f"{reason.rstrip('.')}.", "Its last lines:", *lines]))
 
-    def __enter__(self) -> Process:
+    def __enter__(self) -> ProcessGroup:
         return self
 
     def __exit__(
@@ -103,7 +103,7 @@ class Process:
 class Watch:
     """When a running program must end, by the clock."""
 
-    def __init__(self, process: Process, trainer: OutsideTrainer) -> None:
+    def __init__(self, process: ProcessGroup, trainer: OutsideTrainer) -> None:
         self._process, self._trainer = process, trainer
         self._began_s = self._row_s = self._heard_s = time.monotonic()
         self._told_s = -TELL_EVERY_S

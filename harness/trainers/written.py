@@ -83,7 +83,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Step:
+class MetricsRow:
     """A row of metrics."""
 
     step: int
@@ -126,7 +126,7 @@ class Metrics:
         self._is_first = True
         self._missing: str | None = None
 
-    def read(self, has_ended: bool = False) -> Iterator[Step | Announced]:
+    def read(self, has_ended: bool = False) -> Iterator[MetricsRow | Announced]:
         """Yield what was written since the last call. Raises ContractError."""
         for place, row in self._lines.read(has_ended):
             if CHECKPOINT in row:
@@ -163,7 +163,7 @@ class Metrics:
             raise ContractError(f"{place}: there is no folder {folder}. Announce a checkpoint once it is whole")
         return Announced(step, folder)
 
-    def _step(self, place: str, row: Row) -> Step:
+    def _step(self, place: str, row: Row) -> MetricsRow:
         # Steps without a gap: a resumed program must begin behind `done`, and two processes must not write the same
         # row.
         """Check a row of metrics, and rename its columns to ours. Raises ContractError."""
@@ -209,7 +209,7 @@ class Metrics:
             if value is not None and not math.isfinite(value) and (name in DIVERGED or ours.get(name) in DIVERGED)
         ]
         why = f"{broken[0]} is {metrics[broken[0]]} at step {step}" if broken else None
-        return Step(step, counts[GENERATED], counts.get(TRAINED, self.done.trained_tokens), columns, why)
+        return MetricsRow(step, counts[GENERATED], counts.get(TRAINED, self.done.trained_tokens), columns, why)
 
     def _compare_names(self, metrics: dict[str, object]) -> None:
         """Note a mapped metric that the first row lacks."""
@@ -222,7 +222,7 @@ class Metrics:
 
 
 @dataclass
-class Rollouts:
+class WrittenRollouts:
     """Reads the completions of one start, as rows for rollouts/*.parquet."""
 
     folder: Path
@@ -271,10 +271,10 @@ def _finite(value: float | None) -> float | None:
 
 
 @dataclass
-class Written:
+class ProgramTotals:
     """What counts, of all starts of a cell's program so far."""
 
-    steps: dict[int, tuple[Step, list[Row]]]
+    steps: dict[int, tuple[MetricsRow, list[Row]]]
     """By number, each with its completions."""
     checkpoints: dict[int, Path]
     diverged: str | None
@@ -282,7 +282,7 @@ class Written:
     @classmethod
     def by(
         cls, program: Path, names: Mapping[str, str], counts_trained: bool, superseded: Callable[[int, int], bool]
-    ) -> Written:
+    ) -> ProgramTotals:
         """Read what all starts have written.
 
         program: the folder that holds those of the starts. superseded: (epoch, step) -> whether a later start has begun
@@ -299,7 +299,7 @@ class Written:
         self, folder: Path, names: Mapping[str, str], counts_trained: bool, superseded: Callable[[int, int], bool]
     ) -> None:
         epoch, config = epoch_of(folder), read_config(folder / CONFIG_FILE)
-        metrics, rollouts = Metrics(folder, config.done, names, counts_trained), Rollouts(folder)
+        metrics, rollouts = Metrics(folder, config.done, names, counts_trained), WrittenRollouts(folder)
         with suppress(ContractError):
             for news in metrics.read():
                 if superseded(epoch, news.step):

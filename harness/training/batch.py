@@ -35,7 +35,7 @@ from harness.random_keys import permutation, random_key
 from harness.rewards import Attempt
 from harness.training.gold_answers import GoldAnswers
 from harness.training.reference import KlReference, Teacher
-from harness.training.sequences import Scorer, Scores, Sequences
+from harness.training.sequences import Scores, Sequences, SequenceScorer
 
 T = TypeVar("T")
 Origin = Literal["policy", "teacher", "given"]
@@ -269,7 +269,7 @@ def zero_std_rows(rewards: Tensor, groups: Tensor) -> Tensor:
 def prepare(
     batch: Batch,
     objective: Objective,
-    scorer: Scorer,
+    scorer: SequenceScorer,
     reference: KlReference,
     controlled: ControlledCoefficients,
     scored_while_training: bool,

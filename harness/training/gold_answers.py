@@ -27,7 +27,7 @@ from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.rewards import Attempt
 from harness.rewards.parts.verifier_free import Jepo, VrCli, gold_columns, perplexity_improvement
 from harness.training.prefix_attention import shares_prompts
-from harness.training.sequences import PassTokens, Scorer, Sequences, score_completions
+from harness.training.sequences import PassTokens, Sequences, SequenceScorer, score_completions
 
 if TYPE_CHECKING:
     from harness.training.batch import Batch
@@ -52,7 +52,7 @@ class GoldAnswers:
         return cls(Sequences.joined([one.sequences for one in parts]), torch.cat([one.weights for one in parts]))
 
     def add_gradient(
-        self, scorer: Scorer, rows: Tensor, divisors: Tensor, backward: Callable[[Tensor, PassTokens], None]
+        self, scorer: SequenceScorer, rows: Tensor, divisors: Tensor, backward: Callable[[Tensor, PassTokens], None]
     ) -> Tensor:
         """Call `backward` with the policy's loss of some rows (int64 indices), and return the loss.
 

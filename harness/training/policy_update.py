@@ -28,13 +28,13 @@ from algorithms import (
 from algorithms.distillation import NoDistillation
 from algorithms.loss import row_divisors
 from harness.config.run_spec import RunSpec
-from harness.processes import Processes, Share, by_all
+from harness.processes import Processes, RowShare, by_all
 from harness.random_keys import random_key
 from harness.training.batch import Batch, ControlledCoefficients, pass_advantages, prepare
 from harness.training.optimizer import ClippedOptimizer, OptimizerStep, mini_batches, summed
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, Teacher, measure_start, start_metrics
-from harness.training.sequences import Part, Scorer, Scores
+from harness.training.sequences import BatchPart, Scores, SequenceScorer
 from harness.training.split import parts_of, split_for_training
 from harness.training.torch_optimizers import layer_matrices
 from harness.training.update_report import (
@@ -51,7 +51,7 @@ from harness.training.update_report import (
 )
 
 
-class Critic(nn.Module):
+class CriticModel(nn.Module):
     """The critic of PPO: a linear head on hidden states, which values every token before it is sampled.
 
     The trunk that computes the hidden states is its own, which starts as a copy of the policy, or the policy's. The
@@ -74,7 +74,7 @@ class Critic(nn.Module):
         """Return the models whose hidden states give the policy's log-probs and the values."""
         return [policy] if self.trunk is None else [policy, self.trunk]
 
-    def values(self, part: Part, policy_hidden: Tensor) -> Tensor:
+    def values(self, part: BatchPart, policy_hidden: Tensor) -> Tensor:
         """Return the value [n, T'] of each completion token's state, before the token is sampled; 0 in padding.
 
         policy_hidden [n, T', D]: the policy's hidden states at these rows, used if the trunk is shared.
@@ -98,16 +98,16 @@ class PolicyUpdate:
     pad_token_id: int
     initial: PreTrainedModel | None = None
     teacher: PreTrainedModel | None = None
-    critic: Critic | None = field(init=False, default=None)
+    critic: CriticModel | None = field(init=False, default=None)
     optimizer: ClippedOptimizer = field(init=False)
 
     def __post_init__(self) -> None:
         objective = self._objective = self.spec.policy_gradient
         self._scored_while_training = scored_while_training(self.spec)
         if objective.baseline == "critic":
-            self.critic = Critic(self.model, objective.critic.trunk)
+            self.critic = CriticModel(self.model, objective.critic.trunk)
         self._acts_without_advantage = acts_without_advantage(objective)
-        self._scorer = Scorer(self.model, self.critic, self.spec, self.pad_token_id)
+        self._scorer = SequenceScorer(self.model, self.critic, self.spec, self.pad_token_id)
         self._reference = KlReference(objective.kl, self.model, self.initial)
         self._coefficients = ControlledCoefficients(objective)
         trunk, head = (None, None) if self.critic is None else (self.critic.trunk, self.critic.head)
@@ -295,7 +295,7 @@ class PolicyUpdate:
 
         is_first: True if no optimiser step was taken yet. Raises RefusedError as `policy_loss` does.
         """
-        acting = Share.of(rows[self._acting(batch, advantage)[rows]], batch.sequences.lengths)
+        acting = RowShare.of(rows[self._acting(batch, advantage)[rows]], batch.sequences.lengths)
         shared = shares_prompts(self.model.get_decoder())
         size = StepSize(len(rows), max(1, int(batch.loss_mask[rows].sum())), len(torch.unique(batch.groups[rows])))
         given = {

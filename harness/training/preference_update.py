@@ -26,7 +26,7 @@ from algorithms.preference import (
     preference_metric_names,
 )
 from harness.config.run_spec import RunSpec
-from harness.processes import Processes, Share, by_all
+from harness.processes import Processes, RowShare, by_all
 from harness.training.optimizer import (
     ClippedOptimizer,
     OptimizerStep,
@@ -37,7 +37,7 @@ from harness.training.optimizer import (
 )
 from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, start_metrics
-from harness.training.sequences import Scorer, Scores, Sequences, rows_to_measure
+from harness.training.sequences import Scores, Sequences, SequenceScorer, rows_to_measure
 from harness.training.split import split_for_training
 from harness.training.torch_optimizers import layer_matrices
 from harness.training.update_report import GradientPasses, StepReport, entropy_metrics, everyones, step_metrics
@@ -87,7 +87,9 @@ class PairBatch:
         return micro_batches(pairs, widths, longer, budget_tokens // 2)
 
 
-def zero_point(pairs: PairBatch, step_pairs: Tensor, scorer: Scorer, reference: PreTrainedModel | None) -> Tensor:
+def zero_point(
+    pairs: PairBatch, step_pairs: Tensor, scorer: SequenceScorer, reference: PreTrainedModel | None
+) -> Tensor:
     """Return z [] in nats at the current weights, on the CPU, estimated on one optimiser step's pairs without gradient.
 
     z is the mean log-ratio of policy to reference over completions that do not belong to their prompts (2402.01306,
@@ -142,7 +144,7 @@ class PreferenceUpdate:
     optimizer: ClippedOptimizer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scorer = Scorer(self.model, None, self.spec, self.pad_token_id)
+        self._scorer = SequenceScorer(self.model, None, self.spec, self.pad_token_id)
         # Splitting replaces the weights, so the optimiser must be built after it.
         split_for_training(self.spec.train, self.model, self.initial, self.reference)
         self.optimizer = ClippedOptimizer(
@@ -249,7 +251,7 @@ class PreferenceUpdate:
 
         # A loss that couples its pairs is no sum over pairs, so the step's pairs must pass through the model together.
         coupled = couples_pairs(spec.preference)
-        share = Share.of(step_pairs, pairs.chosen.lengths + pairs.rejected.lengths, divisible=not coupled)
+        share = RowShare.of(step_pairs, pairs.chosen.lengths + pairs.rejected.lengths, divisible=not coupled)
 
         def micro_batches(own: Tensor, budget_tokens: int) -> list[Tensor]:
             return [own] * bool(len(own)) if coupled else pairs.micro_batches(own, budget_tokens, shared)

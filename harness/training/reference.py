@@ -14,7 +14,7 @@ from algorithms.distillation import DistillInLoss, DistillInReward
 from algorithms.kl import Kl
 from algorithms.rules import LOG_RATIO_LIMIT
 from harness.training.checkpoint import load_trained_weights, trained_weights
-from harness.training.sequences import Part, Scorer, Sequences, passes, rows_to_measure, score_completions
+from harness.training.sequences import BatchPart, Sequences, SequenceScorer, passes, rows_to_measure, score_completions
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_divergence, token_kl
 
 
@@ -106,7 +106,7 @@ class Teacher:
     chunk_tokens: int
 
     def divergence(
-        self, sequences: Sequences, rows: Tensor, policy: PreTrainedModel, part: Part, hidden: Tensor
+        self, sequences: Sequences, rows: Tensor, policy: PreTrainedModel, part: BatchPart, hidden: Tensor
     ) -> Tensor:
         """Return the divergence [n, T'] from the policy's next-token distributions, in nats, with its gradient.
 
@@ -117,7 +117,7 @@ class Teacher:
         if not isinstance(self.distill, DistillInLoss):
             raise TypeError(f"distill.where={self.distill.where} has no divergence")
         with torch.no_grad():
-            own = Part.of([self.model], sequences, rows, self.pad_token_id)
+            own = BatchPart.of([self.model], sequences, rows, self.pad_token_id)
             states = own.at_tokens(own.hidden(self.model))
         head, own_head = output_head(policy), output_head(self.model)
         found = token_divergence(part.at_tokens(hidden), head, states, own_head, self.distill, self.chunk_tokens)
@@ -150,14 +150,14 @@ def exact_kl(
     The result is [len(rows), T'] float32 over the whole vocabulary, at temperature-scaled logits; 0 in padding; no
     gradient.
     """
-    part = Part.of([model, reference], sequences, rows, pad_token_id)
+    part = BatchPart.of([model, reference], sequences, rows, pad_token_id)
     states, reference_states = (part.at_tokens(part.hidden(one)) for one in (model, reference))
     kl = token_kl(states, output_head(model), reference_states, output_head(reference), temperature, chunk_tokens)
     return part.spread(kl)
 
 
 @torch.no_grad()
-def measure(scorer: Scorer, reference: PreTrainedModel, sequences: Sequences, rows: Tensor) -> Measured:
+def measure(scorer: SequenceScorer, reference: PreTrainedModel, sequences: Sequences, rows: Tensor) -> Measured:
     """Return the reference's log-probs of the rows' tokens, and the exact KL(policy || reference) at these tokens."""
     spec = scorer.spec
     temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens
@@ -178,7 +178,7 @@ def measure(scorer: Scorer, reference: PreTrainedModel, sequences: Sequences, ro
     return Measured(mask, logps[mask], kl[mask])
 
 
-def measure_start(scorer: Scorer, initial: PreTrainedModel | None, sequences: Sequences) -> Measured | None:
+def measure_start(scorer: SequenceScorer, initial: PreTrainedModel | None, sequences: Sequences) -> Measured | None:
     """Measure how far the policy is from the starting one, on train.reference_rows of a batch's completions.
 
     Returns None without a starting policy or without rows.

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from evals.tasks.environment import Interjection
 from harness.config.run_spec import RunSpec
-from harness.processes import Processes, Share
+from harness.processes import Processes, RowShare
 from harness.sampling.turns import Woven
 from harness.training.optimizer import TokenBudget, grouped_micro_batches, micro_batches
 from harness.training.prefix_attention import (
@@ -35,7 +35,7 @@ from harness.training.tensors import on_device, to_host
 from harness.training.token_scores import LOGITS_CHUNK_TOKENS, output_head, token_scores
 
 if TYPE_CHECKING:
-    from harness.training.policy_update import Critic
+    from harness.training.policy_update import CriticModel
 
 
 class DistinctPrompts(NamedTuple):
@@ -187,7 +187,7 @@ class PaddedRows:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """n rows of a batch as passes over them need them: laid out on the host, then moved to a model's device in one go.
 
     T' is the longest completion among the rows, m the number of their tokens.
@@ -214,7 +214,7 @@ class Part:
         rows: Tensor,
         pad_token_id: int,
         **tensors: Tensor | None,
-    ) -> Part:
+    ) -> BatchPart:
         """Lay out some rows (int64 indices) for passes of models that are on one device.
 
         tensors: [N, T] or [N], on the host. Raises ValueError for no rows, and for an empty prompt: nothing predicts
@@ -299,20 +299,20 @@ def score_completions(
     padding. The logits of no more than chunk_tokens positions are held at once. The entropy (full softmax) carries a
     gradient only with entropy_grad. Raises RefusedError for a model that computes its logits in an unknown way.
     """
-    part = Part.of([model], sequences, rows, pad_token_id)
+    part = BatchPart.of([model], sequences, rows, pad_token_id)
     return score_hidden(model, part.hidden(model), part, temperature, chunk_tokens, entropy_grad)
 
 
 def passes(
     budget: TokenBudget, model: PreTrainedModel, sequences: Sequences, rows: Tensor, work: Callable[[Tensor], None]
-) -> Share:
+) -> RowShare:
     """Call work(some rows) until this process's share of the rows (int64 indices) has passed.
 
     Each call gets as many rows as the budget allows; callers disable gradients. Returns the rows of each process. If
     memory runs out, `work` is called for all rows again, so it must overwrite its results. Raises as `TokenBudget.run`.
     """
     shared = shares_prompts(model.get_decoder())
-    share = Share.of(rows, sequences.lengths)
+    share = RowShare.of(rows, sequences.lengths)
 
     def work_through(micros: list[Tensor]) -> None:
         for micro in micros:
@@ -327,7 +327,7 @@ def passes(
 def score_hidden(
     model: PreTrainedModel,
     hidden: Tensor,
-    part: Part,
+    part: BatchPart,
     temperature: float,
     chunk_tokens: int = LOGITS_CHUNK_TOKENS,
     entropy_grad: bool = False,
@@ -370,11 +370,11 @@ class Scores:
 
 
 @dataclass
-class Scorer:
+class SequenceScorer:
     """Scores rows of a rollout batch with a policy and, if there is one, a critic."""
 
     policy: PreTrainedModel
-    critic: Critic | None
+    critic: CriticModel | None
     spec: RunSpec
     pad_token_id: int
     budget: TokenBudget = field(init=False)
@@ -383,12 +383,12 @@ class Scorer:
     def __post_init__(self) -> None:
         self.budget = TokenBudget.of(self.spec)
 
-    def part(self, sequences: Sequences, rows: Tensor, **tensors: Tensor | None) -> Part:
-        """Lay out some rows (int64 indices) for passes of policy and critic; as `Part.of`."""
+    def part(self, sequences: Sequences, rows: Tensor, **tensors: Tensor | None) -> BatchPart:
+        """Lay out some rows (int64 indices) for passes of policy and critic; as `BatchPart.of`."""
         models = [self.policy] if self.critic is None else self.critic.models(self.policy)
-        return Part.of(models, sequences, rows, self.pad_token_id, **tensors)
+        return BatchPart.of(models, sequences, rows, self.pad_token_id, **tensors)
 
-    def score(self, part: Part, hidden: Tensor, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
+    def score(self, part: BatchPart, hidden: Tensor, entropy_grad: bool = False) -> tuple[Tensor, Tensor]:
         """Return log-probs and entropies [n, T'] from the policy's hidden states of a part; see `score_completions`."""
         spec = self.spec
         temperature, chunk_tokens = spec.rollout.temperature, spec.train.logits_chunk_tokens

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from reports.measure.arms import summarise_arms
 from reports.measure.contrasts import Contrast, compare_arms
-from reports.measure.measurements import Measurement, Metric, read_measurements
+from reports.measure.measurements import Measurement, TaskMetric, read_measurements
 from reports.report import ArmRow
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Analysis:
     """
 
     sweep: SweepRecord
-    metric: Metric
+    metric: TaskMetric
     measurements: dict[str, list[Measurement]]
     contrasts: list[Contrast]
     reflection_words: Sequence[str] | None = None
@@ -114,7 +114,7 @@ def analyse(sweep: SweepRecord, reflection_words: Sequence[str] | None = None, p
     measurements = read_measurements(sweep, processes)
     return Analysis(
         sweep=sweep,
-        metric=Metric.of(sweep),
+        metric=TaskMetric.of(sweep),
         measurements=measurements,
         contrasts=compare_arms(sweep, measurements),
         reflection_words=reflection_words,

@@ -107,7 +107,7 @@ _UNKNOWN = np.full(len(BINS), np.nan)
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class RolloutColumns:
     """The completions of one file, arrays [n_rows] each.
 
     group: of one prompt in one step. update: the optimiser step of the first pass, on the batch of `step`; 0 where it
@@ -143,7 +143,7 @@ class Rollouts:
         return kept
 
 
-def loss_divisors(objective: Mapping[str, object], rows: Rollouts, limit: FloatArray) -> FloatArray:
+def loss_divisors(objective: Mapping[str, object], rows: RolloutColumns, limit: FloatArray) -> FloatArray:
     """What the loss of each token of a row is divided by [n_rows], as in `algorithms.loss`; NaN if the objective has
     no aggregation. limit [n_rows]: the completion limit.
 
@@ -169,7 +169,7 @@ def loss_divisors(objective: Mapping[str, object], rows: Rollouts, limit: FloatA
             return np.full(len(batch), np.nan)
 
 
-def _rollouts(measurement: Measurement) -> Iterator[Rollouts]:
+def _rollouts(measurement: Measurement) -> Iterator[RolloutColumns]:
     needed = ["step", "problem_id", "correct", "tokens"]
     columns = [*needed, "truncated", "token/advantage", "token/update"]
     for path in spread(measurement.cell.rollout_files(), MOST_FILES):
@@ -180,7 +180,7 @@ def _rollouts(measurement: Measurement) -> Iterator[Rollouts]:
         yield rollouts_of(table)
 
 
-def rollouts_of(table: pyarrow.Table) -> Rollouts:
+def rollouts_of(table: pyarrow.Table) -> RolloutColumns:
     """The rows of a file of rollouts; columns of tokens and `truncated` may be missing."""
     import pyarrow.compute as pc
 
@@ -201,7 +201,7 @@ def rollouts_of(table: pyarrow.Table) -> Rollouts:
         row, first = np.unique(as_array(pc.list_parent_indices(updates)), return_index=True)
         update[row] = as_array(pc.list_flatten(updates))[first]
     recorded = np.isin(step, step[learned])
-    return Rollouts(
+    return RolloutColumns(
         step=step,
         group=group,
         bin=bin_of(rates)[group],

@@ -117,19 +117,19 @@ class MetricError(ValueError):
 
 
 @dataclass(frozen=True)
-class Metric:
+class TaskMetric:
     """A metric of the final evaluation of one task, e.g. pass@1 of arithmetic."""
 
     task: str
     name: str
 
     @classmethod
-    def of(cls, sweep: SweepRecord) -> Metric:
+    def of(cls, sweep: SweepRecord) -> TaskMetric:
         """The metric that a sweep compares. Raises as `parse`."""
         return cls.parse(sweep.metric, sweep)
 
     @classmethod
-    def parse(cls, metric: str, sweep: SweepRecord) -> Metric:
+    def parse(cls, metric: str, sweep: SweepRecord) -> TaskMetric:
         """Parse `eval.final.<task>.<metric>`, or `eval.final.<metric>` for the first of the sweep's tasks.
 
         Raises MetricError for another form, a task that the sweep does not have, or a metric that is not an accuracy.
@@ -156,7 +156,7 @@ class Measurement:
     """A finished cell and what it measured. Fractions lie in [0, 1]; a number that was not recorded is None."""
 
     cell: CellRecord
-    metric: Metric
+    metric: TaskMetric
     names: Mapping[str, str] | None = field(default=None, compare=False)
     """The ids of the problems to look at, each with the id that two sides share; None for all as they are."""
 
@@ -194,7 +194,7 @@ class Measurement:
 
     def on_task(self, task: str) -> Measurement:
         """The same cell, measured by the same metric of another task."""
-        other = Measurement(self.cell, Metric(task, self.metric.name))
+        other = Measurement(self.cell, TaskMetric(task, self.metric.name))
         vars(other)["scores"] = self.scores  # so that they are read once
         return other
 
@@ -361,7 +361,7 @@ def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[
     Raises ValueError if no cell is done, MetricError if none recorded the compared metric, and DamagedRecordError for
     records that do not hold what was written.
     """
-    metric = Metric.of(sweep)
+    metric = TaskMetric.of(sweep)
     measured = [Measurement(cell, metric) for cell in sweep.cells if cell.state == "done"]
     for measurement in measured:
         measurement.cell.require_whole()

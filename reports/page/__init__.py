@@ -61,7 +61,7 @@ LEAD_FIGURES = ("interactions", "forest")
 
 
 @dataclass(frozen=True)
-class Section:
+class ShownSection:
     """A part of the page below the first screen. Its figures come first."""
 
     name: Group
@@ -89,7 +89,7 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "lead_figure": lead,
         "lead_table": effects or results,
         "groups": [
-            Section(group, of_group, tables[group])
+            ShownSection(group, of_group, tables[group])
             for group in get_args(Group)
             if (of_group := [one for one in figures if FIGURES.find(one.name).group == group and one is not lead])
             or tables[group]

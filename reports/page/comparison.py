@@ -19,7 +19,7 @@ from reports.measure.contrasts import (
     token_ratio,
 )
 from reports.measure.made_alike import outside_warnings
-from reports.measure.measurements import Measurement, Metric
+from reports.measure.measurements import Measurement, TaskMetric
 from reports.page.document import comparison_numbers, contrast_fields
 from reports.report import ContrastRow, MatchedProblems, Missing, Numbers
 from reports.statistics import compare_unpaired
@@ -35,7 +35,7 @@ class Group:
 
     label: str
     cells: Sequence[CellRecord]
-    metric: Metric
+    metric: TaskMetric
     names: Mapping[str, str] | None = None
     """As in `Measurement`."""
 

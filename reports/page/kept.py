@@ -22,7 +22,7 @@ from harness.records.rows import Status
 from harness.records.schema import SCHEMA, require_schema
 from reports.measure.contrasts import EQUAL_COMPLETIONS, Contrast, compare_arms
 from reports.measure.interactions import factor_effects
-from reports.measure.measurements import Measurement, Metric
+from reports.measure.measurements import Measurement, TaskMetric
 from reports.page.document import FINAL_SCORES, contrast_fields
 from reports.page.headline import with_headline
 from reports.page.templating import write_text
@@ -120,7 +120,7 @@ def _rows(sweep: SweepRecord, contrasts: Sequence[Contrast]) -> list[ContrastRow
 
 def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[Measurement]]:
     """The finished cells as the report counts them, with the final scores as all that they measured."""
-    metric, evaluation = Metric.of(sweep), sweep.evaluation
+    metric, evaluation = TaskMetric.of(sweep), sweep.evaluation
     drawn = {}
     if evaluation is not None:
         known = [n for n in (evaluation.problems, sweep.n_held_out(metric.task)) if n is not None]

@@ -30,7 +30,7 @@ MOST_DISAGREEMENT_FRAC = 0.02
 
 
 @dataclass(frozen=True)
-class Check:
+class ValidityCheck:
     """One entry of the validity strip. ok: False if it needs attention. limit: the threshold, in words."""
 
     label: str
@@ -39,7 +39,7 @@ class Check:
     limit: str = ""
 
 
-def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
+def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
     """What must hold for the verdicts to mean something."""
     sweep = analysis.sweep
     states = Counter(cell.state for cell in report.cells)
@@ -49,48 +49,48 @@ def validity_checks(analysis: Analysis, report: Report) -> list[Check]:
     crossed = factorial_of(sweep)
     checks = [
         _gate(sweep),
-        Check("Cells", cells, states["done"] == len(report.cells) and flagged == 0, "all done, none flagged"),
+        ValidityCheck("Cells", cells, states["done"] == len(report.cells) and flagged == 0, "all done, none flagged"),
     ]
     truncated = [arm.truncated_frac for arm in report.arms]
     if any(value is not None for value in truncated):
         checks.append(_share("Truncated", truncated, MOST_TRUNCATED_FRAC))
     if crossed is not None and crossed.n_absent:
         absent = f"{count(crossed.n_absent, 'arm')} of the grid left out: no main effects, no interactions"
-        checks.append(Check("Factorial", absent, ok=False))
+        checks.append(ValidityCheck("Factorial", absent, ok=False))
     if report.contrasts:
         ratios = [ratio for row in report.contrasts for ratio in row.token_ratios]
         equal = all(row.equal_tokens for row in report.contrasts if row.n_pairs)
         within = f"within {percent(EQUAL_TOKENS_TOLERANCE)} in every pair"
-        tokens = Check("Tokens, arm / baseline", _range(ratio, ratios), equal, within)
+        tokens = ValidityCheck("Tokens, arm / baseline", _range(ratio, ratios), equal, within)
         if sweep.checkpoint is not None:
-            tokens = Check("Tokens per answer, arm / baseline", _range(ratio, ratios), equal)
+            tokens = ValidityCheck("Tokens per answer, arm / baseline", _range(ratio, ratios), equal)
         elif not any(arm.generated_tokens for arm in report.arms):
             is_known = all(row.tokens_known for row in report.contrasts)
             unknown = "unknown: how many each arm generated in training was not recorded"
-            tokens = Check("Tokens", "none generated in training by any arm" if is_known else unknown, is_known)
+            tokens = ValidityCheck("Tokens", "none generated in training by any arm" if is_known else unknown, is_known)
         checks += [tokens, _pairing(report.contrasts)]
         look = report.contrasts[0].look
-        checks += [] if look is None else [Check("Looks", looks_taken(look))]
+        checks += [] if look is None else [ValidityCheck("Looks", looks_taken(look))]
     disagreement = [arm.grader_disagreement_frac for arm in report.arms]
     if any(value is not None for value in disagreement):
         checks.append(_share("Graders disagree", disagreement, MOST_DISAGREEMENT_FRAC))
     return [*checks, *_made_differently(analysis), *map(_contamination, sweep.contamination)]
 
 
-def _gate(sweep: SweepRecord) -> Check:
+def _gate(sweep: SweepRecord) -> ValidityCheck:
     if sweep.gate.ok is None:
-        return Check("Gate", "unknown: not all settings of these runs are known", ok=False)
+        return ValidityCheck("Gate", "unknown: not all settings of these runs are known", ok=False)
     differs = ", ".join(sweep.gate.differs) or "nothing"
-    return Check("Gate", f"ok: arms differ in {differs} only" if sweep.gate.ok else "refused", sweep.gate.ok)
+    return ValidityCheck("Gate", f"ok: arms differ in {differs} only" if sweep.gate.ok else "refused", sweep.gate.ok)
 
 
-def _made_differently(analysis: Analysis) -> list[Check]:
+def _made_differently(analysis: Analysis) -> list[ValidityCheck]:
     """A mark for each contrast whose cells were not made alike: the arms, the fields and their values."""
     fields: dict[tuple[str, str], list[str]] = {}
     for unlike in made_unlike(analysis):
         fields.setdefault((unlike.arm, unlike.baseline), []).append(_unlike_field(unlike))
     return [
-        Check(f"{arm} and {baseline} made differently", "; ".join(words), ok=False)
+        ValidityCheck(f"{arm} and {baseline} made differently", "; ".join(words), ok=False)
         for (arm, baseline), words in fields.items()
     ]
 
@@ -101,14 +101,14 @@ def _unlike_field(unlike: Unlike) -> str:
     return f"{unlike.field} {values} (seed{'s' if len(unlike.seeds) > 1 else ''} {', '.join(map(str, unlike.seeds))})"
 
 
-def _share(label: str, fracs: Sequence[float | None], most: float) -> Check:
+def _share(label: str, fracs: Sequence[float | None], most: float) -> ValidityCheck:
     """A share of the final samples of each arm, which should be small."""
     value = _range(_tenths, fracs)
     is_small = all(frac <= most for frac in fracs if frac is not None)
-    return Check(label, f"{value} of final samples", is_small, f"at most {percent(most)}")
+    return ValidityCheck(label, f"{value} of final samples", is_small, f"at most {percent(most)}")
 
 
-def _pairing(contrasts: Sequence[ContrastRow]) -> Check:
+def _pairing(contrasts: Sequence[ContrastRow]) -> ValidityCheck:
     """Whether the pairs of any contrast are shown to move apart, which makes its interval wider than without pairs."""
     harmed = [
         (row.arm, math.sqrt(row.variance_ratio))
@@ -117,10 +117,10 @@ def _pairing(contrasts: Sequence[ContrastRow]) -> Check:
     ]
     limit = "no interval wholly below 0"
     if not harmed:
-        return Check("Pairing ρ", _correlations(contrasts), limit=limit)
+        return ValidityCheck("Pairing ρ", _correlations(contrasts), limit=limit)
     wider = ", ".join(f"{arm} {times:.1f} ×" for arm, times in harmed)
     value = f"{_correlations(contrasts)}. Pairing did not help (ρ < 0): intervals wider than unpaired, {wider}"
-    return Check("Pairing ρ", value, ok=False, limit=limit)
+    return ValidityCheck("Pairing ρ", value, ok=False, limit=limit)
 
 
 def _correlations(contrasts: Sequence[ContrastRow]) -> str:
@@ -134,13 +134,13 @@ def _correlations(contrasts: Sequence[ContrastRow]) -> str:
     return f"{'; '.join(written)} ({percent(known[0].level)} intervals)" if written else number(None)
 
 
-def _contamination(row: Mapping[str, object]) -> Check:
+def _contamination(row: Mapping[str, object]) -> ValidityCheck:
     """The problems of one evaluation task among all that arms were trained on."""
     value = (
         f"{row['exact']} of {row['problems']} held-out problems are training prompts, {row['n_gram']} share 8 words in"
         " a row with one"
     )
-    return Check(f"Contamination of {row['task']}", value, ok=not row.get("contaminated", row["exact"]))
+    return ValidityCheck(f"Contamination of {row['task']}", value, ok=not row.get("contaminated", row["exact"]))
 
 
 def _range(write: Callable[[float], str], values: Sequence[float | None]) -> str:

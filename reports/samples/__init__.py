@@ -29,7 +29,7 @@ MOST_FORMULAS = 20_000
 
 
 @dataclass(frozen=True)
-class Extent:
+class RecordedSamples:
     """How many samples a cell recorded. training: by step, in order. is_whole: whether all files were looked at.
     mean_tokens: of a sample in evaluations; 0 where it is not known."""
 
@@ -49,7 +49,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Share:
+class SampleQuota:
     """How many samples of each kind a page shows of one cell. steps: those of training that are shown, with so many
     completions `per_step`; None: all of them, with all of theirs."""
 
@@ -138,7 +138,7 @@ def _write_page(
     write_files(collection, content | {"shown_sentence": sentence, "baseline": baseline}, out_dir)
 
 
-def measure_extent(cell: CellRecord, most_files: int) -> Extent:
+def measure_extent(cell: CellRecord, most_files: int) -> RecordedSamples:
     """most_files: of training; of more only some are read, spread over it. Raises DamagedRecordError."""
     import pyarrow.compute as pc
 
@@ -149,7 +149,7 @@ def measure_extent(cell: CellRecord, most_files: int) -> Extent:
     numbers, counts = np.unique(steps, return_counts=True)
     n_final = int(finals.sum())
     mean_tokens = None if table is None or "n_tokens" not in table.column_names else pc.mean(table["n_tokens"]).as_py()
-    return Extent(
+    return RecordedSamples(
         final=n_final,
         curve=len(finals) - n_final,
         training=dict(zip(numbers.tolist(), counts.tolist(), strict=True)),
@@ -158,7 +158,7 @@ def measure_extent(cell: CellRecord, most_files: int) -> Extent:
     )
 
 
-def share(extents: Sequence[Extent], most: int) -> Share:
+def share(extents: Sequence[RecordedSamples], most: int) -> SampleQuota:
     """What each of the cells may show for all to have at most so many samples.
 
     All get the same share, so that what is shown of one arm can be laid beside what is shown of another. The final
@@ -171,13 +171,13 @@ def share(extents: Sequence[Extent], most: int) -> Share:
     final = min(n_final, max(room // 2, room - n_training))
     curve = max(0, min(n_curve, room - final - n_training))
     if n_training <= room - final:
-        return Share(final, curve)
+        return SampleQuota(final, curve)
     common = sorted(set.intersection(*(set(one.training) for one in extents if one.training)))
     chosen = np.unique(np.linspace(0, len(common) - 1, min(len(common), TRAINING_STEPS)).round().astype(int))
-    return Share(final, curve, tuple(common[place] for place in chosen), (room - final) // max(1, len(chosen)))
+    return SampleQuota(final, curve, tuple(common[place] for place in chosen), (room - final) // max(1, len(chosen)))
 
 
-def shown_sentence(extents: Sequence[Extent], shown: Share, n_shown: int) -> str:
+def shown_sentence(extents: Sequence[RecordedSamples], shown: SampleQuota, n_shown: int) -> str:
     """How many of the recorded samples are on the page, and which."""
     recorded = sum(one.total for one in extents)
     is_whole = all(one.is_whole for one in extents)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.page.templating import render_html, write_text
-from reports.samples.reading import FINAL, REASONS, CellSamples, Problem, Sample, is_match, script_json
+from reports.samples.reading import FINAL, REASONS, CellSamples, Sample, ShownProblem, is_match, script_json
 
 CHUNK_SAMPLES = 400
 CHUNK_PROMPTS = 200
@@ -40,7 +40,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedSample:
     """A sample as the page lists it. problem: number of its task and id; prompt: number of its prompt, -1 if the
     records have none. flipped: whether the baseline's sample on the same noise got the other verdict."""
 
@@ -74,7 +74,7 @@ class Collection:
 
     arms: list[str]
     baseline: str | None
-    listed: list[Listed]
+    listed: list[ListedSample]
     problems: list[tuple[str, str]]
     prompts: list[str]
 
@@ -100,7 +100,7 @@ class Collection:
         return replace(self, listed=listed, prompts=[self.prompts[place] for place in prompts])
 
 
-def _noise(one: Listed) -> tuple[int, str, int, int]:
+def _noise(one: ListedSample) -> tuple[int, str, int, int]:
     """What samples that are laid side by side have in common."""
     return one.seed, one.sample.when, one.problem, one.sample.sample
 
@@ -110,7 +110,7 @@ def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], bas
     problems: dict[tuple[str, str], int] = {}
     prompts: dict[str, int] = {}
 
-    def numbers(problem: Problem) -> tuple[int, int]:
+    def numbers(problem: ShownProblem) -> tuple[int, int]:
         name = (problem.task, problem.problem_id)
         asked = problem.prompt
         prompt = -1 if asked is None else prompts.setdefault(asked, len(prompts))
@@ -133,7 +133,7 @@ def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], bas
         return arm != baseline and None not in (other, sample.is_right) and other != sample.is_right
 
     listed = [
-        Listed(arm, seed, problem, prompt, flips(arm, seed, problem, sample), sample)
+        ListedSample(arm, seed, problem, prompt, flips(arm, seed, problem, sample), sample)
         for arm, seed, problem, prompt, sample in placed
     ]
     place = {arm: number for number, arm in enumerate(arms)}
@@ -198,7 +198,7 @@ def _write_page(path: Path, collection: Collection, content: dict[str, object]) 
     write_text(path, render_html("samples.html.j2", content | counts | {"first": first, "first_page": FIRST_PAGE}))
 
 
-def _long_apart(listed: Sequence[Listed]) -> tuple[list[str], dict[str, str]]:
+def _long_apart(listed: Sequence[ListedSample]) -> tuple[list[str], dict[str, str]]:
     """The bodies, of long ones the beginning with the place of the whole, and the files of the whole ones by name."""
     heads: list[str] = []
     parts: list[list[str]] = []
@@ -251,7 +251,7 @@ def _when_key(when: str) -> tuple[int, int]:
     return (FINAL, "evaluation", "training").index(kind), int(step or 0)
 
 
-def _shown(collection: Collection, one: Listed) -> dict[str, object]:
+def _shown(collection: Collection, one: ListedSample) -> dict[str, object]:
     """What the page says of a sample without JavaScript."""
     task, problem_id = collection.problems[one.problem]
     asked = None if one.prompt < 0 else json.loads(collection.prompts[one.prompt])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from harness.records import CellRecord
-    from reports.samples import Share
+    from reports.samples import SampleQuota
 
 FINAL = "final"
 LONG_CHARACTERS = 4_000
@@ -80,7 +80,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ShownProblem:
     """prompt: the prompt and the answer as JSON texts of their own, with formulas; None if an import knows none."""
 
     task: str
@@ -90,11 +90,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class CellSamples:
-    problems: list[Problem]
+    problems: list[ShownProblem]
     samples: list[Sample]
 
 
-def read_samples(cell: CellRecord, shown: Share, most_files: int, most_formulas: int) -> CellSamples:
+def read_samples(cell: CellRecord, shown: SampleQuota, most_files: int, most_formulas: int) -> CellSamples:
     """What the page shows of a cell; the same rows of every cell that evaluated the same problems.
 
     Of the problems of an evaluation all are there before a second sample of any. Raises DamagedRecordError.
@@ -139,13 +139,13 @@ class _Reader:
     """Numbers the problems of a cell as its samples refer to them."""
 
     def __init__(self, rows: Iterable[ProblemRow], most_formulas: int) -> None:
-        self.problems: list[Problem] = []
+        self.problems: list[ShownProblem] = []
         self._rows = {(row["split"], row["task"], row["problem_id"]): row for row in rows}
         self._training_task = {row["problem_id"]: row["task"] for row in self._rows.values() if row["split"] == "train"}
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._formulas_left = most_formulas
 
-    def evaluated(self, cell: CellRecord, shown: Share) -> Iterator[Sample]:
+    def evaluated(self, cell: CellRecord, shown: SampleQuota) -> Iterator[Sample]:
         table = cell.read_evals(_EVAL_COLUMNS)
         if table is None or "text" not in table.column_names:
             return
@@ -165,7 +165,7 @@ class _Reader:
                 {"extracted": row.get("extracted"), "graders": graders, "turns": _turns(row, cell.evals)},
             )
 
-    def trained(self, cell: CellRecord, shown: Share, most_files: int) -> Iterator[Sample]:
+    def trained(self, cell: CellRecord, shown: SampleQuota, most_files: int) -> Iterator[Sample]:
         paths = spread(cell.rollout_files(), most_files)
         spec = cell.spec if paths else {}
         task = str(spec.get("task", {}).get("train", ""))
@@ -227,7 +227,7 @@ class _Reader:
             if row is not None:
                 asked = {"prompt": self._text(_as_text(row["prompt"])), "answer": self._text(str(row["answer"]))}
                 prompt = script_json(asked)
-            self.problems.append(Problem(readable(task), readable(problem_id), prompt))
+            self.problems.append(ShownProblem(readable(task), readable(problem_id), prompt))
         return self._numbers[key]
 
     def _text(self, text: str) -> dict[str, object]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.records.study import RangeRecord, TrialRecord
 from reports.drawing.style import ARM_COLORS, GREY, INK
-from reports.search.values import Objective, value_text
+from reports.search.values import StudyObjective, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,14 +89,14 @@ def count_kinds(trials: Sequence[TrialRecord]) -> str:
     return ", ".join(f"{kinds.count(kind)} {kind}" for kind in MARKS if kind in kinds)
 
 
-def label_values(axis: Axis, objective: Objective) -> None:
+def label_values(axis: Axis, objective: StudyObjective) -> None:
     """Label the ticks of an axis that shows values of an objective: 72.5, or 120k."""
     from matplotlib.ticker import EngFormatter, ScalarFormatter
 
     axis.set_major_formatter(ScalarFormatter(useOffset=False) if objective.is_fraction else EngFormatter(sep=""))
 
 
-def axis_label(objective: Objective) -> str:
+def axis_label(objective: StudyObjective) -> str:
     """The label of an axis, no longer than the axis; the name of a task may be that of a file."""
     return shortened(objective.words, AXIS_CHARACTERS) + objective.unit
 

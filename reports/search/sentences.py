@@ -9,7 +9,7 @@ from reports.formats import count, points
 from reports.page.headline import answer
 from reports.page.verdict import Statement, verdict_sentence
 from reports.report import ContrastRow
-from reports.search.values import Objective, complete_trials, objectives_of, options_text, short_knobs, value_text
+from reports.search.values import StudyObjective, complete_trials, objectives_of, options_text, short_knobs, value_text
 
 CONFIRM_SEEDS = 6
 
@@ -154,7 +154,7 @@ def _picked(study: StudyRecord, best: TrialRecord) -> str:
     return f"{picked}: {values}{where}"
 
 
-def _default_value(study: StudyRecord, objective: Objective) -> str:
+def _default_value(study: StudyRecord, objective: StudyObjective) -> str:
     default = study.default_trial
     if default is None or default.state != "complete":
         return ""

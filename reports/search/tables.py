@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.records.study import BudgetRecord, StudyRecord, TrialRecord
 from reports.formats import Table, count, seconds, tokens
 from reports.search.values import (
-    Objective,
+    StudyObjective,
     condition_text,
     objectives_of,
     options_text,
@@ -94,7 +94,7 @@ def _reason(trial: TrialRecord) -> str:
     return "; ".join(text for text in (trial.reason or "", flags) if text)
 
 
-def _wish(objective: Objective) -> str:
+def _wish(objective: StudyObjective) -> str:
     return f"{objective.metric} ({objective.wish})"
 
 

@@ -15,7 +15,7 @@ _COUNT = re.compile(r"\w*tokens")
 
 
 @dataclass(frozen=True)
-class Objective:
+class StudyObjective:
     """One of the objectives of a study. index: its position in the values of trials."""
 
     index: int
@@ -75,9 +75,9 @@ class Objective:
         return value > other if self.maximize else value < other
 
 
-def objectives_of(study: StudyRecord) -> list[Objective]:
+def objectives_of(study: StudyRecord) -> list[StudyObjective]:
     return [
-        Objective(index, objective.metric, objective.direction == "maximize")
+        StudyObjective(index, objective.metric, objective.direction == "maximize")
         for index, objective in enumerate(study.objectives)
     ]
 

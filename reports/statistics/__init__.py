@@ -68,8 +68,8 @@ from reports.statistics.power_analysis import (
 from reports.statistics.sequential import look_alphas, planned_shares, unplanned_share
 from reports.statistics.variance_components import (
     CrossedEstimate,
+    ErrorPart,
     Interval,
-    Part,
     VarianceComponents,
     components,
     components_of_problems,
@@ -84,11 +84,11 @@ __all__ = [
     "CoverageWord",
     "CrossedEstimate",
     "Effect",
+    "ErrorPart",
     "Estimate",
     "FloatArray",
     "Interval",
     "PairedComparison",
-    "Part",
     "Power",
     "UnpairedComparison",
     "VarianceComponents",

@@ -35,7 +35,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Part:
+class ErrorPart:
     """The contribution of one component to the error of a mean difference."""
 
     sd: Interval
@@ -91,7 +91,7 @@ class VarianceComponents:
         values, draws = self._values()
         return _interval(math.sqrt(weights @ values), np.sqrt(weights @ draws), self.alpha)
 
-    def parts_of_mean(self, *, new_problems: bool = True) -> dict[str, Part]:
+    def parts_of_mean(self, *, new_problems: bool = True) -> dict[str, ErrorPart]:
         """Return the contribution of each of PARTS to the variance of the mean difference of this design.
 
         It leaves out `problems` unless new_problems, and the parts that are NaN. Shares are NaN without any variance.
@@ -102,7 +102,7 @@ class VarianceComponents:
         with np.errstate(invalid="ignore"):
             shares, drawn_shares = values / values.sum(), draws / draws.sum(axis=0)
         return {
-            PARTS[i]: Part(
+            PARTS[i]: ErrorPart(
                 sd=_interval(math.sqrt(values[i]), np.sqrt(draws[i]), self.alpha),
                 share=_interval(float(shares[i]), drawn_shares[i], self.alpha),
             )

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from harness import secrets
 from harness.records.files import append_jsonl, read_json, read_jsonl, write_json
 from harness.secrets import without_password
-from harness.trainers.process import Process
+from harness.trainers.process import ProcessGroup
 from tests.harness.run import bench
 from tests.harness.shelves.judges.judge_server import Fault, serving, write_judge
 
@@ -146,7 +146,7 @@ import os, sys, time
 for part in ("begins ", *os.environ["JUDGE"], " ends sk-"):
     sys.stdout.write(part), sys.stdout.flush(), time.sleep(0.01)
 """
-    with Process([sys.executable, "-c", code], None, {}, tmp_path / "log") as process:
+    with ProcessGroup([sys.executable, "-c", code], None, {}, tmp_path / "log") as process:
         bench.wait_until(lambda: process.exit_code() is not None)
     assert (tmp_path / "log").read_text() == "begins <JUDGE> ends sk-"
 

@@ -94,7 +94,7 @@ class Trial(NamedTuple):
     reference: str
 
 
-class Outcome(NamedTuple):
+class UnitTestResult(NamedTuple):
     """The outcome of a trial."""
 
     reason: Reason
@@ -106,11 +106,11 @@ class Outcome(NamedTuple):
 class Tester(Protocol):
     """Runs programs against their tests."""
 
-    def outcomes(self, asked: Sequence[Trial]) -> list[Outcome]:
+    def outcomes(self, asked: Sequence[Trial]) -> list[UnitTestResult]:
         """Return one outcome for each trial, in order. Raises EvalError if programs cannot be contained."""
 
 
-def outcome_of(asked: Trial) -> Outcome:
+def outcome_of(asked: Trial) -> UnitTestResult:
     """Run the program. It passes if each call returns, within the limits on the whole, what is expected.
 
     A program that uses up its time or memory fails the remaining tests. Only a program that waits until the limit on
@@ -118,7 +118,7 @@ def outcome_of(asked: Trial) -> Outcome:
     cannot be contained.
     """
     if len(asked.code) > MOST_CHARACTERS:
-        return Outcome("unparsed", 0)
+        return UnitTestResult("unparsed", 0)
     function = FunctionTests.model_validate_json(asked.reference)
     calls = [test.args for test in function.tests]
     ran = run_program(Program(asked.code, function.entry_point, calls))
@@ -134,7 +134,7 @@ def outcome_of(asked: Trial) -> Outcome:
             reason = "crash"
         case "ended":
             reason = "match" if passed == len(function.tests) else "mismatch"
-    return Outcome(reason, passed)
+    return UnitTestResult(reason, passed)
 
 
 def _returns(reply: bytes, expected: object) -> bool:
@@ -190,7 +190,7 @@ class RunsTests(Grader):
         ]
 
 
-def _verdict(code: str, outcome: Outcome, tests: int) -> Verdict:
+def _verdict(code: str, outcome: UnitTestResult, tests: int) -> Verdict:
     score = None if outcome.reason in NO_VERDICT else outcome.passed / tests
     return Verdict(outcome.reason == "match", code, outcome.reason, score=score)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from evals.shelves.code.grading import NAME
 from evals.tasks.base import Task
-from evals.tasks.rows import LocalFile, Rows
+from evals.tasks.rows import LocalFile, TaskRows
 
 
-def _split(name: str, count: int, digest: str) -> Rows:
+def _split(name: str, count: int, digest: str) -> TaskRows:
     file = LocalFile(f"programs_{name}.jsonl", Path(__file__).parent)
-    return Rows(f"programs-{name}", local=file, count=count, digest=digest, grader=NAME)
+    return TaskRows(f"programs-{name}", local=file, count=count, digest=digest, grader=NAME)
 
 
 TASK = Task(

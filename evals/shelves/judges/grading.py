@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from evals.grading import Grader, Reason, Reply, Submission, Verdict, never_compares
+from evals.grading import Grader, JudgeReply, Reason, Submission, Verdict, never_compares
 from evals.grading.asked_model import ONE, PAIRWISE, JudgeSort, Question, messenger
 from evals.shelves.judges.model_file import ModelFile
 from harness import plugins
@@ -61,7 +61,7 @@ def _folded(words: Iterable[str]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Judge(Grader):
+class ModelJudge(Grader):
     """A judge as described by its file, whose version it has."""
 
     reads_whole: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class Judge(Grader):
         """Return the question about a submission, with "" for what is missing."""
         return self.file.question({name: str(getattr(submission, name) or "") for name in JudgeFile.holes})
 
-    def read(self, reply: Reply, extracted: str | None) -> Verdict:
+    def read(self, reply: JudgeReply, extracted: str | None) -> Verdict:
         """Return the verdict from the last match of `parse` after the model's thoughts; `undecided` without a match."""
         found = self.file.last_match(reply)
         correct, score = (None, None) if found is None else self._meaning((found[1] or "").strip())
@@ -118,18 +118,18 @@ class Judge(Grader):
         return number >= self.file.right_from, number / self.file.largest
 
 
-def read_judge(name: str) -> Judge:
+def read_judge(name: str) -> ModelJudge:
     """Return the judge in a YAML file. Raises EvalError if the file is missing or faulty."""
     return _judge_in(str(plugins.user_file(name).resolve()), name)
 
 
 @plugins.cached
-def _judge_in(path: str, name: str) -> Judge:
+def _judge_in(path: str, name: str) -> ModelJudge:
     """Read a judge once per process, so that editing the file does not change verdicts of a running cell."""
     file = JudgeFile.read(Path(path), "judge")
     who = file.model or file.source
     where = "in process" if file.address is None else f"at {file.address}"
-    return Judge(
+    return ModelJudge(
         name, file.version, f"{who} {where} says so", never_compares, needs_answer="answer" in file.shown, file=file
     )
 
@@ -169,7 +169,7 @@ class PairJudge:
     def version(self) -> str:
         return self.file.version
 
-    def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, Reply]]:
+    def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, JudgeReply]]:
         """Return, for each (problem, first, second), the scores of both and the reply that holds them.
 
         Scores are NaN if the reply has none. Raises EvalError if no messenger was lent, and what the messenger raises.
@@ -177,7 +177,7 @@ class PairJudge:
         questions = [self.file.question(dict(zip(PairJudgeFile.holes, pair, strict=True))) for pair in pairs]
         return [(*self._read(reply), reply) for reply in messenger().ask(self, questions)]
 
-    def _read(self, reply: Reply) -> tuple[float, float]:
+    def _read(self, reply: JudgeReply) -> tuple[float, float]:
         found = self.file.last_match(reply)
         try:
             scores = (math.nan, math.nan) if found is None else (float(found[1]), float(found[2]))

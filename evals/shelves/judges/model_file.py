@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from evals.errors import EvalError
-from evals.grading import Reply
+from evals.grading import JudgeReply
 from evals.grading.asked_model import Question
 from evals.prompts import Message
 from evals.yaml_file import read_yaml
@@ -90,7 +90,7 @@ class ModelFile(Settings):
         messages: list[Message] = [*system, {"role": "user", "content": content}]
         return Question(_digest([self.decoding, messages]), messages)
 
-    def last_match(self, reply: Reply) -> re.Match[str] | None:
+    def last_match(self, reply: JudgeReply) -> re.Match[str] | None:
         """Return the last match of `parse` after the model's thoughts."""
         matches = [*re.finditer(self.parse, reply.text.rpartition(_THOUGHTS_END)[2])]
         return matches[-1] if matches else None

@@ -67,7 +67,7 @@ VERSION = vf.VersionInfo(version=__version__)
 _CHANGES = "it does not do the same when the same is said"
 
 
-class RefusedError(BaseException):
+class PlayerRefusedError(BaseException):
     """The environment needs what bench cannot provide. No `except Exception` of its own may catch this."""
 
 
@@ -78,10 +78,10 @@ class _Now:
     refused: str | None = None
 
 
-def refuse(why: str) -> RefusedError:
+def refuse(why: str) -> PlayerRefusedError:
     """Return the error to raise, and remember the reason, since the environment may swallow the exception."""
     _Now.refused = _Now.refused or why
-    return RefusedError(why)
+    return PlayerRefusedError(why)
 
 
 def watch(event: str, arguments: object) -> None:
@@ -110,7 +110,7 @@ def main() -> None:
                 if request["folder"] not in (None, *sys.path):
                     sys.path.insert(0, request["folder"])
                 reply = {"open": opened, "load": loaded, "play": played}[request["do"]](request)
-            except RefusedError as error:
+            except PlayerRefusedError as error:
                 reply = {"refused": str(error)}
             signal.setitimer(signal.ITIMER_PROF, 0)
             print(json.dumps(reply), file=stdout, flush=True)
@@ -222,7 +222,7 @@ def playing() -> Iterator[None]:
     finally:
         _Now.playing = False
         if _Now.refused is not None:
-            raise RefusedError(_Now.refused)
+            raise PlayerRefusedError(_Now.refused)
 
 
 async def episode_of(env: Any, task: Any, agent: Reciting) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.training.update_report import StepReport
 
 
-class Scorer(Protocol):
+class RewardScorer(Protocol):
     """A reward model."""
 
     def scores(self, sequences: Sequences) -> Tensor:
@@ -34,7 +34,7 @@ class Examples:
     """The training pool; empty if a set of pairs replaces it."""
     pairs: EncodedPairs | None = None
     """With pairs.type `dataset`."""
-    reward_model: Scorer | None = None
+    reward_model: RewardScorer | None = None
     """With the reward part `reward_model`."""
     generator: LanguageModel | None = None
     """The frozen model that `reward.vr_cli.generator` names; None if it is the starting model, or not needed."""

@@ -159,9 +159,9 @@ def _with_reference(
     import torch
 
     from harness.run.encoded_pairs import Ragged
-    from harness.training.sequences import Scorer
+    from harness.training.sequences import SequenceScorer
 
-    scorer = Scorer(start.model, None, spec, start.pad_token_id)
+    scorer = SequenceScorer(start.model, None, spec, start.pad_token_id)
     chosen: list[Tensor] = []
     rejected: list[Tensor] = []
     for first in range(0, len(encoded), CHUNK_PAIRS):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from evals.grading import Reason
-from evals.shelves.code.grading import Outcome, Trial, lent, outcome_of, unit_tests
+from evals.shelves.code.grading import Trial, UnitTestResult, lent, outcome_of, unit_tests
 from evals.shelves.code.sandbox import AT_ONCE, Limits
 from harness.config.hashing import digest
 from harness.sampling.remembered import Remembered
@@ -26,16 +26,16 @@ from harness.sampling.services import OnWaiting, Service
 FOLDER = "code"
 
 
-class Outcomes(Remembered[Outcome]):
+class Outcomes(Remembered[UnitTestResult]):
     """How programs ended, keyed by the digest of a program and its tests."""
 
-    def _row_of(self, name: str, item: Outcome) -> dict[str, object]:
+    def _row_of(self, name: str, item: UnitTestResult) -> dict[str, object]:
         return {"program": name, "reason": item.reason, "passed": item.passed}
 
-    def _item_in(self, row: dict[str, Any]) -> tuple[str, Outcome]:
+    def _item_in(self, row: dict[str, Any]) -> tuple[str, UnitTestResult]:
         if row["reason"] not in get_args(Reason):
             raise ValueError(f"unknown reason {row['reason']!r}")
-        return str(row["program"]), Outcome(row["reason"], int(row["passed"]))
+        return str(row["program"]), UnitTestResult(row["reason"], int(row["passed"]))
 
 
 class CodeTester:
@@ -46,7 +46,7 @@ class CodeTester:
         python = {"python": platform.python_version(), "grader": unit_tests.version, "limits": asdict(Limits())}
         self._outcomes = Outcomes(home / "cache" / FOLDER / digest(python)[:16])
 
-    def outcomes(self, asked: Sequence[Trial]) -> list[Outcome]:
+    def outcomes(self, asked: Sequence[Trial]) -> list[UnitTestResult]:
         """Implement `evals.shelves.code.grading.Tester.outcomes`."""
         names = [_name(one) for one in asked]
         by_name = dict(zip(names, asked, strict=True))

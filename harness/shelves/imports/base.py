@@ -16,7 +16,7 @@ RESULTS = "results"
 
 
 @dataclass(frozen=True)
-class Sample:
+class ImportedSample:
     """One graded completion. sample: its number among those of its problem, from 0. step: after how many steps of
     training it was drawn; None for the end. What a source does not say is None."""
 
@@ -37,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Score:
-    """One number of an evaluation. step: as in `Sample`."""
+    """One number of an evaluation. step: as in `ImportedSample`."""
 
     task: str
     metric: str
@@ -46,7 +46,7 @@ class Score:
 
 
 @dataclass
-class Run:
+class ImportedRun:
     """What one source says of one run.
 
     source: the file, as given. name: what the source calls the run. arm, seed: None unless the source says them. steps:
@@ -58,14 +58,14 @@ class Run:
     name: str
     arm: str | None = None
     seed: int | None = None
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[ImportedSample] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
-class Format:
+class ImportFormat:
     """Files of one tool.
 
     reads: whether a source, a path or an address, is of this format; it looks at the beginning of a file at most. read:
@@ -77,16 +77,16 @@ class Format:
     name: str
     summary: str
     reads: Callable[[str], bool]
-    read: Callable[[Sequence[str]], list[Run]]
+    read: Callable[[Sequence[str]], list[ImportedRun]]
     bookkeeping: frozenset[str] = frozenset()
 
 
-FORMATS: Kind[Format] = Kind(
-    "format", lambda thing: isinstance(thing, Format), "harness.shelves.imports.formats", "bench ls formats"
+FORMATS: Kind[ImportFormat] = Kind(
+    "format", lambda thing: isinstance(thing, ImportFormat), "harness.shelves.imports.formats", "bench ls formats"
 )
 
 
-def format_of(source: str, named: str | None = None) -> Format | None:
+def format_of(source: str, named: str | None = None) -> ImportFormat | None:
     """The format of a source; None if no format reads it. Raises RefusedError if several do, UnknownNameError for an
     unknown one that is named."""
     if named is not None:

@@ -13,7 +13,7 @@ from evals.sampler import ks_of
 from evals.samples import SampleRow
 from harness.errors import RefusedError, few, nearest
 from harness.records.scores import METRIC_PREFIX, Matching, Names, match_problems
-from harness.shelves.imports.base import Run, Sample, Score
+from harness.shelves.imports.base import ImportedRun, ImportedSample, Score
 
 TRAINING = "training"
 LAST_TENTH = "reward_last_tenth"
@@ -21,11 +21,11 @@ LAST_TENTH = "reward_last_tenth"
 ACCURACIES = ("acc", "accuracy", "exact_match", "score", "mean_score", "reward", LAST_TENTH)
 """Foreign metrics that are compared without being named, the first that there is."""
 
-Cells = dict[tuple[str, int | None], Run]
+Cells = dict[tuple[str, int | None], ImportedRun]
 """Runs by arm and seed; the seed is None where none is known."""
 
 
-def gathered(runs: Sequence[Run]) -> tuple[Cells, dict[str, Matching]]:
+def gathered(runs: Sequence[ImportedRun]) -> tuple[Cells, dict[str, Matching]]:
     """The cells of all runs, whole and with a score, and by task how their problems were matched. Raises RefusedError
     as `merged`, `match_cells`, `add_training_scores` and `require_whole`."""
     cells = merged(runs)
@@ -63,7 +63,7 @@ def match_cells(cells: Cells) -> dict[str, Matching]:
     return {task: matching for task, (matching, _) in found.items()}
 
 
-def merged(runs: Sequence[Run]) -> Cells:
+def merged(runs: Sequence[ImportedRun]) -> Cells:
     """The runs by arm and seed, those of one cell as one. Raises RefusedError, naming both sources, if two of them say
     different things of it."""
     cells: Cells = {}
@@ -78,7 +78,7 @@ def merged(runs: Sequence[Run]) -> Cells:
     return cells
 
 
-def _once(places: Mapping[tuple[object, ...], list[Sample]], cell: Run) -> Iterable[Sample]:
+def _once(places: Mapping[tuple[object, ...], list[ImportedSample]], cell: ImportedRun) -> Iterable[ImportedSample]:
     for sample in cell.samples:
         found = places[sample.task, sample.step, sample.problem_id, sample.sample]
         found.append(sample)
@@ -90,7 +90,7 @@ def _once(places: Mapping[tuple[object, ...], list[Sample]], cell: Run) -> Itera
     return itertools.chain.from_iterable(places.values())
 
 
-def _add(cell: Run, run: Run) -> None:
+def _add(cell: ImportedRun, run: ImportedRun) -> None:
     known = {(one.task, one.metric, one.step): one.value for one in cell.scores}
     for score in run.scores:
         if not _alike(known.get((score.task, score.metric, score.step), score.value), score.value):
@@ -112,14 +112,14 @@ def _alike(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
 
 
-def _contradiction(cell: Run, run: Run, what: str) -> RefusedError:
+def _contradiction(cell: ImportedRun, run: ImportedRun, what: str) -> RefusedError:
     return RefusedError(f"{cell.source} and {run.source} are both of {_called(cell)} and differ in {what}. {_APART}")
 
 
 _APART = "Two runs may have one name: tell them apart by {arm} and {seed} in the path, or by --runs."
 
 
-def add_training_scores(cells: Iterable[Run]) -> None:
+def add_training_scores(cells: Iterable[ImportedRun]) -> None:
     """Where no run was evaluated, let its training reward stand for a score. Raises RefusedError where that is no
     fraction, or unknown."""
     runs = [*cells]
@@ -147,7 +147,7 @@ class Evaluated:
 
     task: str
     step: int | None
-    samples: list[Sample]
+    samples: list[ImportedSample]
     given: dict[str, float]
 
     @property
@@ -173,7 +173,7 @@ class Evaluated:
         return self.given | computed
 
 
-def _sample_row(sample: Sample) -> SampleRow:
+def _sample_row(sample: ImportedSample) -> SampleRow:
     """As our own evaluations record it; unknown fields have a value that no metric of `Evaluated` looks at."""
     return SampleRow(
         task=sample.task,
@@ -192,7 +192,7 @@ def _sample_row(sample: Sample) -> SampleRow:
     )
 
 
-def evaluations(run: Run) -> list[Evaluated]:
+def evaluations(run: ImportedRun) -> list[Evaluated]:
     """In the order of training, the end last; at the end each task has one, the last step's if none is marked so."""
     found: dict[tuple[str, int | None], Evaluated] = {}
 
@@ -210,7 +210,7 @@ def evaluations(run: Run) -> list[Evaluated]:
     return sorted(found.values(), key=lambda one: (one.step is None, one.step or 0))
 
 
-def final(run: Run) -> dict[str, Evaluated]:
+def final(run: ImportedRun) -> dict[str, Evaluated]:
     return {one.task: one for one in evaluations(run) if one.step is None}
 
 
@@ -293,7 +293,7 @@ def cell_name(cell: tuple[str, int | None]) -> str:
     return arm if seed is None else f"{arm} seed {seed}"
 
 
-def _called(run: Run) -> str:
+def _called(run: ImportedRun) -> str:
     return cell_name((str(run.arm), run.seed))
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from harness.shelves.imports.base import RESULTS, Run, Score, finite
+from harness.shelves.imports.base import RESULTS, ImportedRun, Score, finite
 
 OURS = {
     # TRL
@@ -42,7 +42,7 @@ _OF_SPEED = re.compile(r"(?:^|_|/)(?:runtime|samples_per_second|steps_per_second
 _MEAN_OF = re.compile(r"^(?P<task>.+)/(?P<metric>[^/]+/(?:mean|best|maj|worst)@\d+(?:/\w+)?)$")
 
 
-def log(run: Run, step: int, values: Mapping[str, Any]) -> None:
+def log(run: ImportedRun, step: int, values: Mapping[str, Any]) -> None:
     """Add what a tool logged after a step of training; values that are no finite numbers are left out."""
     for name, value in finite(values.items()).items():
         name = _LOGGER.sub("", name)

@@ -19,7 +19,7 @@ from harness.records.files import append_jsonl, file_name, write_folder, write_j
 from harness.records.looks import Evaluation
 from harness.records.scores import Matching
 from harness.records.sweep import CellEntry, Gate, MetricFacts
-from harness.shelves.imports.base import Run
+from harness.shelves.imports.base import ImportedRun
 from harness.shelves.imports.cells import (
     Cells,
     Evaluated,
@@ -206,7 +206,7 @@ def _facts_of(name: str, values: Sequence[float]) -> MetricFacts:
         )
 
 
-def _write_cell(cell: CellRecord, run: Run, ks: Sequence[int]) -> None:
+def _write_cell(cell: CellRecord, run: ImportedRun, ks: Sequence[int]) -> None:
     """All but spec.json."""
     append_jsonl(cell.path / STARTS_FILE, [{"epoch": 0, "from_step": 0, "imported_from": run.source}])
     last = max(run.steps, default=max((one.step or 0 for one in evaluations(run)), default=0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import RefusedError, few
-from harness.shelves.imports.base import FORMATS, Format, Run, format_of
+from harness.shelves.imports.base import FORMATS, ImportedRun, ImportFormat, format_of
 
 _FIELD = re.compile(r"\{(\w*)\}")
 _PARTS = {"arm": r"(?P<arm>[^/]+?)", "seed": r"(?P<seed>\d+)"}
@@ -68,10 +68,10 @@ def is_pattern(text: str) -> bool:
     return "{" in text
 
 
-def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple[list[Run], list[Format]]:
+def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple[list[ImportedRun], list[ImportFormat]]:
     """The runs that some sources hold, with the arm and the seed that their paths say, and the formats in use.
 
-    Raises RefusedError for a source that is not there or of no format, and as `Format.read`.
+    Raises RefusedError for a source that is not there or of no format, and as `ImportFormat.read`.
     """
     by_format: dict[str, list[str]] = {}
     said: dict[str, Names] = {}
@@ -94,7 +94,7 @@ def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple
     return runs, formats
 
 
-def _table_by_ending(source: str) -> Format | None:
+def _table_by_ending(source: str) -> ImportFormat | None:
     """Reads a named file as a table if no format knows its columns, so that the error says which are wrong."""
     return FORMATS.find("table") if Path(source).suffix.lower() in (".csv", ".jsonl", ".parquet") else None
 
@@ -136,7 +136,7 @@ def _files(text: str, named_format: str | None) -> Iterator[str]:
     yield from found
 
 
-def settle_names(runs: Sequence[Run], pattern: Pattern | None, arm: str | None, seed: int | None) -> None:
+def settle_names(runs: Sequence[ImportedRun], pattern: Pattern | None, arm: str | None, seed: int | None) -> None:
     """Give every run its arm: what its columns or its path say, else what the pattern finds in its name, else `arm`,
     else its name. Seeds likewise, then what its settings call `seed`; None if nothing says one.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evals.grading import Reply
+from evals.grading import JudgeReply
 from evals.grading.asked_model import Asking, Question, lent
 from evals.shelves.judges.model_file import ModelFile
 from harness.config.hashing import digest
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 FOLDER = "judges"
 
 
-class Replies(Remembered[Reply]):
+class Replies(Remembered[JudgeReply]):
     """The replies in one folder, by the names of their questions."""
 
-    def add(self, reply: Reply) -> None:
+    def add(self, reply: JudgeReply) -> None:
         """Keep a reply under the name of its question."""
         self.keep(reply.question, reply)
 
-    def _row_of(self, name: str, item: Reply) -> dict[str, object]:
+    def _row_of(self, name: str, item: JudgeReply) -> dict[str, object]:
         return {"question": name, "text": item.text, "tokens": [item.prompt_tokens, item.completion_tokens]}
 
-    def _item_in(self, row: dict[str, Any]) -> tuple[str, Reply]:
+    def _item_in(self, row: dict[str, Any]) -> tuple[str, JudgeReply]:
         prompt_tokens, completion_tokens = row["tokens"]
         name = str(row["question"])
-        return name, Reply(name, str(row["text"]), int(prompt_tokens), int(completion_tokens))
+        return name, JudgeReply(name, str(row["text"]), int(prompt_tokens), int(completion_tokens))
 
 
 @dataclass
@@ -56,7 +56,7 @@ class JudgeMessenger:
     """Requests sent to addresses, retries included."""
     _replies: dict[str, Replies] = field(default_factory=dict)
 
-    def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
+    def ask(self, judge: Asking, questions: Sequence[Question]) -> list[JudgeReply]:
         """Implement `evals.grading.asked_model.Messenger.ask`. Raises as `ChatClient.ask`, and as `load_model`."""
         replies = self._replies_of(judge)
         by_name = {question.name: question for question in questions}
@@ -65,7 +65,7 @@ class JudgeMessenger:
             asked = [by_name[name] for name in missing]
 
             def keep(index: int, said: ChatReply) -> None:
-                replies.add(Reply(missing[index], said.text, said.prompt_tokens, said.completion_tokens))
+                replies.add(JudgeReply(missing[index], said.text, said.prompt_tokens, said.completion_tokens))
 
             if _file_of(judge).address is None:
                 _ask_in_process(judge, asked, keep)

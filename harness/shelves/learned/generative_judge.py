@@ -17,7 +17,7 @@ from evals.sampler import SamplingParams
 from harness.config.run_spec import RunSpec
 from harness.engines.base import Engine, make_engine
 from harness.models.language_model import LanguageModel, PromptTooLongError, load_model, require_room
-from harness.rewards.judging import NO_SCORES, Pair, Scores
+from harness.rewards.judging import NO_SCORES, AnswerPair, Scores
 from harness.rewards.parts.learned import PairwiseJudge
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
@@ -69,7 +69,7 @@ class GenerativeJudge:
         loaded.model.requires_grad_(False)
         return cls.of(spec, loaded)
 
-    def prompt(self, pair: Pair) -> list[int]:
+    def prompt(self, pair: AnswerPair) -> list[int]:
         """Return the token ids of the question about a pair."""
         return self.language_model.encode(self.template.render(pair.problem, first=pair.first, second=pair.second))
 
@@ -77,7 +77,7 @@ class GenerativeJudge:
         """Return the sampling parameters of a judgement at this temperature."""
         return SamplingParams(self.max_completion_tokens, temperature, stop=self.template.stop)
 
-    def scores(self, pairs: Sequence[Pair]) -> list[Scores]:
+    def scores(self, pairs: Sequence[AnswerPair]) -> list[Scores]:
         """Implement `Judge.scores`; NO_SCORES for a question whose answer does not fit into the model's context."""
         found = [NO_SCORES] * len(pairs)
         prompts = {place: prompt for place, pair in enumerate(pairs) if self._fits(prompt := self.prompt(pair))}

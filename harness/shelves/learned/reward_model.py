@@ -18,7 +18,7 @@ from harness.rewards.parts.learned import LearnedReward
 from harness.training.demonstrations import in_turn
 from harness.training.optimizer import micro_batches
 from harness.training.reference import frozen_copy
-from harness.training.sequences import Part, Sequences
+from harness.training.sequences import BatchPart, Sequences
 from harness.training.supervised import Progress, train_supervised
 
 MICRO_BATCH_TOKENS = 4096
@@ -52,7 +52,7 @@ class RewardModel(nn.Module):
         # A pass leaves out the last token, which predicts nothing. Its hidden state is the one needed here, so one more
         # token is appended.
         longer = Sequences(sequences.prompts, functional.pad(sequences.completions, (0, 1)), sequences.lengths + 1)
-        part = Part.of([self.decoder], longer, rows, self._pad_token_id, last=sequences.lengths)
+        part = BatchPart.of([self.decoder], longer, rows, self._pad_token_id, last=sequences.lengths)
         hidden = part.hidden(self.decoder)
         scores: Tensor = self.head(hidden[torch.arange(len(rows), device=hidden.device), part.rows["last"]])
         return scores[:, 0]

@@ -32,7 +32,7 @@ from harness.settings import Listed, Settings
 _EXPECTED_REWARD = {"algorithm": "reinforce", "objective.baseline": "leave_one_out"}
 
 
-class Point(NamedTuple):
+class ProbePoint(NamedTuple):
     """Completions a prompt, and completions a gradient estimate."""
 
     group_size: int
@@ -47,14 +47,14 @@ class Design:
     profile: str
     reference: RunSpec
     """The spec of the large-sample gradient."""
-    points: dict[Point, dict[str, RunSpec]]
+    points: dict[ProbePoint, dict[str, RunSpec]]
     """Point -> objective -> spec, whose rollout is one gradient estimate; in the order of the file."""
 
     @property
     def baseline(self) -> str:
         return self.file.baseline or next(iter(self.file.objectives))
 
-    def estimates(self, point: Point) -> int:
+    def estimates(self, point: ProbePoint) -> int:
         """Independent gradient estimates of each objective."""
         return self.file.completions // point.batch_size
 
@@ -83,7 +83,7 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
     problems = [*_bad_sizes(file, points), *_unmeasurable_settings(reference)]
     if problems:
         raise RefusedError("\n".join(f"{path}: {problem}" for problem in problems))
-    specs: dict[Point, dict[str, RunSpec]] = {point: {} for point in points}
+    specs: dict[ProbePoint, dict[str, RunSpec]] = {point: {} for point in points}
     for name, own in file.objectives.items():
         origin = f"{path}: objectives.{name}"
         for point in points:
@@ -106,15 +106,15 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
 _ONE_UPDATE = {"train.updates_per_rollout": 1}
 
 
-def _points(file: ProbeFile, crossing: RunSpec) -> list[Point]:
+def _points(file: ProbeFile, crossing: RunSpec) -> list[ProbePoint]:
     group_size = crossing.rollout.samples_per_prompt
     batch_size = crossing.rollout.prompts_per_step * group_size
-    by_group = [Point(size, batch_size) for size in file.group_sizes]
-    by_batch = [Point(group_size, size) for size in file.batch_sizes]
+    by_group = [ProbePoint(size, batch_size) for size in file.group_sizes]
+    by_batch = [ProbePoint(group_size, size) for size in file.batch_sizes]
     return list(dict.fromkeys([*by_group, *by_batch]))
 
 
-def _bad_sizes(file: ProbeFile, points: Sequence[Point]) -> Iterator[str]:
+def _bad_sizes(file: ProbeFile, points: Sequence[ProbePoint]) -> Iterator[str]:
     for group_size, batch_size in points:
         if batch_size % group_size:
             yield (

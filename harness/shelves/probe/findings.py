@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 from harness.records.files import write_atomic, write_json
 from harness.run.provenance import provenance
-from harness.shelves.probe.design import Design, Point
-from harness.shelves.probe.measure import Measurement
+from harness.shelves.probe.design import Design, ProbePoint
+from harness.shelves.probe.measure import ProbeMeasurement
 from harness.shelves.probe.moments import (
     InnerProducts,
-    Interval,
+    NoiseInterval,
     Statistics,
     exponential,
     reference_statistics,
@@ -23,7 +23,7 @@ from harness.shelves.probe.moments import (
 )
 
 
-def findings(design: Design, measurement: Measurement) -> dict[str, object]:
+def findings(design: Design, measurement: ProbeMeasurement) -> dict[str, object]:
     """The document: {"name", "question", "profile", "model", "reference", "baseline", "points"}.
 
     `points` has a row for each objective at each point; intervals are {"value", "low", "high"}, null where noise leaves
@@ -52,7 +52,7 @@ def findings(design: Design, measurement: Measurement) -> dict[str, object]:
     }
 
 
-def write_findings(folder: Path, document: Mapping[str, object], measurement: Measurement) -> None:
+def write_findings(folder: Path, document: Mapping[str, object], measurement: ProbeMeasurement) -> None:
     """probe.json, provenance.json, and estimates.parquet, a row for each gradient estimate, in a folder that exists."""
     write_json(folder / "probe.json", document)
     write_json(folder / "provenance.json", provenance())
@@ -60,7 +60,7 @@ def write_findings(folder: Path, document: Mapping[str, object], measurement: Me
     write_atomic(folder / "estimates.parquet", lambda aside: pq.write_table(table, aside))
 
 
-def estimate_rows(measurement: Measurement) -> list[dict[str, Any]]:
+def estimate_rows(measurement: ProbeMeasurement) -> list[dict[str, Any]]:
     """{"objective", "group_size", "batch_size", "estimate", "norm", "cosine"}; the cosine is to the reference."""
     norm, _ = _reference(measurement)
     rows = []
@@ -80,12 +80,12 @@ def estimate_rows(measurement: Measurement) -> list[dict[str, Any]]:
     return rows
 
 
-def _reference(measurement: Measurement) -> tuple[float | None, float | None]:
+def _reference(measurement: ProbeMeasurement) -> tuple[float | None, float | None]:
     """Norm of the reference gradient, and its noise."""
     return reference_statistics(measurement.reference) or (None, None)
 
 
-def _rows(point: Point, by_objective: dict[str, InnerProducts], baseline: str) -> list[dict[str, Any]]:
+def _rows(point: ProbePoint, by_objective: dict[str, InnerProducts], baseline: str) -> list[dict[str, Any]]:
     measured = {name: statistics(products) for name, products in by_objective.items()}
     return [
         {
@@ -106,6 +106,6 @@ def _compared(found: Statistics, baseline: Statistics | None) -> dict[str, objec
     """By how much the cosine exceeds the baseline's, and the noise as a multiple of the baseline's."""
     if baseline is None:
         return {"cosine_difference": None, "noise_ratio": None}
-    difference: Interval = (found.cosine - baseline.cosine).interval()
+    difference: NoiseInterval = (found.cosine - baseline.cosine).interval()
     ratio = exponential((found.noise_to_signal.log() - baseline.noise_to_signal.log()).interval())
     return {"cosine_difference": difference._asdict(), "noise_ratio": ratio._asdict()}

@@ -22,12 +22,12 @@ from harness.random_keys import random_key
 from harness.run.data_checks import require_room_for_completions
 from harness.run.learning.rollouts import Rollouts
 from harness.run.prompts import training_prompts
-from harness.shelves.probe.design import REFERENCE_PARTS, Design, Point
+from harness.shelves.probe.design import REFERENCE_PARTS, Design, ProbePoint
 from harness.shelves.probe.gradients import TokenWeights, gradients, token_weights
-from harness.shelves.probe.moments import Array, InnerProducts, Tally, gram
+from harness.shelves.probe.moments import Array, EstimateTally, InnerProducts, gram
 from harness.training.batch import Batch
 from harness.training.checkpoint import load_latest
-from harness.training.sequences import Scorer, Scores
+from harness.training.sequences import Scores, SequenceScorer
 
 # Pools of different steps share no draw: the reference is independent of what is compared with it.
 _REFERENCE_STEP, _ESTIMATES_STEP = 0, 1
@@ -37,7 +37,7 @@ OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ProbeMeasurement:
     """What the policy is, and the inner products of all gradients."""
 
     weights_digest: str
@@ -45,10 +45,10 @@ class Measurement:
     """The mean over the completions behind the reference gradient."""
     reference: Array
     """[M, M] inner products of the reference estimates."""
-    points: dict[Point, dict[str, InnerProducts]]
+    points: dict[ProbePoint, dict[str, InnerProducts]]
 
 
-def measure(design: Design, policy: LanguageModel, on_progress: OnProgress) -> Measurement:
+def measure(design: Design, policy: LanguageModel, on_progress: OnProgress) -> ProbeMeasurement:
     """Everything that the design asks for, at the weights of the policy, which stay as they are.
 
     Raises RefusedError if no completion can be scored.
@@ -102,7 +102,7 @@ class _Probe:
         self._total = _completions(design.reference) + of_points
         self._done = 0
 
-    def run(self) -> Measurement:
+    def run(self) -> ProbeMeasurement:
         spec = self._design.reference
         pool = draw_pool(spec, spec.rollout.prompts_per_step, _REFERENCE_STEP, self._problems, self._policy)
         rollout = pool.rewarded(spec, self._policy)
@@ -114,14 +114,14 @@ class _Probe:
         weights = [token_weights(spec.policy_gradient, rollout, part, spec.seed)]
         estimates = [self._gradients(pool, start, part, weights, spec) for start in range(0, _completions(spec), part)]
         reference = torch.cat(estimates)
-        return Measurement(
+        return ProbeMeasurement(
             weights_digest(self._policy.model.state_dict()),
             float(rollout.rewards.nanmean()),
             gram(reference),
             self._points(reference),
         )
 
-    def _points(self, reference: Tensor) -> dict[Point, dict[str, InnerProducts]]:
+    def _points(self, reference: Tensor) -> dict[ProbePoint, dict[str, InnerProducts]]:
         """A pool serves all points of its group size, and is gone before the next is drawn."""
         found = {}
         for group_size in dict.fromkeys(point.group_size for point in self._design.points):
@@ -133,14 +133,14 @@ class _Probe:
                 found[point] = self._point(pool, point, reference)
         return {point: found[point] for point in self._design.points}
 
-    def _point(self, pool: Pool, point: Point, reference: Tensor) -> dict[str, InnerProducts]:
+    def _point(self, pool: Pool, point: ProbePoint, reference: Tensor) -> dict[str, InnerProducts]:
         specs = self._design.points[point]
         weights = [
             token_weights(spec.policy_gradient, pool.rewarded(spec, self._policy), point.batch_size, spec.seed)
             for spec in specs.values()
         ]
         estimates = self._design.estimates(point)
-        tallies = [Tally(estimates, reference) for _ in specs]
+        tallies = [EstimateTally(estimates, reference) for _ in specs]
         first = next(iter(specs.values()))
         for estimate in range(estimates):
             found = self._gradients(pool, estimate * point.batch_size, point.batch_size, weights, first)
@@ -187,5 +187,7 @@ def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem
     if not torch.isfinite(batch.sampler_logps).all():
         raise RefusedError(f"model.source {spec.model.source}: its log-probs are not finite. Probe another model.")
     scores = Scores.empty(batch.sequences)
-    Scorer(policy.model, None, spec, policy.pad_token_id).fill(scores, batch.sequences, torch.arange(len(batch)))
+    SequenceScorer(policy.model, None, spec, policy.pad_token_id).fill(
+        scores, batch.sequences, torch.arange(len(batch))
+    )
     return Pool(replace(batch, scores=scores), engine, step)

@@ -55,7 +55,7 @@ class InnerProducts:
     """[M, M] <h_m, h_n>"""
 
 
-class Interval(NamedTuple):
+class NoiseInterval(NamedTuple):
     """None where the noise leaves nothing to be said."""
 
     value: float | None
@@ -84,23 +84,23 @@ class Statistic:
             self.without_reference - other.without_reference,
         )
 
-    def interval(self) -> Interval:
+    def interval(self) -> NoiseInterval:
         """The value with its 95 % interval, by Student's t."""
         from scipy.stats import t
 
         if not np.isfinite(self.value):
-            return Interval(None, None, None)
+            return NoiseInterval(None, None, None)
         variance = _jackknife_variance(self.without_block) + _jackknife_variance(self.without_reference)
         if not np.isfinite(variance):
-            return Interval(self.value, None, None)
+            return NoiseInterval(self.value, None, None)
         freedom = min(len(self.without_block), len(self.without_reference)) - 1
         half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * variance**0.5
-        return Interval(self.value, self.value - half, self.value + half)
+        return NoiseInterval(self.value, self.value - half, self.value + half)
 
 
-def exponential(interval: Interval) -> Interval:
+def exponential(interval: NoiseInterval) -> NoiseInterval:
     """The interval of a value, from that of its logarithm."""
-    return Interval(*(None if bound is None else float(np.exp(bound)) for bound in interval))
+    return NoiseInterval(*(None if bound is None else float(np.exp(bound)) for bound in interval))
 
 
 class Statistics(NamedTuple):
@@ -187,7 +187,7 @@ def _log(values: Array) -> Array:
 BLOCKS = 16
 
 
-class Tally:
+class EstimateTally:
     """Takes the R estimates of one objective, one by one. Holds up to 16 x D float32 numbers."""
 
     def __init__(self, estimates: int, reference: Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.shelves.replay.stored import StoredStep
-from harness.shelves.replay.weights import TokenWeights
+from harness.shelves.replay.weights import StoredTokenWeights
 from harness.training.update_report import PASS_RATE_BINS, pass_rate_bin
 
 LENGTH_BINS = 4
@@ -56,7 +56,7 @@ def token_shares(steps: Sequence[StoredStep], bins: Bins) -> dict[str, dict[str,
     return _shares_by_bin(sizes, steps, bins) or {}
 
 
-def summarise(weighed: Sequence[TokenWeights], steps: Sequence[StoredStep], bins: Bins) -> dict[str, Any]:
+def summarise(weighed: Sequence[StoredTokenWeights], steps: Sequence[StoredStep], bins: Bins) -> dict[str, Any]:
     """One objective over the stored steps, as plain data.
 
     Tokens count once for each epoch. weight: of the tokens in the loss, their mean and PERCENTILES; weight_abs_mean: of

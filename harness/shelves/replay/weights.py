@@ -18,7 +18,7 @@ from harness.training.optimizer import mini_batches
 
 
 @dataclass(frozen=True)
-class TokenWeights:
+class StoredTokenWeights:
     """What an objective does with a step's N completions of at most T tokens in each of E epochs; each [E, N, T].
 
     weight: -d loss / d log pi, the gradient's weight on the token's log-prob: above 0 the step makes the token
@@ -36,7 +36,7 @@ class TokenWeights:
     """One loss for each optimiser step, in order."""
 
 
-def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> TokenWeights:
+def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> StoredTokenWeights:
     """Run the objective over a stored step, split into optimiser steps as the cell's spec says.
 
     A completion's ratio in an epoch is the one that it had when the cell itself trained on it. It is exactly 1 at the
@@ -82,7 +82,7 @@ def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> Toke
             if losses:
                 guessed[epoch, at] = loss_mask & (gradient != 0) & ~stored.scored[epoch, at, None]
             losses.append(loss)
-    return TokenWeights(weight, clipped, masked, guessed, losses)
+    return StoredTokenWeights(weight, clipped, masked, guessed, losses)
 
 
 def _advantages(objective: Objective, rollout: Batch, batches: Sequence[Tensor], spec: RunSpec, step: int) -> Tensor:

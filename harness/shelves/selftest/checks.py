@@ -36,7 +36,7 @@ Result = Literal["passed", "failed", "not run"]
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckPlace:
     """Where a check runs. device: as `train.device`, but never `auto`. folder: an empty folder for its files."""
 
     device: str
@@ -61,7 +61,7 @@ class Check:
     """A check. lacks: device -> why the check cannot run there; None if it can."""
 
     name: str
-    run: Callable[[Place], Finding]
+    run: Callable[[CheckPlace], Finding]
     lacks: Callable[[str], str | None]
 
     @property
@@ -89,7 +89,7 @@ CHECKS: Kind[Check] = Kind(
 
 def check(
     name: str, lacks: Callable[[str], str | None] = lambda device: None
-) -> Callable[[Callable[[Place], Finding]], Check]:
+) -> Callable[[Callable[[CheckPlace], Finding]], Check]:
     """Turn a function into a check. lacks: see `Check`."""
     return lambda run: Check(name, run, lacks)
 
@@ -181,7 +181,7 @@ def _needs_vllm(device: str) -> str | None:
     return None if find_spec("vllm") else "vLLM is not installed"
 
 
-def _tiny(place: Place, dtype: str = "float32") -> LanguageModel:
+def _tiny(place: CheckPlace, dtype: str = "float32") -> LanguageModel:
     import torch
 
     from harness.models.language_model import load_model
@@ -202,15 +202,15 @@ def _engines(language_model: LanguageModel) -> dict[str, Engine]:
 
 
 @check("engine contract")
-def engine_contract(place: Place) -> Finding:
+def engine_contract(place: CheckPlace) -> Finding:
     """Every installed engine keeps all promises of the contract in `harness.engines.base`."""
-    from harness.shelves.engine_contract import PROMISES, BrokenPromiseError, Trial
+    from harness.shelves.engine_contract import PROMISES, BrokenPromiseError, ContractTrial
 
     language_model = _tiny(place)
     broken: dict[str, str] = {}
     engines = _engines(language_model)
     for engine, drawing in engines.items():
-        trial = Trial(drawing, language_model, rounds_by_company=engine != "torch" or not place.on_cpu)
+        trial = ContractTrial(drawing, language_model, rounds_by_company=engine != "torch" or not place.on_cpu)
         for name, promise in PROMISES.items():
             try:
                 promise(trial)
@@ -223,15 +223,15 @@ def engine_contract(place: Place) -> Finding:
 
 
 @check("mismatch in bfloat16")
-def mismatch(place: Place) -> Finding:
+def mismatch(place: CheckPlace) -> Finding:
     """On the same bfloat16 weights, the log-probs of every engine are close to the trainer's."""
     from harness.engines.parity import BOUNDS
-    from harness.shelves.engine_contract import Trial, trainer_logps
+    from harness.shelves.engine_contract import ContractTrial, trainer_logps
 
     language_model = _tiny(place, "bfloat16")
     figures = {}
     for name, engine in _engines(language_model).items():
-        trial = Trial(engine, language_model)
+        trial = ContractTrial(engine, language_model)
         drawn = trial.draw()
         apart = (drawn.logps - trainer_logps(language_model, trial.prompts, drawn)).abs()
         tokens = int(drawn.lengths.sum())
@@ -242,14 +242,14 @@ def mismatch(place: Place) -> Finding:
 
 
 @check("graphs against eager", _needs_cuda)
-def graphs_against_eager(place: Place) -> Finding:
+def graphs_against_eager(place: CheckPlace) -> Finding:
     """The torch engine draws the same with CUDA graphs and without. Kernels may round differently, so a few completions
     may differ; those with equal tokens have equal log-probs up to rounding."""
     import torch
 
     from harness.engines.torch.engine import TorchEngine
     from harness.engines.torch.passes import EAGER, GRAPHS
-    from harness.shelves.engine_contract import SAME_COMPANY_FRAC, Trial, rows_of
+    from harness.shelves.engine_contract import SAME_COMPANY_FRAC, ContractTrial, rows_of
 
     language_model = _tiny(place)
     drawn = []
@@ -261,7 +261,7 @@ def graphs_against_eager(place: Place) -> Finding:
             language_model.decode,
             shapes,
         )
-        trial = Trial(engine, language_model)
+        trial = ContractTrial(engine, language_model)
         drawn += [trial.draw(), trial.draw()]  # the second call replays what the first has captured
     recorded, replayed, eager, _ = drawn
     if not torch.equal(recorded.tokens, replayed.tokens):
@@ -277,17 +277,17 @@ def graphs_against_eager(place: Place) -> Finding:
 
 
 @check("vLLM sync", _needs_vllm)
-def vllm_sync(place: Place) -> Finding:
+def vllm_sync(place: CheckPlace) -> Finding:
     """After the weights change, vLLM's copy gives the trainer's log-probs, in the dtype of training on this device. A
     sync that misses a weight raises EngineMismatchError."""
     import torch
 
     from harness.engines.parity import BOUNDS
-    from harness.shelves.engine_contract import Trial, trainer_logps
+    from harness.shelves.engine_contract import ContractTrial, trainer_logps
 
     dtype = "float32" if place.on_cpu else "bfloat16"
     language_model = _tiny(place, dtype)
-    trial = Trial(_engines(language_model)["vllm"], language_model)
+    trial = ContractTrial(_engines(language_model)["vllm"], language_model)
     syncs_s, apart_nats = [], []
     for round_number in range(3):
         with torch.no_grad():
@@ -306,7 +306,7 @@ def main(name: str, device: str, result: Path) -> None:
     """Run one check and write its finding to `result`; the check's files go beside it."""
     folder = result.parent / "files"
     folder.mkdir()
-    finding = CHECKS.find(name).run(Place(device, folder))
+    finding = CHECKS.find(name).run(CheckPlace(device, folder))
     result.write_text(json.dumps(asdict(finding)), encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from harness.executors.slots import Slot
 from harness.plan.memory import estimate_memory
 from harness.records import CellRecord, cell_directory_name
 from harness.records.files import write_json
-from harness.shelves.selftest.checks import Finding, Place, check
+from harness.shelves.selftest.checks import CheckPlace, Finding, check
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SMALL = {
@@ -43,11 +43,11 @@ MEMORY_FACTOR = 1.5
 """The largest factor allowed between the plan's estimate and the measured memory, either way."""
 
 
-def _spec(place: Place, settings: dict[str, object]) -> RunSpec:
+def _spec(place: CheckPlace, settings: dict[str, object]) -> RunSpec:
     return resolve([Layer("bench selftest", SMALL | {"train.device": place.device} | settings)], seed=0)
 
 
-def _new_cell(place: Place, name: str, spec: RunSpec) -> CellRecord:
+def _new_cell(place: CheckPlace, name: str, spec: RunSpec) -> CellRecord:
     cell = CellRecord.at(place.folder / "selftest" / "cells" / cell_directory_name(name, 0, "0" * 10))
     cell.path.mkdir(parents=True)
     write_json(cell.path / "spec.json", spec.model_dump(mode="json"))
@@ -98,7 +98,7 @@ class _Worker:
 
 
 @contextmanager
-def _workers(place: Place, count: int) -> Iterator[list[_Worker]]:
+def _workers(place: CheckPlace, count: int) -> Iterator[list[_Worker]]:
     workers = [_Worker(place.folder) for _ in range(count)]
     try:
         yield workers
@@ -109,7 +109,7 @@ def _workers(place: Place, count: int) -> Iterator[list[_Worker]]:
 
 
 @check("memory plan")
-def memory_plan(place: Place) -> Finding:
+def memory_plan(place: CheckPlace) -> Finding:
     """The peak memory of a cell is close to the estimate of `bench plan`. On CUDA, the model has the shape of
     Qwen2.5-0.5B, and the peak is that of torch's allocator, without the CUDA context."""
     settings: dict[str, object] = {"train.steps": 2, "train.checkpoint_every": 2}
@@ -165,7 +165,7 @@ def save_half_billion(folder: Path) -> None:
 
 
 @check("kill and resume")
-def kill_and_resume(place: Place) -> Finding:
+def kill_and_resume(place: CheckPlace) -> Finding:
     """A worker is killed one step after a checkpoint, and another worker repeats that step. On a CPU, the final weights
     equal those of an uninterrupted cell; CUDA kernels may sum in another order."""
     spec = _spec(place, {})
@@ -198,7 +198,7 @@ def kill_and_resume(place: Place) -> Finding:
 
 
 @check("two cells side by side")
-def side_by_side(place: Place) -> Finding:
+def side_by_side(place: CheckPlace) -> Finding:
     """The same cell runs alone, then in two processes at once: on a CPU only the time may differ, on CUDA also the
     rounding."""
     spec = _spec(place, {})
@@ -238,7 +238,7 @@ def _needs_trl(device: str) -> str | None:
     return _needs_benchmarks(device) or (None if find_spec("trl") else "TRL is not installed")
 
 
-def _benchmark(place: Place, script: str, *options: str) -> dict[str, Any]:
+def _benchmark(place: CheckPlace, script: str, *options: str) -> dict[str, Any]:
     """What a script measured, whether or not it met its own bounds, which are for an idle machine."""
     command = [sys.executable, str(BENCHMARKS / script), "--json", "--device", place.device, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -249,7 +249,7 @@ def _benchmark(place: Place, script: str, *options: str) -> dict[str, Any]:
 
 
 @check("step time beside the roofline", _needs_benchmarks)
-def roofline(place: Place) -> Finding:
+def roofline(place: CheckPlace) -> Finding:
     """The time of a step of the tiny profile, compared with the least that its arithmetic and memory traffic take here.
     The model is too small to fill a GPU: `python benchmarks/roofline.py --model ...` measures larger ones."""
     # On a GPU the first steps record the graphs.
@@ -262,7 +262,7 @@ def roofline(place: Place) -> Finding:
 
 
 @check("step time beside TRL", _needs_trl)
-def beside_trl(place: Place) -> Finding:
+def beside_trl(place: CheckPlace) -> Finding:
     """A step of ours does the same work as one of TRL's GRPOTrainer, and is not slower. On a CPU TRL has one of its
     settings, without torch.compile, which takes a minute there; `python benchmarks/grpo_step.py` finds the fastest."""
     one_setting = ["--threads", "1", "--trl", "base"] if place.on_cpu else []

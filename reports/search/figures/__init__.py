@@ -11,7 +11,7 @@ from harness.plugins import Kind
 from harness.records.study import StudyRecord
 from reports.drawing.rendering import Drawing, RenderedFigure, render_figure
 from reports.figures import AFTER_OURS, drawing_of, in_reading_order, require_figure_name
-from reports.search.values import Objective, objectives_of
+from reports.search.values import StudyObjective, objectives_of
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class SearchFigure:
 
     name: str
     title: str
-    draw: Callable[[StudyRecord, Objective], Drawing | None]
+    draw: Callable[[StudyRecord, StudyObjective], Drawing | None]
     each_objective: bool = False
     order: int = AFTER_OURS
 

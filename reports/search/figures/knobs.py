@@ -23,7 +23,7 @@ from reports.search.drawing import (
     two_lines,
 )
 from reports.search.figures import SearchFigure
-from reports.search.values import Objective, complete_trials, short_knobs, value_text
+from reports.search.values import StudyObjective, complete_trials, short_knobs, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ EDGE = 0.06
 """The room at both ends of a panel, as a share of the knob's range."""
 
 
-def draw_importance(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_importance(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
     """fANOVA's share of each knob in the variance of an objective; None if it was refused, and then the page says
     why."""
     found = next((one for one in study.importances if one.metric == objective.metric), None)
@@ -72,7 +72,7 @@ def draw_importance(study: StudyRecord, objective: Objective) -> Drawing | None:
     return Drawing(figure, caption, rows)
 
 
-def draw_slices(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_slices(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
     """The objective against each knob by itself; None with fewer than two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
@@ -119,7 +119,7 @@ def _draw_panel(
     panel: Axes,
     trials: Sequence[TrialRecord],
     best: int | None,
-    objective: Objective,
+    objective: StudyObjective,
     name: str,
     axis: KnobAxis,
     width_in: float,

@@ -16,7 +16,7 @@ from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, INK, is_narrow, new_figure, width_in
 from reports.search.drawing import TICK_CHARACTER_IN, TICK_POINTS, KnobAxis, best_label, kind_of, shortened, two_lines
 from reports.search.figures import SearchFigure
-from reports.search.values import Objective, complete_trials, short_knobs, value_text
+from reports.search.values import StudyObjective, complete_trials, short_knobs, value_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ BAR_TICKS = 5
 
 
 @dataclass(frozen=True)
-class Sheet:
+class CoordinatesLayout:
     """Where things lie on the sheet, in inches from its left or from its top. name_lift: how far the name of a knob
     stands above its band; 0 beside it."""
 
@@ -55,7 +55,9 @@ class Sheet:
         return self.top + self.pitch * row
 
 
-NARROW_SHEET = Sheet(low=0.5, high=2.55, not_drawn=3.0, top=0.35, pitch=0.62, name_lift=0.2, name_characters=40)
+NARROW_SHEET = CoordinatesLayout(
+    low=0.5, high=2.55, not_drawn=3.0, top=0.35, pitch=0.62, name_lift=0.2, name_characters=40
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Scale:
         return mpl.colormaps["cividis"](LIGHT - (LIGHT - DARK) * float(goodness))
 
 
-def draw_parallel_coordinates(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_parallel_coordinates(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
     """None with fewer than two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
@@ -95,7 +97,7 @@ def draw_parallel_coordinates(study: StudyRecord, objective: Objective) -> Drawi
         return None
     shown = {trial.number: objective.shown(value) for trial in trials if (value := objective.of(trial)) is not None}
     scale = Scale(tuple(sorted(set(shown.values()))), objective.maximize)
-    sheet = NARROW_SHEET if is_narrow() else Sheet()
+    sheet = NARROW_SHEET if is_narrow() else CoordinatesLayout()
     knob_axes = {
         name: KnobAxis.of(
             study.knobs[name], [trial.params[name] for trial in trials if name in trial.params], CHOICE_AT
@@ -137,7 +139,7 @@ def _blank(height_in: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _draw_knob(axes: Axes, sheet: Sheet, y: float, name: str, axis: KnobAxis, *, conditional: bool) -> None:
+def _draw_knob(axes: Axes, sheet: CoordinatesLayout, y: float, name: str, axis: KnobAxis, *, conditional: bool) -> None:
     from matplotlib.patches import Rectangle
 
     middle = y + sheet.band / 2
@@ -165,7 +167,7 @@ def _draw_knob(axes: Axes, sheet: Sheet, y: float, name: str, axis: KnobAxis, *,
         axes.text(x, middle, text, ha="right" if left else "left", va="center", fontsize=TICK_POINTS)
 
 
-def _draw_bar(axes: Axes, sheet: Sheet, y: float, scale: Scale, objective: Objective) -> None:
+def _draw_bar(axes: Axes, sheet: CoordinatesLayout, y: float, scale: Scale, objective: StudyObjective) -> None:
     from matplotlib.patches import Rectangle
 
     label = two_lines(objective.label, sheet.name_characters)
@@ -183,7 +185,7 @@ def _draw_bar(axes: Axes, sheet: Sheet, y: float, scale: Scale, objective: Objec
 
 
 def _path(
-    trial: TrialRecord, knobs: Sequence[str], knob_axes: dict[str, KnobAxis], sheet: Sheet, end: float
+    trial: TrialRecord, knobs: Sequence[str], knob_axes: dict[str, KnobAxis], sheet: CoordinatesLayout, end: float
 ) -> tuple[list[float], list[float]]:
     """The line of a trial: straight down through the band of each knob, then over to the next."""
     xs, ys = [], []
@@ -194,7 +196,7 @@ def _path(
     return [*xs, end], [*ys, sheet.y(len(knobs))]
 
 
-def _row(trial: TrialRecord, objective: Objective, knobs: Sequence[str]) -> DataRow:
+def _row(trial: TrialRecord, objective: StudyObjective, knobs: Sequence[str]) -> DataRow:
     row: DataRow = {"trial": trial.number, "kind": kind_of(trial), "metric": objective.metric}
     if (value := objective.of(trial)) is not None:
         row["value"] = value

@@ -11,14 +11,14 @@ from reports.drawing.style import GREY, new_figure
 from reports.formats import count
 from reports.search.drawing import axis_label, count_kinds, draw_trials, kind_of, label_values
 from reports.search.figures import SearchFigure
-from reports.search.values import Objective, complete_trials, objectives_of
+from reports.search.values import StudyObjective, complete_trials, objectives_of
 
 # About the size of the axes, and of a label with the number of a trial, in inches.
 AXES_IN = (5.4, 2.9)
 LABEL_IN = (0.3, 0.17)
 
 
-def draw_pareto(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_pareto(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
     """The first objective against the second; None with one objective or without a complete trial."""
     trials = complete_trials(study)
     if len(study.objectives) == 1 or not trials:
@@ -94,7 +94,7 @@ def _labelled(study: StudyRecord, points: dict[int, tuple[float, float]]) -> Seq
     return chosen
 
 
-def _row(trial: TrialRecord, study: StudyRecord, cost: Objective, objective: Objective) -> DataRow:
+def _row(trial: TrialRecord, study: StudyRecord, cost: StudyObjective, objective: StudyObjective) -> DataRow:
     row: DataRow = {"trial": trial.number, "kind": kind_of(trial)}
     row |= {one.metric: value for one in (objective, cost) if (value := one.of(trial)) is not None}
     return row | {"on_front": int(trial.number in study.front)}

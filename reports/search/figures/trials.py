@@ -22,7 +22,7 @@ from reports.search.drawing import (
     label_values,
 )
 from reports.search.figures import SearchFigure
-from reports.search.values import Objective, complete_trials
+from reports.search.values import StudyObjective, complete_trials
 
 # The strip for trials without a value, and the place of their marks in it, as shares of the height of the axes.
 STRIP, STRIP_Y = 0.1, 0.035
@@ -30,7 +30,7 @@ COLORS = {"complete": BLUE, "pruned": VERMILION, "failed": VERMILION, "running":
 DOTTED = (0, (1.5, 1.5))
 
 
-def draw_history(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_history(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
     """The value of each trial in the order of the search; None if no trial has one."""
     trials = sorted(study.trials, key=lambda trial: trial.number)
     values = [_value(trial, objective) for trial in trials]
@@ -71,7 +71,7 @@ def draw_history(study: StudyRecord, objective: Objective) -> Drawing | None:
     return Drawing(figure, caption.strip(), rows)
 
 
-def _value(trial: TrialRecord, objective: Objective) -> float | None:
+def _value(trial: TrialRecord, objective: StudyObjective) -> float | None:
     """The final value, or the last one that a pruned trial reported."""
     if trial.state == "complete":
         return objective.of(trial)
@@ -80,7 +80,7 @@ def _value(trial: TrialRecord, objective: Objective) -> float | None:
     return None
 
 
-def _best_so_far(study: StudyRecord, objective: Objective) -> list[tuple[int, float]]:
+def _best_so_far(study: StudyRecord, objective: StudyObjective) -> list[tuple[int, float]]:
     """The trials that were better than all complete ones before them, with their values as shown."""
     best: list[tuple[int, float]] = []
     for trial in complete_trials(study):
@@ -101,12 +101,12 @@ def _others(
     return " ".join(words)
 
 
-def _row(trial: TrialRecord, objective: Objective, value: float | None) -> DataRow:
+def _row(trial: TrialRecord, objective: StudyObjective, value: float | None) -> DataRow:
     row: DataRow = {"trial": trial.number, "kind": kind_of(trial), "metric": objective.metric}
     return row if value is None else row | {"value": value}
 
 
-def draw_intermediate(study: StudyRecord, objective: Objective) -> Drawing | None:
+def draw_intermediate(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
     """What trials reported while they trained, by which pruning decides; None if nothing was reported."""
     # A repeated setting shares the cells, and so the curve, of an earlier trial.
     curves = {trial.number: curve for trial in study.trials if trial.same_as is None and (curve := _curve_of(trial))}

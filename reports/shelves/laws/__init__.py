@@ -7,13 +7,13 @@ the beginning of a run and predicts the rest. `fit_compute_law` fits a sigmoid i
 says why.
 """
 
-from reports.shelves.laws.compute import ComputeLaw, Interval, compare_compute_laws, fit_compute_law
+from reports.shelves.laws.compute import ComputeLaw, LawInterval, compare_compute_laws, fit_compute_law
 from reports.shelves.laws.entropy import (
     MIN_POINTS,
     EntropyLaw,
+    EntropyRun,
     FreeExponent,
     LawRefusedError,
-    Run,
     fit_entropy_law,
     fit_free_exponent,
 )
@@ -31,13 +31,13 @@ __all__ = [
     "MIN_POINTS",
     "ComputeLaw",
     "EntropyLaw",
+    "EntropyRun",
     "Forecast",
     "FreeExponent",
     "FreeExponentUncertainty",
-    "Interval",
+    "LawInterval",
     "LawRefusedError",
     "LawUncertainty",
-    "Run",
     "compare_compute_laws",
     "first_part",
     "fit_compute_law",

@@ -34,7 +34,7 @@ _SHAPE_EXPONENTS = (0.5, 4.0, 8.0, 16.0, 64.0)
 _SHAPE_MIDPOINTS = 25
 
 
-class Interval(NamedTuple):
+class LawInterval(NamedTuple):
     """A value with the ends of its interval."""
 
     value: float
@@ -146,7 +146,7 @@ def fit_compute_law(
     )
 
 
-def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05) -> dict[str, Interval]:
+def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05) -> dict[str, LawInterval]:
     """Compare two laws: the asymptote minus the other's, the exponent and the midpoint over the other's, by name.
 
     Both laws are fitted to whole runs of the same seeds in one order, which the jackknife leaves out in pairs. Raises
@@ -155,12 +155,12 @@ def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05
     paired = law.parameters.minus(other.parameters)
     half_widths = paired.half_widths(np.eye(paired.changes.shape[1])[:3], alpha)
     gap, half_width = law.asymptote - other.asymptote, float(half_widths[0])
-    found = {"asymptote": Interval(gap, gap - half_width, gap + half_width)}
+    found = {"asymptote": LawInterval(gap, gap - half_width, gap + half_width)}
     with np.errstate(over="ignore"):
         factors = np.exp(half_widths[1:]).tolist()
     for name, factor in zip(("exponent", "midpoint_tokens"), factors, strict=True):
         ratio = getattr(law, name) / getattr(other, name)
-        found[name] = Interval(ratio, ratio / factor, ratio * factor)
+        found[name] = LawInterval(ratio, ratio / factor, ratio * factor)
     return found
 
 

@@ -16,7 +16,7 @@ from reports.measure.measurements import Measurement, finite
 from reports.shelves.laws import (
     MIN_POINTS,
     ComputeLaw,
-    Interval,
+    LawInterval,
     LawRefusedError,
     compare_compute_laws,
     fit_compute_law,
@@ -33,7 +33,7 @@ class LawContrast:
     """An arm's compute law against the baseline's, both fitted to the seeds that both have."""
 
     n_seeds: int
-    differences: dict[str, Interval] | None
+    differences: dict[str, LawInterval] | None
     """See `compare_compute_laws`, at the level of the arm's other verdicts. None if the laws cannot be compared."""
     ceiling: Verdict
     """The verdict on the asymptote."""
@@ -118,7 +118,7 @@ def _law_contrast(
 
 def _compared(
     sweep: SweepRecord, arm: str, runs: Mapping[str, Evaluations], seeds: Sequence[int], start: float | None
-) -> dict[str, Interval]:
+) -> dict[str, LawInterval]:
     if len(seeds) < MIN_PAIRS:
         raise LawRefusedError(f"{len(seeds)} seeds that both arms have, and a comparison needs {MIN_PAIRS}")
     law, other = (_identified_law(sweep, one, runs[one], seeds, start) for one in (arm, sweep.baseline))
@@ -146,7 +146,7 @@ def _identified_law(
     return law
 
 
-def _verdict(difference: Interval, equal: float, margin: float | None = None) -> Verdict:
+def _verdict(difference: LawInterval, equal: float, margin: float | None = None) -> Verdict:
     if difference.low > equal:
         return "better"
     if difference.high < equal:

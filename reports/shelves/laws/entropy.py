@@ -39,7 +39,7 @@ def finite_points(**columns: Numbers) -> list[FloatArray]:
 
 
 @dataclass(frozen=True)
-class Run:
+class EntropyRun:
     """The points of one training run, as arrays [points]."""
 
     step: FloatArray

@@ -11,11 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from reports.shelves.laws.entropy import MIN_POINTS, EntropyLaw, FloatArray, LawRefusedError, Run, fit_entropy_law
+from reports.shelves.laws.entropy import (
+    MIN_POINTS,
+    EntropyLaw,
+    EntropyRun,
+    FloatArray,
+    LawRefusedError,
+    fit_entropy_law,
+)
 from reports.shelves.laws.uncertainty import LawUncertainty, law_uncertainty, pooled
 
 BoolArray = npt.NDArray[np.bool_]
-Predict = Callable[[Run], FloatArray]
+Predict = Callable[[EntropyRun], FloatArray]
 """Predicts the rewards of the points of a run."""
 
 FIRST_FRAC = 0.3
@@ -56,7 +63,7 @@ class Forecast:
         return self.law.a > self.uncertainty.half_width_a() and self.rmse_law < min(rivals)
 
 
-def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
+def forecast(runs: Sequence[EntropyRun], first_frac: float = FIRST_FRAC) -> Forecast:
     """Fit the law to the first parts of all runs pooled, and predict the rest of each run.
 
     The first part of a run is its points up to `first_frac` of its last step. Raises LawRefusedError if the first parts
@@ -81,7 +88,7 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
     halves = [(seen, rest) for seen, rest in halves if len(seen) >= LEAST_FIRST]
     together = [seen for seen, _ in halves]
 
-    def rmse(fit: Callable[[Sequence[Run]], Predict]) -> float:
+    def rmse(fit: Callable[[Sequence[EntropyRun]], Predict]) -> float:
         """Return the error of a rival, of each run's own or of all runs pooled, whichever is smaller."""
         own = [fit([seen])(rest) - rest.reward for seen, rest in halves]
         shared = fit(together)
@@ -99,13 +106,13 @@ def forecast(runs: Sequence[Run], first_frac: float = FIRST_FRAC) -> Forecast:
     )
 
 
-def _mean_of_last(seen: Sequence[Run]) -> Predict:
+def _mean_of_last(seen: Sequence[EntropyRun]) -> Predict:
     """Predict that rewards stay at the mean of the last ones."""
     mean = np.mean([run.reward[-LAST_POINTS:].mean() for run in seen])
     return lambda rest: np.full(len(rest), mean)
 
 
-def _line(seen: Sequence[Run], over: Callable[[Run], FloatArray]) -> Predict:
+def _line(seen: Sequence[EntropyRun], over: Callable[[EntropyRun], FloatArray]) -> Predict:
     """Predict that rewards continue on their least-squares line over a quantity of each point."""
     x = np.concatenate([over(run) for run in seen])
     y = np.concatenate([run.reward for run in seen])
@@ -119,10 +126,10 @@ def _root_mean_square(errors: Sequence[FloatArray]) -> float:
     return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
 
 
-def first_part(run: Run, first_frac: float = FIRST_FRAC) -> BoolArray:
+def first_part(run: EntropyRun, first_frac: float = FIRST_FRAC) -> BoolArray:
     """Return which points of a run [points] lie at or before `first_frac` of its last step."""
     return np.asarray(run.step <= first_frac * run.step[-1])
 
 
-def _part(run: Run, chosen: BoolArray) -> Run:
-    return Run(run.step[chosen], run.entropy[chosen], run.reward[chosen])
+def _part(run: EntropyRun, chosen: BoolArray) -> EntropyRun:
+    return EntropyRun(run.step[chosen], run.entropy[chosen], run.reward[chosen])

@@ -14,12 +14,12 @@ from reports.measure.measurements import Measurement, finite
 from reports.processes import each_in_processes
 from reports.shelves.laws import (
     EntropyLaw,
+    EntropyRun,
     Forecast,
     FreeExponent,
     FreeExponentUncertainty,
     LawRefusedError,
     LawUncertainty,
-    Run,
     fit_entropy_law,
     fit_free_exponent,
     forecast,
@@ -63,7 +63,7 @@ class EntropyFit:
     target: Target
     entropy: EntropyKind
     """Over the vocabulary ("full") or of the sampled tokens."""
-    runs: dict[int, Run]
+    runs: dict[int, EntropyRun]
     law: EntropyLaw | None
     """None if the fit is refused, and `refused` says why; so is `uncertainty`."""
     uncertainty: LawUncertainty | None
@@ -175,7 +175,7 @@ class _ArmRuns:
     """That of the arm's cells."""
     alpha: float
     """The sweep's."""
-    runs: dict[int, Run]
+    runs: dict[int, EntropyRun]
 
 
 def _fits_of_arm(arm: _ArmRuns) -> list[EntropyFit]:
@@ -183,7 +183,7 @@ def _fits_of_arm(arm: _ArmRuns) -> list[EntropyFit]:
     return [_fit(arm, None, arm.runs), *(_fit(arm, seed, {seed: run}) for seed, run in arm.runs.items())]
 
 
-def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
+def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> EntropyRun:
     """Return the steps at which both the entropy and the target are known.
 
     Entropy and training reward are those of the policy before the step's update; an evaluation follows the update. The
@@ -204,10 +204,10 @@ def _run(measurement: Measurement, target: Target, kind: EntropyKind) -> Run:
             step, entropy = np.append(0, step), np.append(entropy[0], entropy)
             reward = np.append(target.before, reward)
     known = ~np.isnan(entropy) & ~np.isnan(reward)
-    return Run(step[known], entropy[known], reward[known])
+    return EntropyRun(step[known], entropy[known], reward[known])
 
 
-def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, Run]) -> EntropyFit:
+def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, EntropyRun]) -> EntropyFit:
     parts = [*runs.values()]
     entropy, reward = pooled(parts)
     fitted, refused = or_reason(lambda: (fit_entropy_law(entropy, reward), law_uncertainty(parts)))
@@ -234,7 +234,7 @@ def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, Run]) -> EntropyFit:
     )
 
 
-def _free_exponent(runs: Sequence[Run], alpha: float) -> tuple[FreeExponent, FreeExponentUncertainty]:
+def _free_exponent(runs: Sequence[EntropyRun], alpha: float) -> tuple[FreeExponent, FreeExponentUncertainty]:
     fitted = fit_free_exponent(*pooled(runs))
     return fitted, free_exponent_uncertainty(runs, fitted, alpha)
 

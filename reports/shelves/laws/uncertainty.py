@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from reports.shelves.laws.entropy import (
+    EntropyRun,
     FloatArray,
     FreeExponent,
     LawRefusedError,
     Numbers,
-    Run,
     fit_entropy_law,
     law_design,
 )
@@ -121,7 +121,7 @@ class LawUncertainty:
         return float(self.parameters.half_widths(np.array([[0.0, 1.0]]), alpha)[0])
 
 
-def law_uncertainty(runs: Sequence[Run]) -> LawUncertainty:
+def law_uncertainty(runs: Sequence[EntropyRun]) -> LawUncertainty:
     """Compute the jackknife of the entropy law of all runs pooled.
 
     Raises LawRefusedError as `jackknife` and `fit_entropy_law`.
@@ -142,7 +142,7 @@ class FreeExponentUncertainty:
 
 
 def free_exponent_uncertainty(
-    runs: Sequence[Run], fitted: FreeExponent, alpha: float = 0.05
+    runs: Sequence[EntropyRun], fitted: FreeExponent, alpha: float = 0.05
 ) -> FreeExponentUncertainty:
     """Compute the jackknife of the law with a free exponent, fitted to all runs pooled.
 
@@ -157,7 +157,7 @@ def free_exponent_uncertainty(
     return FreeExponentUncertainty(float(exponent), float(ceiling))
 
 
-def pooled(runs: Sequence[Run]) -> tuple[FloatArray, FloatArray]:
+def pooled(runs: Sequence[EntropyRun]) -> tuple[FloatArray, FloatArray]:
     """Return the entropies and the rewards of all runs, one after the other."""
     return np.concatenate([run.entropy for run in runs]), np.concatenate([run.reward for run in runs])
 

@@ -27,9 +27,9 @@ from reports.shelves.reflection.tally import (
     OTHER,
     TOKEN_COLUMNS,
     WORD,
+    CellCompletions,
     Count,
     FloatArray,
-    Rollouts,
     Sum,
     Tally,
     tally,
@@ -171,10 +171,10 @@ def _texts(cell: CellRecord, most_files: int) -> list[str]:
     return [] if table is None else list(table["text"].to_pylist())
 
 
-def _rollouts(cell: CellRecord, texts: list[str], most_files: int) -> Rollouts:
+def _rollouts(cell: CellRecord, texts: list[str], most_files: int) -> CellCompletions:
     table = cell.read_rollouts([*COLUMNS, *TOKEN_COLUMNS], most_files, needed=["step", "correct"])
     assert table is not None
-    return Rollouts.of(texts, table)
+    return CellCompletions.of(texts, table)
 
 
 def _summary(arm: str, word: str, tallies: Sequence[Tally]) -> ArmWords:

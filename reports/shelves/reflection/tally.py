@@ -94,7 +94,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class CellCompletions:
     """The completions of a cell, N rows in S steps, and their V recorded tokens end to end.
 
     steps [S]. For each row: texts, n_tokens, right [N], and step [N], its position among the steps. For the recorded
@@ -118,7 +118,7 @@ class Rollouts:
     bounded: FloatArray
 
     @classmethod
-    def of(cls, texts: list[str], table: pyarrow.Table) -> Rollouts:
+    def of(cls, texts: list[str], table: pyarrow.Table) -> CellCompletions:
         """Build the rollouts from a table with the COLUMNS and TOKEN_COLUMNS of the same completions."""
         import pyarrow.compute as pc
 
@@ -144,7 +144,7 @@ class Rollouts:
         )
 
 
-def tally(rollouts: Rollouts, pattern: re.Pattern[str], rows: Sequence[int]) -> Tally:
+def tally(rollouts: CellCompletions, pattern: re.Pattern[str], rows: Sequence[int]) -> Tally:
     """Compute the totals by step of the words that match. Unrecorded tokens add nothing.
 
     rows: all rows that hold a match, and perhaps others.

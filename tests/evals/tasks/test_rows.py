@@ -13,7 +13,7 @@ from huggingface_hub import constants
 from evals.errors import DataMissingError, EvalError
 from evals.hub import offline_without_network
 from evals.tasks.base import Problem
-from evals.tasks.rows import Fields, HubDataset, LocalFile, Rows, rows_digest
+from evals.tasks.rows import Fields, HubDataset, LocalFile, TaskRows, rows_digest
 
 PAIRS = [("How many?", "1200"), ("Which {x}\u2028?", "3")]
 DIGEST = rows_digest([Problem("", *pair) for pair in PAIRS])
@@ -50,7 +50,7 @@ def hub(monkeypatch):
 
 
 def test_local_rows(file, tmp_path):
-    rows = Rows("r", file, count=2, digest=DIGEST).load()
+    rows = TaskRows("r", file, count=2, digest=DIGEST).load()
     assert list(rows) == [Problem("id0", *PAIRS[0]), Problem("id1", *PAIRS[1])]
     assert (rows.origin, rows.digest, rows.matches_pin) == (str(tmp_path / "rows.jsonl"), DIGEST, True)
     assert rows[:1] == (rows[0],)
@@ -64,7 +64,7 @@ def test_the_digest_depends_on_problems_answers_and_order_only():
 
 
 def test_bench_data_is_the_default_folder(file, monkeypatch):
-    source = Rows("r", LocalFile("rows.jsonl"), digest=DIGEST)
+    source = TaskRows("r", LocalFile("rows.jsonl"), digest=DIGEST)
     monkeypatch.setenv("BENCH_DATA", str(file.folder))
     assert len(source.load()) == 2
     monkeypatch.delenv("BENCH_DATA")
@@ -75,7 +75,7 @@ def test_bench_data_is_the_default_folder(file, monkeypatch):
 
 
 def test_hub_rows_equal_local_ones(hub):
-    rows = Rows("gsm8k-test", LocalFile("absent.jsonl", Path("nowhere")), HUB, 2, DIGEST).load()
+    rows = TaskRows("gsm8k-test", LocalFile("absent.jsonl", Path("nowhere")), HUB, 2, DIGEST).load()
     assert hub.calls == [(("openai/gsm8k", "main"), {"split": "test", "revision": None})]
     assert [(p.id, p.problem, p.answer) for p in rows] == [
         ("gsm8k-test-00000", *PAIRS[0]),
@@ -86,13 +86,13 @@ def test_hub_rows_equal_local_ones(hub):
 
 
 def test_the_file_wins_over_the_hub(file, hub):
-    assert Rows("r", file, HUB, 2, DIGEST).load().origin.endswith("rows.jsonl")
+    assert TaskRows("r", file, HUB, 2, DIGEST).load().origin.endswith("rows.jsonl")
     assert hub.calls == []
 
 
 def test_hub_rows_are_reported_where_only_the_file_was_pinned(hub):
     hub.rows[1]["answer"] = "#### 4"
-    source = Rows("r", None, HUB, 2, DIGEST, digest_of="file")
+    source = TaskRows("r", None, HUB, 2, DIGEST, digest_of="file")
     assert source.load().matches_pin is False
     with pytest.raises(EvalError, match=rf"digest {source.load().digest}, pinned is {DIGEST}"):
         replace(source, digest_of="hub").load()
@@ -100,9 +100,9 @@ def test_hub_rows_are_reported_where_only_the_file_was_pinned(hub):
 
 def test_changed_local_rows_are_refused(file):
     with pytest.raises(EvalError, match=f"digest {DIGEST}, pinned is sha256:0"):
-        Rows("r", file, digest="sha256:0").load()
+        TaskRows("r", file, digest="sha256:0").load()
     with pytest.raises(EvalError, match="2 rows, r has 3"):
-        Rows("r", file, count=3).load()
+        TaskRows("r", file, count=3).load()
 
 
 def test_a_hub_that_cannot_be_reached_is_missing_data(monkeypatch, hub):
@@ -110,7 +110,7 @@ def test_a_hub_that_cannot_be_reached_is_missing_data(monkeypatch, hub):
         raise ConnectionError("offline")
 
     monkeypatch.setattr(sys.modules["datasets"], "load_dataset", load_dataset)
-    source = Rows("r", LocalFile("absent.jsonl", Path("nowhere")), HUB, digest=DIGEST)
+    source = TaskRows("r", LocalFile("absent.jsonl", Path("nowhere")), HUB, digest=DIGEST)
     with pytest.raises(DataMissingError) as error:
         source.load()
     for part in ("nowhere/absent.jsonl", "hub:openai/gsm8k@main/main/test", "HF_HUB_OFFLINE", "offline"):
@@ -145,30 +145,30 @@ def test_malformed_rows(file, line, message):
     path = file.path()
     path.write_bytes(path.read_bytes().rstrip() + b"\n" + (line if isinstance(line, bytes) else line.encode()))
     with pytest.raises(EvalError, match=message):
-        Rows("r", file).load()
+        TaskRows("r", file).load()
 
 
 def test_numbers_as_answers_and_numbered_rows(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"q": "p", "answer": 7, "level": 3}\n')
     file = LocalFile("rows.jsonl", tmp_path, Fields(problem="q", difficulty="level"))
-    assert list(Rows("r", file).load()) == [Problem("r-00000", "p", "7", difficulty=3.0)]
+    assert list(TaskRows("r", file).load()) == [Problem("r-00000", "p", "7", difficulty=3.0)]
 
 
 def test_a_difficulty_that_is_no_number_can_be_declared(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"problem": "p", "answer": "7", "difficulty": null}\n')
-    assert [p.difficulty for p in Rows("r", LocalFile("rows.jsonl", tmp_path)).load()] == [None]
+    assert [p.difficulty for p in TaskRows("r", LocalFile("rows.jsonl", tmp_path)).load()] == [None]
     declared = LocalFile("rows.jsonl", tmp_path, Fields(difficulty_if_absent=2.5))
-    assert [p.difficulty for p in Rows("r", declared).load()] == [2.5]
+    assert [p.difficulty for p in TaskRows("r", declared).load()] == [2.5]
 
 
 def test_an_answer_without_its_mark_is_an_error(hub):
     hub.rows[0]["answer"] = "no mark"
     with pytest.raises(EvalError, match="row 0: the field 'answer' has no '####'"):
-        Rows("r", None, HUB, digest=DIGEST).load()
+        TaskRows("r", None, HUB, digest=DIGEST).load()
 
 
 def test_an_answer_that_is_not_required_may_be_absent(hub):
-    rows = Rows("r", None, replace(HUB, revision="abc"), grader=None)
+    rows = TaskRows("r", None, replace(HUB, revision="abc"), grader=None)
     del hub.rows[0]["answer"]
     assert [(p.answer, p.solution) for p in rows.load()] == [("", None), ("3", "#### 3")]
     with pytest.raises(EvalError, match="row 0: no field 'answer'"):
@@ -176,37 +176,37 @@ def test_an_answer_that_is_not_required_may_be_absent(hub):
 
 
 def test_fingerprints(file):
-    assert Rows("r", LocalFile("absent.jsonl"), HUB, digest="sha256:1").fingerprint == "rows:sha256:1"
-    assert Rows("r", file).fingerprint == f"rows:{DIGEST}"
-    pinned = Rows("r", hub=replace(HUB, revision="abc"))
+    assert TaskRows("r", LocalFile("absent.jsonl"), HUB, digest="sha256:1").fingerprint == "rows:sha256:1"
+    assert TaskRows("r", file).fingerprint == f"rows:{DIGEST}"
+    pinned = TaskRows("r", hub=replace(HUB, revision="abc"))
     assert pinned.fingerprint.startswith("hub:openai/gsm8k@abc/main/test")
-    assert pinned.fingerprint != Rows("r", hub=replace(HUB, revision="abc", fields=Fields())).fingerprint
+    assert pinned.fingerprint != TaskRows("r", hub=replace(HUB, revision="abc", fields=Fields())).fingerprint
 
 
 def test_sources_must_be_given_and_pinned():
     with pytest.raises(EvalError, match="give `file:` or `hub:`"):
-        Rows("r")
+        TaskRows("r")
     with pytest.raises(EvalError, match="pin it with `revision: <commit>` or `digest:`"):
-        Rows("r", hub=HUB)
+        TaskRows("r", hub=HUB)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n"])
 def test_a_file_without_rows_is_refused(tmp_path, content):
     (tmp_path / "rows.jsonl").write_text(content)
     with pytest.raises(EvalError, match=r"rows\.jsonl has no rows; a split has at least one"):
-        Rows("r", LocalFile("rows.jsonl", tmp_path)).load()
+        TaskRows("r", LocalFile("rows.jsonl", tmp_path)).load()
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "true", "null"])
 def test_an_answer_that_is_no_finite_number_is_refused(tmp_path, number):
     (tmp_path / "rows.jsonl").write_text(f'{{"problem": "p", "answer": {number}}}\n')
     with pytest.raises(EvalError, match=r"line 1: the field 'answer' is .*; it must be text or a finite number"):
-        Rows("r", LocalFile("rows.jsonl", tmp_path)).load()
+        TaskRows("r", LocalFile("rows.jsonl", tmp_path)).load()
 
 
 def test_a_number_of_any_size_is_an_answer(tmp_path):
     (tmp_path / "rows.jsonl").write_text(f'{{"problem": "p", "answer": {10**400}}}\n')
-    assert Rows("r", LocalFile("rows.jsonl", tmp_path)).load()[0].answer == str(10**400)
+    assert TaskRows("r", LocalFile("rows.jsonl", tmp_path)).load()[0].answer == str(10**400)
 
 
 @pytest.mark.parametrize("field", ["id", "problem", "answer", "solution"])
@@ -214,4 +214,4 @@ def test_half_of_a_character_is_refused(tmp_path, field):
     row = {"id": "i", "problem": "p", "answer": "a", "solution": "s"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n" + json.dumps(row | {field: "p \ud800"}) + "\n")
     with pytest.raises(EvalError, match=rf"line 2: the field '{field}' has half of a character, '\\ud800', at place 2"):
-        Rows("r", LocalFile("rows.jsonl", tmp_path)).load()
+        TaskRows("r", LocalFile("rows.jsonl", tmp_path)).load()

@@ -8,7 +8,7 @@ import pytest
 from evals import get_task, grade, task_names
 from evals.contamination import is_contaminated, overlap
 from evals.errors import DataMissingError, EvalError
-from evals.tasks.rows import LoadedRows, Rows
+from evals.tasks.rows import LoadedRows, TaskRows
 from harness.errors import RefusedError, UnknownNameError
 
 EVALUATION_ONLY = {"aime24", "aime25", "amc23", "arithmetic_many", "math500"}
@@ -251,7 +251,7 @@ def test_columns_of_the_hub_are_mapped_and_other_rows_are_told(monkeypatch, tmp_
     monkeypatch.setenv("BENCH_DATA", str(tmp_path))
     task = get_task(name)
     source = task.split("test")
-    assert isinstance(source, Rows)
+    assert isinstance(source, TaskRows)
     assert source.hub is not None
     rows = [columns | {key: f"{columns[key]}{n}" for key in ("id", "unique_id") if key in columns} for n in range(500)]
     monkeypatch.setattr(

@@ -18,7 +18,7 @@ from harness.shelves.engine_contract import (
     PROBLEMS,
     PROMISES,
     BrokenPromiseError,
-    Trial,
+    ContractTrial,
     keys,
     rows_of,
     trainer_logps,
@@ -34,7 +34,7 @@ def prompts(language_model: LanguageModel) -> list[list[int]]:
 
 @pytest.mark.parametrize("promised", PROMISES)
 def test_it_keeps_its_promises(engine: Engine, language_model: LanguageModel, promised: str) -> None:
-    PROMISES[promised](Trial(engine, language_model, rounds_by_company=type(engine).__name__ == "VllmEngine"))
+    PROMISES[promised](ContractTrial(engine, language_model, rounds_by_company=type(engine).__name__ == "VllmEngine"))
 
 
 class Broken:
@@ -75,7 +75,7 @@ def test_a_broken_engine_is_found(language_model: LanguageModel) -> None:
     }
     for promised, fault in broken.items():
         with pytest.raises(BrokenPromiseError):
-            PROMISES[promised](Trial(Broken(language_model, **fault), language_model))
+            PROMISES[promised](ContractTrial(Broken(language_model, **fault), language_model))
 
 
 def test_prompts_that_do_not_fit(engine: Engine, prompts: list[list[int]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.config.hashing import semantic_hash
-from harness.plan.gate import ABSENT, Gate, check_gate, find_noops, values_that_differ
+from harness.plan.gate import ABSENT, GateReport, check_gate, find_noops, values_that_differ
 from tests.harness.config.cases import spec
 
 NO_SCALE = {"objective.scale": "none"}
@@ -14,12 +14,12 @@ NO_SCALE = {"objective.scale": "none"}
 
 def gate(
     one: dict[str, Any], other: dict[str, Any], ablate: list[str], co_changes: dict[str, str] | None = None
-) -> Gate:
+) -> GateReport:
     return check_gate({"one": spec(one), "other": spec(other)}, ablate, co_changes or {})
 
 
 def test_equal_arms_differ_in_nothing() -> None:
-    assert gate({}, {}, []) == Gate([], {})
+    assert gate({}, {}, []) == GateReport([], {})
 
 
 def test_the_seed_is_no_difference() -> None:

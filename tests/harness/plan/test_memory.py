@@ -21,7 +21,7 @@ from harness.plan.model_shape import ModelShape, find_shape
 from harness.plan.training_memory import FLOAT32_BYTES, activation_bytes
 from harness.sampling.evaluation import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedOptimizer
-from harness.training.sequences import Part, Sequences
+from harness.training.sequences import BatchPart, Sequences
 from harness.training.torch_optimizers import layer_matrices
 from tests.harness.run.small import small_spec
 
@@ -103,7 +103,7 @@ def kept_bytes(model: Any) -> tuple[int, int]:
 
     sequences = Sequences([[1 + row // 4] * 32 for row in range(16)], torch.ones(16, 64).long(), torch.full((16,), 64))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        hidden = Part.of([model], sequences, torch.arange(16), 0).hidden(model)
+        hidden = BatchPart.of([model], sequences, torch.arange(16), 0).hidden(model)
     assert hidden.requires_grad
     return 4 * 32 + 16 * 63, sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from algorithms import advantages
 from harness.errors import RefusedError
 from harness.rewards import Attempt
-from harness.rewards.judging import NO_SCORES, Pair, Preference, Scores, compared, judge_metrics, preferences
+from harness.rewards.judging import NO_SCORES, AnswerPair, Preference, Scores, compared, judge_metrics, preferences
 from harness.rewards.parts.learned import PairwiseJudge
 from tests.harness.config.cases import spec
 from tests.harness.rewards.attempts import SUM, context, part_rewards, worked
@@ -29,9 +29,9 @@ class Rule:
     """A judge that is a function of the two texts, and keeps what it was asked."""
 
     rule: Callable[[str, str], Scores]
-    asked: list[Pair] = field(default_factory=list)
+    asked: list[AnswerPair] = field(default_factory=list)
 
-    def scores(self, pairs: Sequence[Pair]) -> list[Scores]:
+    def scores(self, pairs: Sequence[AnswerPair]) -> list[Scores]:
         self.asked += pairs
         return [self.rule(pair.first, pair.second) for pair in pairs]
 
@@ -48,8 +48,8 @@ def no_scores(first: str, second: str) -> Scores:
     return NO_SCORES
 
 
-def pairs_of(*texts: tuple[str, str]) -> list[Pair]:
-    return [Pair("p", first, second) for first, second in texts]
+def pairs_of(*texts: tuple[str, str]) -> list[AnswerPair]:
+    return [AnswerPair("p", first, second) for first, second in texts]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 import evals.tasks.rows
 from evals.tasks import get_task
 from evals.tasks.base import Task
-from evals.tasks.rows import HubDataset, LocalFile, Rows
+from evals.tasks.rows import HubDataset, LocalFile, TaskRows
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.models.start import StartingPoint
@@ -20,7 +20,7 @@ from harness.run.data_checks import record_source, require_gold_texts, require_r
 from tests.harness.run.small import small_spec
 
 
-def task(source: Rows) -> Task:
+def task(source: TaskRows) -> Task:
     return Task("mine", "plain", "exact", "chain", 1.0, {"test": source})
 
 
@@ -35,7 +35,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
 
 def test_a_hub_data_set_is_recorded_on_first_use_and_may_not_change(tmp_path: Path, hub: list[dict[str, str]]) -> None:
-    mine = task(Rows("mine", hub=HubDataset("somebody/sums", "test", revision="v1")))
+    mine = task(TaskRows("mine", hub=HubDataset("somebody/sums", "test", revision="v1")))
     found = record_source(tmp_path / "cache", mine, "test")
     assert found is not None
     assert (found["origin"], found["rows"], found["matches_pin"]) == ("hub:somebody/sums@v1/default/test", 1, None)
@@ -52,8 +52,8 @@ def test_two_sources_of_one_split_are_recorded_apart(tmp_path: Path, hub: list[d
     """The digest is the file's; the hub words the problems otherwise, and must go on doing so."""
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"problem": "one and one", "answer": "2"}) + "\n")
-    digest = Rows("mine", LocalFile("rows.jsonl", tmp_path)).load().digest
-    both = Rows("mine", LocalFile("rows.jsonl", tmp_path), HubDataset("somebody/sums", "test"), digest=digest)
+    digest = TaskRows("mine", LocalFile("rows.jsonl", tmp_path)).load().digest
+    both = TaskRows("mine", LocalFile("rows.jsonl", tmp_path), HubDataset("somebody/sums", "test"), digest=digest)
     cache = tmp_path / "cache"
     first = record_source(cache, task(both), "test")
     file.unlink()
@@ -69,7 +69,7 @@ def test_two_sources_of_one_split_are_recorded_apart(tmp_path: Path, hub: list[d
 
 def test_a_file_of_ones_own_may_change(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n")
-    mine = task(Rows("mine", LocalFile("rows.jsonl", tmp_path)))
+    mine = task(TaskRows("mine", LocalFile("rows.jsonl", tmp_path)))
     first = record_source(tmp_path / "cache", mine, "test")
     (tmp_path / "rows.jsonl").write_text(json.dumps({"problem": "1+1", "answer": "3"}) + "\n")
     second = record_source(tmp_path / "cache", mine, "test")

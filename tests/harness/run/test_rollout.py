@@ -16,7 +16,7 @@ from evals.tasks.base import Problem
 from harness.engines.base import Completions, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
-from harness.rewards.judging import Pair, Scores
+from harness.rewards.judging import AnswerPair, Scores
 from harness.run.learning.base import Examples
 from harness.run.learning.rollouts import Rollouts, rollout_rows
 from harness.training.batch import Batch, peers_of
@@ -291,7 +291,7 @@ def test_the_reward_model_and_its_part_come_together(parts: dict[str, float], ju
 class PrefersShort:
     """A judge that finds the shorter text better."""
 
-    def scores(self, pairs: Sequence[Pair]) -> list[Scores]:
+    def scores(self, pairs: Sequence[AnswerPair]) -> list[Scores]:
         return [(-len(pair.first), -len(pair.second)) for pair in pairs]
 
 

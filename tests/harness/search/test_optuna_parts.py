@@ -6,7 +6,7 @@ from typing import Any
 import optuna
 import pytest
 
-from harness.config.search import Pruner, Sampler
+from harness.config.search import Pruner, SearchSampler
 from harness.errors import RefusedError
 from harness.search.optuna_parts import make_pruner, make_sampler
 
@@ -25,7 +25,7 @@ from harness.search.optuna_parts import make_pruner, make_sampler
 )
 def test_options_that_would_end_a_search_in_its_midst_are_refused(kind: Any, options: Any, match: str) -> None:
     with pytest.raises(RefusedError, match=match):
-        make_sampler(Sampler(type=kind, options=options), 0)
+        make_sampler(SearchSampler(type=kind, options=options), 0)
 
 
 @pytest.mark.parametrize(("kind", "options"), [("median", {"n_startup_trials": -1}), ("asha", {"reduction_factor": 1})])
@@ -35,19 +35,19 @@ def test_so_are_those_of_pruners(kind: Any, options: Any) -> None:
 
 
 def test_the_lowest_values_of_options_can_be_used() -> None:
-    make_sampler(Sampler(type="tpe", options={"n_startup_trials": 0, "n_ei_candidates": 1}), 0)
+    make_sampler(SearchSampler(type="tpe", options={"n_startup_trials": 0, "n_ei_candidates": 1}), 0)
 
 
 @pytest.mark.parametrize("kind", ["tpe", "gp", "random", "qmc", "nsga2"])
 def test_no_option_is_offered_whose_use_optuna_warns_of(kind: Any, recwarn: pytest.WarningsRecorder) -> None:
     with pytest.raises(RefusedError) as refused:
-        make_sampler(Sampler(type=kind, options={"x": 1}), 0)
+        make_sampler(SearchSampler(type=kind, options={"x": 1}), 0)
     offered = str(refused.value).partition("Its options: ")[2].removesuffix(".").split(", ")
     values: list[Any] = [True, 2, 0.5, "halton"]
     for name in offered:
         for value in values:
             with suppress(RefusedError):
-                make_sampler(Sampler(type=kind, options={name: value}), 0)
+                make_sampler(SearchSampler(type=kind, options={name: value}), 0)
     assert [str(warning.message) for warning in recwarn] == []
 
 
@@ -57,7 +57,7 @@ def test_a_conditional_knob_is_drawn_without_a_warning(kind: Any, caplog: pytest
     study = optuna.create_study()
     for number in range(3):
         options = {"n_startup_trials": 1} if kind in ("tpe", "gp") else {}
-        study.sampler = make_sampler(Sampler(type=kind, options=options), number)
+        study.sampler = make_sampler(SearchSampler(type=kind, options=options), number)
         trial = study.ask()
         trial.suggest_float("always", 0, 1)
         if number:

@@ -17,7 +17,7 @@ import pytest
 
 from harness.shelves import engine_contract as contract
 from harness.shelves.selftest import checks
-from harness.shelves.selftest.checks import CHECKS, Finding, Outcome, Place, run_checks
+from harness.shelves.selftest.checks import CHECKS, CheckPlace, Finding, Outcome, run_checks
 from tests.cuda.device import ROOT
 from tests.harness.cli.conftest import Bench, bench
 
@@ -111,12 +111,12 @@ def test_what_is_not_there_is_refused(bench: Bench, given: list[str], told: str)
 
 
 def test_an_engine_that_breaks_its_promises_fails_the_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken(trial: contract.Trial) -> None:
+    def broken(trial: contract.ContractTrial) -> None:
         raise contract.BrokenPromiseError("tokens are made up")
 
     some = {name: contract.PROMISES[name] for name in ("shapes and padding",)}
     monkeypatch.setattr(contract, "PROMISES", {**some, "no tokens are made up": broken})
-    finding = CHECKS.find("engine contract").run(Place("cpu", tmp_path))
+    finding = CHECKS.find("engine contract").run(CheckPlace("cpu", tmp_path))
     assert not finding.passed
     assert finding.found.endswith("torch: no tokens are made up (tokens are made up)") or find_spec("vllm")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RefusedError
-from harness.trainers.process import LAST_LINES, Process, environment_of, find_command
+from harness.trainers.process import LAST_LINES, ProcessGroup, environment_of, find_command
 from tests.harness.run.bench import state_of, wait_until
 
 FAMILY = """
@@ -34,7 +34,7 @@ def family(folder: Path) -> tuple[list[str], Path]:
 
 def test_leaving_ends_the_program_and_its_children(tmp_path: Path) -> None:
     argv, child = family(tmp_path)
-    with Process(argv, None, {}, tmp_path / "log"):
+    with ProcessGroup(argv, None, {}, tmp_path / "log"):
         wait_until(lambda: child.exists() and child.read_text() != "")
         assert not is_gone(int(child.read_text()))
     wait_until(lambda: is_gone(int(child.read_text())), 5)
@@ -59,11 +59,11 @@ def test_exit_codes_and_last_lines_are_the_programs(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("of bench\n")
     code = f"import sys; print('\\r'.join(map(str, range({LAST_LINES + 5})))); sys.exit(7)"
-    with Process([sys.executable, "-c", code], None, {}, log) as process:
+    with ProcessGroup([sys.executable, "-c", code], None, {}, log) as process:
         wait_until(lambda: process.exit_code() is not None)
         assert process.exit_code() == 7
         assert process.last_lines() == [str(number) for number in range(5, LAST_LINES + 5)]
-    with Process([sys.executable, "-c", "import time; time.sleep(600)"], None, {}, log) as process:
+    with ProcessGroup([sys.executable, "-c", "import time; time.sleep(600)"], None, {}, log) as process:
         process.ask_to_stop()
         wait_until(lambda: process.exit_code() is not None)
         assert process.exit_code() == 128 + signal.SIGTERM
@@ -72,7 +72,7 @@ def test_exit_codes_and_last_lines_are_the_programs(tmp_path: Path) -> None:
 def test_a_word_that_holds_blanks_or_a_dollar_stays_one(tmp_path: Path) -> None:
     words = ["a b", "$HOME", "; ls", "*"]
     code = "import sys, os; print('\\n'.join(sys.argv[1:]), os.environ['OWN'], flush=True)"
-    with Process([sys.executable, "-c", code, *words], None, {"OWN": "x"}, tmp_path / "log") as process:
+    with ProcessGroup([sys.executable, "-c", code, *words], None, {"OWN": "x"}, tmp_path / "log") as process:
         wait_until(lambda: process.exit_code() is not None)
         assert process.last_lines() == ["a b", "$HOME", "; ls", "* x"]
 
@@ -92,7 +92,7 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_program_that_cannot_be_started_says_why(tmp_path: Path) -> None:
     (tmp_path / "not_for_us").write_text("x")
-    with Process([str(tmp_path / "not_for_us")], None, {}, tmp_path / "log") as process:
+    with ProcessGroup([str(tmp_path / "not_for_us")], None, {}, tmp_path / "log") as process:
         wait_until(lambda: process.exit_code() is not None)
         assert process.exit_code() == 127
         assert "cannot be started (Permission denied)" in process.last_lines()[0]
@@ -102,6 +102,6 @@ def test_the_deaf_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("harness.trainers.process.GRACE_S", 0.2)
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(600)"
     began_s = time.monotonic()
-    with Process([sys.executable, "-c", code], None, {}, tmp_path / "log") as process:
+    with ProcessGroup([sys.executable, "-c", code], None, {}, tmp_path / "log") as process:
         wait_until(lambda: process.written_bytes() > 0)
     assert process.exit_code() == 128 + signal.SIGKILL and time.monotonic() - began_s < 60

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from harness.errors import BenchError
 from harness.records.files import write_json
 from harness.trainers.contract import Budget, Done, ProgramConfig
-from harness.trainers.written import Announced, ContractError, Lines, Metrics, Rollouts, Step, Written, folder_of
+from harness.trainers.written import (
+    Announced,
+    ContractError,
+    Lines,
+    Metrics,
+    MetricsRow,
+    ProgramTotals,
+    WrittenRollouts,
+    folder_of,
+)
 
 START = Done(step=0, generated_tokens=0, trained_tokens=0)
 
@@ -48,7 +57,7 @@ def test_lines_are_read_once_wherever_a_write_was_cut(
 def test_names_are_mapped_and_other_metrics_keep_theirs_apart(tmp_path: Path) -> None:
     write(tmp_path, row(1, 5, acc=0.5, kl=None, epoch=0.1))
     (step,) = Metrics(tmp_path, START, {"reward/mean": "acc"}).read()
-    assert step == Step(1, 5, 0, {"reward/mean": 0.5, "program/kl": None, "program/epoch": 0.1})
+    assert step == MetricsRow(1, 5, 0, {"reward/mean": 0.5, "program/kl": None, "program/epoch": 0.1})
     metrics = Metrics(tmp_path, START, {"reward/mean": "acb"})
     assert [*metrics.read()] != []
     sentence = metrics.told_missing()
@@ -96,15 +105,15 @@ def test_a_loss_that_is_not_finite_is_divergence_and_other_metrics_are_not(
 ) -> None:
     write(tmp_path, row(1, entropy=float("nan")), row(2, **metrics))
     fine, broken = Metrics(tmp_path, START, names).read()
-    assert isinstance(fine, Step) and fine.not_finite is None and fine.columns == {"program/entropy": None}
-    assert isinstance(broken, Step) and "at step 2" in str(broken.not_finite)
+    assert isinstance(fine, MetricsRow) and fine.not_finite is None and fine.columns == {"program/entropy": None}
+    assert isinstance(broken, MetricsRow) and "at step 2" in str(broken.not_finite)
 
 
 def test_completions_are_numbered_by_prompt_and_wait_for_their_step(tmp_path: Path) -> None:
     drawn = {"text": "x", "correct": True, "reward": 1}
     for step, problem in ((1, "a"), (1, "a"), (1, "b"), (2, "a")):
         write(tmp_path, {"step": step, "problem_id": problem, **drawn}, name="rollouts.jsonl")
-    rollouts = Rollouts(tmp_path)
+    rollouts = WrittenRollouts(tmp_path)
     assert [(one["problem_id"], one["sample"]) for one in rollouts.of_step(1)] == [("a", 0), ("a", 1), ("b", 0)]
     assert [one["step"] for one in rollouts.of_step(2)] == [2]
     write(tmp_path, {"step": 2, "problem_id": "a", **drawn}, name="rollouts.jsonl")
@@ -148,7 +157,7 @@ def test_a_later_start_replaces_the_steps_that_it_began_anew(tmp_path: Path) -> 
     )
     resumed = Done(step=2, generated_tokens=2, trained_tokens=0)
     start(tmp_path, 3, resumed, row(3, 30), row(3, 31), row(4, 40))  # a breach: what follows does not count
-    written = Written.by(tmp_path, {}, False, lambda epoch, step: epoch < 3 and step > 2)
+    written = ProgramTotals.by(tmp_path, {}, False, lambda epoch, step: epoch < 3 and step > 2)
     assert {step: one.generated_tokens for step, (one, _) in written.steps.items()} == {1: 1, 2: 2, 3: 30}
     assert written.checkpoints == {2: folder_of(tmp_path, 1).resolve() / "c"}
     assert written.diverged is None
@@ -156,7 +165,7 @@ def test_a_later_start_replaces_the_steps_that_it_began_anew(tmp_path: Path) -> 
 
 def test_divergence_is_remembered_so_that_no_start_draws_again_until_it_is_finite(tmp_path: Path) -> None:
     start(tmp_path, 1, START, row(1), {"step": 1, "checkpoint": "c"}, row(2, loss=float("nan")))
-    assert Written.by(tmp_path, {}, False, lambda epoch, step: False).diverged == "loss is nan at step 2"
+    assert ProgramTotals.by(tmp_path, {}, False, lambda epoch, step: False).diverged == "loss is nan at step 2"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +183,7 @@ def test_a_start_of_a_newer_bench_is_refused(tmp_path: Path, changed: dict[str, 
     path = folder_of(tmp_path, 1) / "config.json"
     write_json(path, json.loads(path.read_text()) | changed)
     with pytest.raises(BenchError, match=message):
-        Written.by(tmp_path, {}, False, lambda epoch, step: False)
+        ProgramTotals.by(tmp_path, {}, False, lambda epoch, step: False)
 
 
 def test_a_checkpoint_is_announced_by_its_folder(tmp_path: Path) -> None:

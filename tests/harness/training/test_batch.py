@@ -20,9 +20,9 @@ from harness.training.batch import (
     prepare,
     zero_std_rows,
 )
-from harness.training.policy_update import Critic, scored_while_training
+from harness.training.policy_update import CriticModel, scored_while_training
 from harness.training.reference import KlReference, frozen_copy
-from harness.training.sequences import Scorer
+from harness.training.sequences import SequenceScorer
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.rollouts import GROUPS, SAMPLES
@@ -147,12 +147,12 @@ def prepared(settings: dict[str, Any], **changes: Any) -> Prepared:
         for weight in policy.parameters():
             weight.mul_(1.05)
     if spec.policy_gradient.baseline == "critic":
-        critic = Critic(policy, "own")
+        critic = CriticModel(policy, "own")
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     rollout = dataclasses.replace(rollouts.rollout(policy), **changes)
     controlled = ControlledCoefficients(spec.policy_gradient)
     kl_reference = KlReference(spec.policy_gradient.kl, policy, reference)
-    scorer = Scorer(policy, critic, spec, rollouts.PAD)
+    scorer = SequenceScorer(policy, critic, spec, rollouts.PAD)
     result, coefficients = prepare(
         rollout, spec.policy_gradient, scorer, kl_reference, controlled, scored_while_training(spec)
     )

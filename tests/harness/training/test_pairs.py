@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from harness.training.preference_update import PairBatch, unrelated, zero_point
-from harness.training.sequences import Scorer, Sequences
+from harness.training.sequences import Sequences, SequenceScorer
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 from tests.harness.training.pair_batches import PAIRS, moved_model, pair_batch
@@ -92,8 +92,8 @@ def naive_zero_point(
     return sum(log_ratios) / len(log_ratios)
 
 
-def scorer(policy: PreTrainedModel, settings: dict[str, object]) -> Scorer:
-    return Scorer(
+def scorer(policy: PreTrainedModel, settings: dict[str, object]) -> SequenceScorer:
+    return SequenceScorer(
         policy, None, small_spec({"algorithm": "kto", "train.micro_batch_tokens": 40} | settings), rollouts.PAD
     )
 

@@ -25,7 +25,7 @@ from harness.training.prefix_attention import (
     shares_prompts,
     spread,
 )
-from harness.training.sequences import Part, Sequences, score_completions
+from harness.training.sequences import BatchPart, Sequences, score_completions
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import causal_model
 
@@ -61,7 +61,7 @@ def padded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def hidden_and_gradient(model: PreTrainedModel, made: Sequences, rows: Tensor) -> tuple[Tensor, Tensor]:
     model.zero_grad(set_to_none=True)
-    part = Part.of([model], made, rows, rollouts.PAD)
+    part = BatchPart.of([model], made, rows, rollouts.PAD)
     hidden, mask = part.hidden(model), part.mask
     weights = torch.linspace(-1, 2, hidden.numel()).view_as(hidden)
     (hidden * weights)[mask].sum().backward()  # type: ignore[no-untyped-call]
@@ -121,7 +121,7 @@ class TestWhatCannotShare:
     def assert_alone(self, model: PreTrainedModel) -> None:
         assert not shares_prompts(model.get_decoder())
         made = rollouts.sequences()
-        hidden = Part.of([model], made, torch.tensor([4, 5]), rollouts.PAD).hidden(model)
+        hidden = BatchPart.of([model], made, torch.tensor([4, 5]), rollouts.PAD).hidden(model)
         for index, row in enumerate((4, 5)):
             prompt, length = list(made.prompts[row]), int(made.lengths[row])
             tokens = torch.tensor([prompt + made.completions[row, :length].tolist()])
@@ -154,7 +154,7 @@ class TestWhatCannotShare:
 
 def test_the_decoders_own_attention_is_back_afterwards() -> None:
     model, made = causal_model("Llama"), rollouts.sequences()
-    Part.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
+    BatchPart.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
     assert model.config._attn_implementation == "sdpa"
     seen = []
 
@@ -164,7 +164,7 @@ def test_the_decoders_own_attention_is_back_afterwards() -> None:
 
     model.get_decoder().layers[1].register_forward_pre_hook(failing)
     with pytest.raises(KeyError, match="on purpose"):
-        Part.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
+        BatchPart.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
     assert seen == [ATTENTION]
     assert model.config._attn_implementation == "sdpa"
 
@@ -211,11 +211,11 @@ class TestActivationCheckpointing:
         functions = [first._gradient_checkpointing_func, second._gradient_checkpointing_func]
         modes: list[bool] = []
         first.self_attn.register_forward_hook(lambda *call: modes.append(first.training))
-        Part.of([model], made, rows, rollouts.PAD).hidden(model)
+        BatchPart.of([model], made, rows, rollouts.PAD).hidden(model)
         assert modes == [False]
         first.mlp.register_forward_hook(lambda *call: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            Part.of([model], made, rows, rollouts.PAD).hidden(model)
+            BatchPart.of([model], made, rows, rollouts.PAD).hidden(model)
         assert not second.training
         assert [first._gradient_checkpointing_func, second._gradient_checkpointing_func] == functions
 
@@ -224,7 +224,7 @@ class TestActivationCheckpointing:
         set_activation_checkpointing(model, on=True)
         monkeypatch.setattr(attention_choice, "checkpoint", None)
         with torch.no_grad():
-            Part.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
+            BatchPart.of([model], made, torch.arange(4), rollouts.PAD).hidden(model)
 
     def test_a_pass_of_another_kind_may_come_before_the_backward_pass(self) -> None:
         """What is computed again then uses the attention of its own forward pass."""
@@ -232,7 +232,7 @@ class TestActivationCheckpointing:
         _, expected = hidden_and_gradient(model, made, rows)
         set_activation_checkpointing(model, on=True)
         model.zero_grad(set_to_none=True)
-        part = Part.of([model], made, rows, rollouts.PAD)
+        part = BatchPart.of([model], made, rows, rollouts.PAD)
         hidden, mask = part.hidden(model), part.mask
         model(torch.tensor([[3, 4, 5]]))
         weights = torch.linspace(-1, 2, hidden.numel()).view_as(hidden)

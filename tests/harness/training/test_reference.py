@@ -15,7 +15,7 @@ from harness.training.reference import (
     measure,
     start_metrics,
 )
-from harness.training.sequences import Scorer, rows_to_measure
+from harness.training.sequences import SequenceScorer, rows_to_measure
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
 
@@ -103,7 +103,7 @@ def test_measured_kl_is_that_of_the_distributions() -> None:
     sequences = rollouts.sequences()
     rows = torch.tensor([2, 9])
     spec = small_spec({"rollout.temperature": 0.7, "train.logits_chunk_tokens": 64})
-    measured = measure(Scorer(policy, None, spec, rollouts.PAD), reference, sequences, rows)
+    measured = measure(SequenceScorer(policy, None, spec, rollouts.PAD), reference, sequences, rows)
     assert measured.mask.any(1).nonzero()[:, 0].tolist() == [2, 9]
     expected_kl, expected_logps = [], []
     for row in rows.tolist():

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from harness.training.optimizer import grouped_micro_batches
 from harness.training.reference import exact_kl
-from harness.training.sequences import Part, PassTokens, Sequences, score_completions, score_hidden
+from harness.training.sequences import BatchPart, PassTokens, Sequences, score_completions, score_hidden
 from tests.harness.training import rollouts
 from tests.harness.training.causal_models import KNOBS, causal_model
 from tests.harness.training.pair_batches import pair_batch
@@ -144,7 +144,7 @@ def test_bfloat16_weights_give_float32_scores() -> None:
 def test_a_trunk_can_be_shared() -> None:
     model, made = causal_model("Qwen2"), rollouts.sequences()
     rows = torch.tensor([9, 2, 5])
-    part = Part.of([model], made, rows, rollouts.PAD)
+    part = BatchPart.of([model], made, rows, rollouts.PAD)
     hidden, completions, mask = part.hidden(model), part.completions, part.mask
     longest = int(made.lengths[rows].max())
     assert hidden.shape == (3, longest, 16)

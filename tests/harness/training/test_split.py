@@ -13,7 +13,7 @@ from torch.multiprocessing.spawn import spawn
 
 from harness import processes
 from harness.engines.base import SharedEngine
-from harness.processes import Interrupted, Processes, Share, by_all
+from harness.processes import Interrupted, Processes, RowShare, by_all
 from harness.training import update_report
 from harness.training.optimizer import DivergedError, TokenBudget
 from tests.harness.training.together import ROWS_ONLY, VARIANTS, Trained, free_port, in_two, run_here, spec_of
@@ -118,7 +118,7 @@ def test_each_row_is_computed_once_and_the_work_is_even(tokens: list[int], size:
     rows = (torch.rand(len(tokens), generator=generator) < 0.8).nonzero()[:, 0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "_here", Processes(0, size))
-        share = Share.of(rows, torch.tensor(tokens))
+        share = RowShare.of(rows, torch.tensor(tokens))
     assert torch.equal(torch.cat(share.of_process), rows)
     work = [sum(tokens[row] for row in own.tolist()) for own in share.of_process]
     assert max(work) <= sum(work) / size + max(tokens)
@@ -131,7 +131,7 @@ def test_what_others_have_computed_is_taken_over_and_nothing_else(monkeypatch: p
         here = InOne(rank, 2)
         monkeypatch.setattr(processes, "_here", here)
         found = torch.tensor([9.0, 1, 2, 9, 4])
-        Share.of(rows, torch.ones(5)).exchange_(found)
+        RowShare.of(rows, torch.ones(5)).exchange_(found)
         assert found[[0, 3]].tolist() == [9, 9]
         sent.append(here.summed[0])
     assert torch.equal(sent[0] + sent[1], torch.tensor([1.0, 2, 4]))

@@ -18,7 +18,7 @@ from harness.training.optimizer import TokenBudget
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import frozen_copy, measure
-from harness.training.sequences import Scorer, Scores, score_completions
+from harness.training.sequences import Scores, SequenceScorer, score_completions
 from harness.training.update_report import StepReport
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
@@ -177,7 +177,7 @@ def test_scores_and_measurements_are_those_of_the_smaller_budget() -> None:
     results = []
     for budget, model in zip(budgets, (limited(copy.deepcopy(policy), 60), policy), strict=True):
         scores = Scores.empty(made)
-        scorer = Scorer(model, None, small_spec(), rollouts.PAD)
+        scorer = SequenceScorer(model, None, small_spec(), rollouts.PAD)
         scorer.budget = budget
         scorer.fill(scores, made, torch.arange(16))
         measured = measure(scorer, start, made, torch.arange(0, 16, 2))

@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.training import policy_update, sequences, update_report
 from harness.training.optimizer import mini_batches
 from harness.training.policy_update import PolicyUpdate
-from harness.training.sequences import Scorer, Scores, Sequences
+from harness.training.sequences import Scores, Sequences, SequenceScorer
 from harness.training.update_report import mismatch_metrics, row_weights
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
@@ -57,13 +57,13 @@ class TestSampleOfIdleRows:
         """Half of the idle rows are scored, or all where tokens are recorded: the metrics are the same."""
         monkeypatch.setattr(update_report, "IDLE_ROWS", SAMPLES // 2)
         scored: list[Tensor] = []
-        original = Scorer.fill
+        original = SequenceScorer.fill
 
-        def fill(scorer: Scorer, scores: Scores, sequences: Sequences, rows: Tensor) -> None:
+        def fill(scorer: SequenceScorer, scores: Scores, sequences: Sequences, rows: Tensor) -> None:
             scored.append(rows)
             original(scorer, scores, sequences, rows)
 
-        monkeypatch.setattr(Scorer, "fill", fill)
+        monkeypatch.setattr(SequenceScorer, "fill", fill)
         policy = rollouts.model()
         rollout = rollouts.rollout(policy)
         limit = 20_000 if records_tokens else 0

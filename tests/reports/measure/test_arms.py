@@ -12,7 +12,7 @@ from harness.records import CellRecord
 from reports.formats import duration, megabytes
 from reports.measure import analyse
 from reports.measure.arms import hidden_knob_warnings, summarise_cost
-from reports.measure.measurements import Measurement, Metric
+from reports.measure.measurements import Measurement, TaskMetric
 from reports.page import write_report
 from reports.page.document import report_document
 from reports.page.record_tables import COST_NOTE
@@ -93,7 +93,7 @@ def measured(tmp_path: Path) -> Measured:
         folder = tmp_path / f"arm-s{len(list(tmp_path.iterdir()))}-0123456789"
         folder.mkdir()
         (folder / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return Measurement(CellRecord.at(folder), Metric("arithmetic", "pass@1"))
+        return Measurement(CellRecord.at(folder), TaskMetric("arithmetic", "pass@1"))
 
     return write
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.records import SweepRecord, read_sweep
-from harness.records.looks import Design, Evaluation, Look
+from harness.records.looks import Evaluation, Look, PlannedLooks
 from reports.measure import analyse
 from reports.measure.contrasts import compare_arms
 from reports.measure.looks import looking
@@ -67,7 +67,7 @@ def test_other_arms_or_tasks_with_a_contrast_of_this_question_evade_no_look(reco
 
 
 def test_a_design_shares_all_of_alpha_among_its_looks_and_looks_beyond_it_cost_half(record: SweepRecord) -> None:
-    plan = Design(question="this", looks=[6, 12, 24], seeds=[*range(24)], evaluation=SIXTEEN, looks_before=0)
+    plan = PlannedLooks(question="this", looks=[6, 12, 24], seeds=[*range(24)], evaluation=SIXTEEN, looks_before=0)
     first = alpha(record, [], 6, designs=[plan])
     assert 0.004 < first < 0.01
     assert alpha(record, [look(6, planned=True)], 12, designs=[plan]) < 0.05

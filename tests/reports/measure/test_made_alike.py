@@ -13,7 +13,7 @@ from harness.records import SweepRecord, read_sweep
 from harness.records.cell import write_status
 from reports.measure import analyse
 from reports.page.document import report_document
-from reports.page.validity import Check, validity_checks
+from reports.page.validity import ValidityCheck, validity_checks
 from tests.reports.synthetic import write_sweep
 
 ALIKE: dict[str, Any] = {
@@ -36,7 +36,7 @@ def starts(sweep: SweepRecord, changes: dict[tuple[str, int], list[dict[str, Any
         (cell.path / "starts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def marks(sweep: SweepRecord) -> list[Check]:
+def marks(sweep: SweepRecord) -> list[ValidityCheck]:
     analysis = analyse(sweep)
     checks = validity_checks(analysis, report_document(analysis))
     return [check for check in checks if "made differently" in check.label]
@@ -62,7 +62,7 @@ def test_a_contrast_of_cells_made_differently_has_a_mark(
 ) -> None:
     """It names the arms, the field, its values and the seeds."""
     starts(sweep, {("up", 1): [change]})
-    assert marks(sweep) == [Check("up and base made differently", words, ok=False)]
+    assert marks(sweep) == [ValidityCheck("up and base made differently", words, ok=False)]
 
 
 def test_cells_made_alike_have_none(sweep: SweepRecord) -> None:
@@ -75,8 +75,8 @@ def test_cells_made_alike_have_none(sweep: SweepRecord) -> None:
 def test_a_cell_that_moved_in_between_has_a_mark_in_all_its_contrasts(sweep: SweepRecord) -> None:
     starts(sweep, {("base", 0): [{}, {"processor": "two"}], ("up", 0): [{}, {"processor": "two"}]})
     assert marks(sweep) == [
-        Check("up and base made differently", "processor one, then two in both (seed 0)", ok=False),
-        Check("down and base made differently", "processor one against one, then two (seed 0)", ok=False),
+        ValidityCheck("up and base made differently", "processor one, then two in both (seed 0)", ok=False),
+        ValidityCheck("down and base made differently", "processor one against one, then two (seed 0)", ok=False),
     ]
 
 
@@ -103,7 +103,7 @@ def test_a_further_evaluation_is_compared_with_its_like(sweep: SweepRecord) -> N
     starts(sweep, {})
     again = evaluated_later(sweep, {"base": "new", "up": "new", "down": "newest"})
     words = "commit of the evaluation newest against new (seeds 0, 1, 2)"
-    assert marks(again) == [Check("down and base made differently", words, ok=False)]
+    assert marks(again) == [ValidityCheck("down and base made differently", words, ok=False)]
 
 
 def test_a_further_evaluation_is_compared_with_one_within_training(sweep: SweepRecord) -> None:
@@ -111,4 +111,4 @@ def test_a_further_evaluation_is_compared_with_one_within_training(sweep: SweepR
     starts(sweep, {})
     again = evaluated_later(sweep, {"up": "new", "down": ALIKE["commit"]})
     words = "commit of the evaluation new against 0123456789 (seeds 0, 1, 2)"
-    assert marks(again) == [Check("up and base made differently", words, ok=False)]
+    assert marks(again) == [ValidityCheck("up and base made differently", words, ok=False)]

@@ -15,7 +15,7 @@ from harness.records import CellRecord
 from harness.records.files import DamagedRecordError
 from harness.records.tables import read_columns
 from reports.measure import analyse
-from reports.measure.measurements import Columns, Measurement, Metric, MetricError, read_measurements
+from reports.measure.measurements import Columns, Measurement, MetricError, TaskMetric, read_measurements
 from reports.measure.variance import declared_budgets
 from reports.page.document import report_document
 from tests.reports.rewriting import rewrite_rows, write_steps
@@ -25,11 +25,11 @@ ARMS = {"base": 0.0, "up": 3.0}
 
 
 def test_the_metric_of_the_first_task_when_none_is_named(tmp_path):
-    assert Metric.of(write_sweep(tmp_path / "a", ARMS, seeds=1)) == Metric("arithmetic", "pass@1")
+    assert TaskMetric.of(write_sweep(tmp_path / "a", ARMS, seeds=1)) == TaskMetric("arithmetic", "pass@1")
     named = write_sweep(
         tmp_path / "b", ARMS, seeds=1, tasks=["gsm8k", "arithmetic"], metric="eval.final.arithmetic.pass@4"
     )
-    assert Metric.of(named) == Metric("arithmetic", "pass@4")
+    assert TaskMetric.of(named) == TaskMetric("arithmetic", "pass@4")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_steps_that_do_not_rise_are_a_damaged_record(tmp_path, step, row):
 def test_the_quantum_is_what_one_sample_changes_whatever_a_plug_ins_metric_is_called(tmp_path, metric, quantum_pp):
     """Of 100 problems with 8 samples each."""
     cell = write_sweep(tmp_path / "mine", {"base": 0.0}, seeds=1).cells[0]
-    assert Measurement(cell, Metric("arithmetic", metric)).quantum_pp == quantum_pp
+    assert Measurement(cell, TaskMetric("arithmetic", metric)).quantum_pp == quantum_pp
 
 
 def test_of_a_cell_samples_take_a_few_bytes_each(tmp_path):

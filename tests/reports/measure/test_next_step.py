@@ -15,12 +15,12 @@ import pytest
 
 from harness.records import SweepRecord
 from harness.records.files import append_jsonl
-from harness.records.looks import Design, Evaluation
+from harness.records.looks import Evaluation, PlannedLooks
 from harness.records.sweep import Asked, TunedArm, Tuning
 from reports.figures.variance import draw_variance
 from reports.measure import Analysis, analyse, next_step
 from reports.measure.looks import looking
-from reports.measure.measurements import Measurement, Metric
+from reports.measure.measurements import Measurement, TaskMetric
 from reports.measure.variance import declared_budgets
 from reports.page.document import report_document
 from reports.page.next_step import next_step_sentence, what_to_do
@@ -242,7 +242,7 @@ def test_samples_that_were_added_to_an_evaluation_have_the_price_of_the_first(tm
     added.evaluation_folder.mkdir(parents=True)
     finals = [{**row, "n_samples": 16 * row["n_samples"]} for row in cell.read_scores() if row["final"]]
     append_jsonl(added.scores, finals)
-    first, topped_up = (Measurement(one, Metric(TASK, "pass@1")) for one in (cell, added))
+    first, topped_up = (Measurement(one, TaskMetric(TASK, "pass@1")) for one in (cell, added))
     assert first.sample_s is not None and topped_up.sample_s == first.sample_s
     first_s, topped_up_s = (next_step._cell_s(one) for one in (first, topped_up))
     assert first_s is not None and topped_up_s is not None
@@ -279,7 +279,9 @@ def test_no_next_step(tmp_path: Path, why: str) -> None:
     record = record_of(tmp_path, seed_sd=0.03, effect=effect, unfinished=unfinished)
     if why == "looks left":
         evaluation = Evaluation(samples=SAMPLES, problems=PROBLEMS)
-        design = Design(question="this", looks=[SEEDS, 16], seeds=[*range(16)], evaluation=evaluation, looks_before=0)
+        design = PlannedLooks(
+            question="this", looks=[SEEDS, 16], seeds=[*range(16)], evaluation=evaluation, looks_before=0
+        )
         record = record.model_copy(update={"designs": [design]})
     assert step_of(record)[1] is None
 
@@ -288,7 +290,9 @@ def test_no_next_step(tmp_path: Path, why: str) -> None:
 def test_only_a_design_with_a_later_look_has_looks_left(tmp_path: Path, seeds_of_last_look: int) -> None:
     evaluation = Evaluation(samples=SAMPLES, problems=PROBLEMS)
     looks = sorted({6, SEEDS, seeds_of_last_look})
-    design = Design(question="this", looks=looks, seeds=[*range(looks[-1])], evaluation=evaluation, looks_before=0)
+    design = PlannedLooks(
+        question="this", looks=looks, seeds=[*range(looks[-1])], evaluation=evaluation, looks_before=0
+    )
     record = record_of(tmp_path, seed_sd=0.03).model_copy(update={"designs": [design]})
     row = ContrastRow(verdict="inconclusive", note="the spread is unknown")
     is_left = seeds_of_last_look > SEEDS

@@ -7,7 +7,7 @@ import pytest
 from reports.measure import analyse
 from reports.page.document import report_document
 from reports.page.tables import arm_table, result_table
-from reports.page.validity import Check, validity_checks
+from reports.page.validity import ValidityCheck, validity_checks
 from reports.page.verdict import SEED_SENTENCE, seed_sentence, statements, verdict_details, verdict_sentence
 from reports.report import ContrastRow, Missing
 from tests.reports.rewriting import changed
@@ -139,7 +139,7 @@ def test_an_arm_without_a_pair_does_not_make_tokens_unequal(tmp_path):
     analysis = analyse(sweep)
     report = report_document(analysis)
     assert result_table(report).title.endswith("at equal tokens (200k generated)")
-    assert Check("Tokens, arm / baseline", "1.000", True, WITHIN) in validity_checks(analysis, report)
+    assert ValidityCheck("Tokens, arm / baseline", "1.000", True, WITHIN) in validity_checks(analysis, report)
     nothing = write_sweep(tmp_path / "none", {"base": 0.0, "broken": 0.0}, seeds=1, changes=changes)
     assert result_table(report_document(analyse(nothing))).title == "pass@1 of arithmetic"
 
@@ -207,11 +207,11 @@ def test_such_a_contrast_says_so_in_the_report(tmp_path, margin_pp, verdict):
 @pytest.mark.parametrize(
     ("base", "up", "expected"),
     [
-        (200_000, 202_000, Check("Tokens, arm / baseline", "1.010", True, WITHIN)),
-        (200_000, 260_000, Check("Tokens, arm / baseline", "1.300", False, WITHIN)),
-        (200_000, 0, Check("Tokens, arm / baseline", "0.000", False, WITHIN)),
-        (0, 200_000, Check("Tokens, arm / baseline", "–", False, WITHIN)),
-        (0, 0, Check("Tokens", "none generated in training by any arm", ok=True)),
+        (200_000, 202_000, ValidityCheck("Tokens, arm / baseline", "1.010", True, WITHIN)),
+        (200_000, 260_000, ValidityCheck("Tokens, arm / baseline", "1.300", False, WITHIN)),
+        (200_000, 0, ValidityCheck("Tokens, arm / baseline", "0.000", False, WITHIN)),
+        (0, 200_000, ValidityCheck("Tokens, arm / baseline", "–", False, WITHIN)),
+        (0, 0, ValidityCheck("Tokens", "none generated in training by any arm", ok=True)),
     ],
 )
 def test_tokens(tmp_path, base, up, expected):
@@ -224,7 +224,7 @@ def test_tokens_are_of_every_pair(tmp_path):
     changes = {("up", seed): {"generated_tokens": 200_000} for seed in range(2)}
     changes |= {("base", seed): {"generated_tokens": tokens} for seed, tokens in enumerate((100_000, 400_000))}
     analysis = analyse(write_sweep(tmp_path, {"base": 0.0, "up": 1.0}, seeds=2, changes=changes))
-    expected = Check("Tokens, arm / baseline", "0.500 to 2.000", False, WITHIN)
+    expected = ValidityCheck("Tokens, arm / baseline", "0.500 to 2.000", False, WITHIN)
     assert expected in validity_checks(analysis, report_document(analysis))
 
 

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from harness.records.files import DamagedRecordError, ProblemsFile, write_json
 from reports import samples
-from reports.samples import Extent, Share, share, write_evaluation_samples, write_lm_eval_samples, write_sweep_samples
+from reports.samples import (
+    RecordedSamples,
+    SampleQuota,
+    share,
+    write_evaluation_samples,
+    write_lm_eval_samples,
+    write_sweep_samples,
+)
 from reports.samples.reading import read_samples
 from tests.reports.samples.synthetic import ATTACK, TEXTS, AskedProblem
 from tests.reports.synthetic import STEPS, TASK, write_sweep
@@ -22,7 +29,7 @@ from tests.reports.synthetic_rollouts import recorded, write_rows
 
 ARMS = {"base": 0.0, "up": 3.0, "same": 0.0}
 sizes = st.integers(0, 300)
-EVERYTHING = Share(10**9, 10**9)
+EVERYTHING = SampleQuota(10**9, 10**9)
 
 
 def written(page: Path) -> dict[str, Any]:
@@ -208,21 +215,23 @@ def test_of_many_files_of_training_some_are_read(tmp_path, monkeypatch):
 
 def test_a_file_of_training_may_hold_no_step_that_is_shown(tmp_path):
     cell = write_sweep(tmp_path, {"base": 0.0}, seeds=1).cells[0]
-    shown = read_samples(cell, Share(0, 0, (1,), 3), 9, 0).samples
+    shown = read_samples(cell, SampleQuota(0, 0, (1,), 3), 9, 0).samples
     assert [one.when for one in shown] == ["training 1"] * 3
 
 
 def test_shares_divide_what_there_is_room_for():
-    extent = Extent(final=100, curve=50, training=dict.fromkeys(range(1, 11), 10))
-    assert share([extent], 250) == Share(100, 50)
-    assert share([extent], 220) == Share(100, 20)
-    assert share([extent], 120) == Share(60, 0, (1, 2, 4, 5, 6, 7, 9, 10), 7)
-    assert share([extent, Extent(100, 0, {1: 10, 2: 10})], 100) == Share(25, 0, (1, 2), 12)
-    assert share([Extent(100, 0, {})], 30) == Share(30, 0)
-    assert share([], 100) == Share(0, 0)
+    extent = RecordedSamples(final=100, curve=50, training=dict.fromkeys(range(1, 11), 10))
+    assert share([extent], 250) == SampleQuota(100, 50)
+    assert share([extent], 220) == SampleQuota(100, 20)
+    assert share([extent], 120) == SampleQuota(60, 0, (1, 2, 4, 5, 6, 7, 9, 10), 7)
+    assert share([extent, RecordedSamples(100, 0, {1: 10, 2: 10})], 100) == SampleQuota(25, 0, (1, 2), 12)
+    assert share([RecordedSamples(100, 0, {})], 30) == SampleQuota(30, 0)
+    assert share([], 100) == SampleQuota(0, 0)
 
 
-@given(st.lists(st.builds(Extent, sizes, sizes, st.dictionaries(st.integers(1, 20), sizes)), max_size=5), sizes)
+@given(
+    st.lists(st.builds(RecordedSamples, sizes, sizes, st.dictionaries(st.integers(1, 20), sizes)), max_size=5), sizes
+)
 def test_no_more_is_shown_than_there_is_room_for(extents, most):
     shown = share(extents, most)
     of_training = (one.training for one in extents)

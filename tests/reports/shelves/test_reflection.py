@@ -21,8 +21,8 @@ from reports.shelves.reflection.curves import FREQUENCY, LOGP, MOST_POINTS, RATI
 from reports.shelves.reflection.tally import (
     OTHER,
     WORD,
+    CellCompletions,
     Count,
-    Rollouts,
     Sum,
     tally,
     tokens_of_words,
@@ -289,7 +289,9 @@ def test_sums_are_those_of_a_slow_loop(made: list[tuple[int, list[str], bool, in
         rows.append(row | {"token/masked": (values[3:] < -0.5).tolist()})
     table = pa.table({name: [row[name] for row in rows] for name in rows[0]}, schema=_schema())
     texts = [row["text"] for row in rows]
-    got = tally(Rollouts.of(texts, table), pattern, [row for row, text in enumerate(texts) if pattern.search(text)])
+    got = tally(
+        CellCompletions.of(texts, table), pattern, [row for row, text in enumerate(texts) if pattern.search(text)]
+    )
 
     steps = sorted({row["step"] for row in rows})
     sums, ratios = np.zeros((len(steps), 2, len(Sum))), np.zeros((2, 2, 2))
@@ -334,7 +336,7 @@ def test_a_word_that_a_cell_lacks_counts_there_as_absent() -> None:
     """`without_words` is a tally with no match, made from one that has some."""
     rows = [recorded(1, "Wait, 3", True), recorded(1, "no", False, sample=1), recorded(2, "wait", False)]
     table = pa.table({name: [row[name] for row in rows] for name in rows[0]})
-    rollouts = Rollouts.of([row["text"] for row in rows], table)
+    rollouts = CellCompletions.of([row["text"] for row in rows], table)
     found = tally(rollouts, word_pattern(["wait"]), [0, 1, 2]).without_words()
     for mine, theirs in zip(astuple(found), astuple(tally(rollouts, word_pattern(["aha"]), [])), strict=True):
         np.testing.assert_allclose(mine, theirs)

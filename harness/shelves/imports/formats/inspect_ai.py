@@ -12,7 +12,7 @@ from typing import Any
 from harness.errors import RefusedError
 from harness.records.scores import content_of
 from harness.settings import dotted
-from harness.shelves.imports.base import Format, Run, Sample, Score, beginning, finite
+from harness.shelves.imports.base import ImportedRun, ImportedSample, ImportFormat, Score, beginning, finite
 from harness.shelves.imports.names import metric_name
 
 _ZSTANDARD = 93
@@ -26,7 +26,7 @@ def _reads(source: str) -> bool:
     return Path(source).suffix == ".eval" and beginning(source, 2) == b"PK"
 
 
-def _read(sources: Sequence[str]) -> list[Run]:
+def _read(sources: Sequence[str]) -> list[ImportedRun]:
     runs = []
     for source in sources:
         try:
@@ -39,7 +39,7 @@ def _read(sources: Sequence[str]) -> list[Run]:
     return runs
 
 
-def _run(source: str) -> Run:
+def _run(source: str) -> ImportedRun:
     with zipfile.ZipFile(source) as log:
         if "header.json" not in log.namelist():
             raise RefusedError(
@@ -51,7 +51,7 @@ def _run(source: str) -> Run:
         names = sorted(name for name in log.namelist() if name.startswith("samples/"))
         samples = [_document(source, log, name) for name in names]
     evaluation = header["eval"]
-    run, task = Run(source, str(evaluation["model"])), str(evaluation["task"])
+    run, task = ImportedRun(source, str(evaluation["model"])), str(evaluation["task"])
     scorer = next((score["name"] for score in header["results"]["scores"]), "")
     for score in header["results"]["scores"]:
         values = ((name, metric.get("value")) for name, metric in score["metrics"].items() if name != "stderr")
@@ -106,11 +106,11 @@ def _verdict(sample: Mapping[str, Any], scorer: str) -> bool | None:
     return _VERDICTS.get(value) if isinstance(value, str | int | float) else None
 
 
-def _sample(source: str, task: str, sample: Mapping[str, Any], correct: bool, scorer: str) -> Sample:
+def _sample(source: str, task: str, sample: Mapping[str, Any], correct: bool, scorer: str) -> ImportedSample:
     output = sample.get("output") or {}
     choices, usage = output.get("choices") or [{}], output.get("usage") or {}
     extracted = sample["scores"][scorer].get("answer")
-    return Sample(
+    return ImportedSample(
         task=task,
         problem_id=str(sample["id"]),
         sample=int(sample["epoch"]) - 1,
@@ -131,4 +131,4 @@ def _question(given: Any) -> object:
     return given if isinstance(given, str) else [[message.get("role"), message.get("content")] for message in given]
 
 
-INSPECT_AI = Format("inspect_ai", "<time>_<task>_<id>.eval, a log of inspect_ai", _reads, _read)
+INSPECT_AI = ImportFormat("inspect_ai", "<time>_<task>_<id>.eval, a log of inspect_ai", _reads, _read)

@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import RefusedError
 from harness.records.scores import content_of
 from harness.settings import dotted
-from harness.shelves.imports.base import Format, Run, Sample, Score, finite
+from harness.shelves.imports.base import ImportedRun, ImportedSample, ImportFormat, Score, finite
 from harness.shelves.imports.names import metric_name
 
 _FILE = re.compile(r"(?:samples_(?P<task>.+)|results)_(?P<time>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl?")
@@ -31,7 +31,7 @@ def _reads(source: str) -> bool:
     return _FILE.fullmatch(Path(source).name) is not None and Path(source).is_file()
 
 
-def _read(sources: Sequence[str]) -> list[Run]:
+def _read(sources: Sequence[str]) -> list[ImportedRun]:
     """A run for each folder and time: an invocation of lm-eval."""
     groups: dict[tuple[Path, str], list[Path]] = {}
     for path in map(Path, sources):
@@ -42,8 +42,8 @@ def _read(sources: Sequence[str]) -> list[Run]:
     return [_run(folder, paths) for (folder, _), paths in groups.items()]
 
 
-def _run(folder: Path, paths: Sequence[Path]) -> Run:
-    run = Run(str(paths[0]), folder.name)
+def _run(folder: Path, paths: Sequence[Path]) -> ImportedRun:
+    run = ImportedRun(str(paths[0]), folder.name)
     for path in sorted(paths, key=lambda path: path.suffix != ".json"):  # results say what a filter does to samples
         if path.suffix == ".json":
             _add_results(run, path)
@@ -54,7 +54,7 @@ def _run(folder: Path, paths: Sequence[Path]) -> Run:
     return run
 
 
-def _add_results(run: Run, path: Path) -> None:
+def _add_results(run: ImportedRun, path: Path) -> None:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -75,7 +75,7 @@ def _add_results(run: Run, path: Path) -> None:
     run.config |= {f"eval.{task}.version": version for task, version in (document.get("versions") or {}).items()}
 
 
-def _add_samples(run: Run, path: Path, task: str) -> None:
+def _add_samples(run: ImportedRun, path: Path, task: str) -> None:
     rows = [*_rows(path)]
     filters = {str(row.get("filter", _NO_FILTER)) for _, row in rows}
     for number, row in rows:
@@ -97,7 +97,7 @@ def _add_samples(run: Run, path: Path, task: str) -> None:
             )
         text = completions[0][0] if completions[0] and isinstance(completions[0][0], str) else None
         run.samples.append(
-            Sample(
+            ImportedSample(
                 task=_task(task, of_filter, filters),
                 problem_id=str(row["doc_id"]),
                 sample=0,
@@ -136,16 +136,16 @@ def _content(row: Mapping[str, object]) -> str | None:
     return None if question is None else content_of(question, row.get("target"))
 
 
-def _is_vote(run: Run, task: str, of_filter: str) -> bool:
+def _is_vote(run: ImportedRun, task: str, of_filter: str) -> bool:
     """Return whether a filter lets several completions vote, which is maj@k and not pass@1."""
     return of_filter.startswith("maj@") or "majority_vote" in _functions(run, task, of_filter)
 
 
-def _takes_first(run: Run, task: str, of_filter: str) -> bool:
+def _takes_first(run: ImportedRun, task: str, of_filter: str) -> bool:
     return of_filter == _NO_FILTER or "take_first" in _functions(run, task, of_filter)
 
 
-def _functions(run: Run, task: str, of_filter: str) -> list[str]:
+def _functions(run: ImportedRun, task: str, of_filter: str) -> list[str]:
     """The functions of a filter, in order; [] where results_<time>.json does not say."""
     declared = run.config.get(f"eval.{task}.filter_list") or []
     return [
@@ -158,4 +158,4 @@ def _task(task: str, of_filter: str, filters: set[str]) -> str:
     return task if len(filters) == 1 else f"{task},{of_filter}"
 
 
-LM_EVAL = Format("lm-eval", "samples_<task>_<time>.jsonl and results_<time>.json of lm-eval", _reads, _read)
+LM_EVAL = ImportFormat("lm-eval", "samples_<task>_<time>.jsonl and results_<time>.json of lm-eval", _reads, _read)

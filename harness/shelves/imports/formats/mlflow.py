@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.errors import RefusedError, few, nearest
-from harness.shelves.imports.base import Format, Run, beginning
+from harness.shelves.imports.base import ImportedRun, ImportFormat, beginning
 from harness.shelves.imports.formats.trl import BOOKKEEPING
 from harness.shelves.imports.names import log
 
@@ -18,11 +18,11 @@ def _reads(source: str) -> bool:
     return store.startswith(_SERVERS) or beginning(store, 16).startswith(b"SQLite format 3")
 
 
-def _read(sources: Sequence[str]) -> list[Run]:
+def _read(sources: Sequence[str]) -> list[ImportedRun]:
     return [run for source in sources for run in _runs(source)]
 
 
-def _runs(source: str) -> list[Run]:
+def _runs(source: str) -> list[ImportedRun]:
     from mlflow import MlflowClient
 
     store, _, wanted = source.partition("#")
@@ -39,8 +39,8 @@ def _runs(source: str) -> list[Run]:
     return [_run(source, client, one) for one in found]
 
 
-def _run(source: str, client: Any, found: Any) -> Run:
-    run = Run(source, str(found.info.run_name))
+def _run(source: str, client: Any, found: Any) -> ImportedRun:
+    run = ImportedRun(source, str(found.info.run_name))
     if found.info.status != "FINISHED":
         raise RefusedError(
             f"{source}: the run {run.name} is {found.info.status}. Let it finish, or delete it in MLflow."
@@ -57,6 +57,6 @@ def _value(text: str) -> Any:
     return int(text) if text.isdecimal() else text
 
 
-MLFLOW = Format(
+MLFLOW = ImportFormat(
     "mlflow", "mlflow.db#EXPERIMENT, or the address of a tracking server with #EXPERIMENT", _reads, _read, BOOKKEEPING
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.errors import RefusedError, few, nearest, shown
 from harness.records.scores import content_of
-from harness.shelves.imports.base import RESULTS, Format, Run, Sample, Score, beginning
+from harness.shelves.imports.base import RESULTS, ImportedRun, ImportedSample, ImportFormat, Score, beginning
 from harness.shelves.imports.names import OURS, metric_name
 
 BY_PROBLEM = ("arm", "seed", "task", "problem", "sample", "correct", "tokens", "step", "text", "prompt", "answer")
@@ -47,11 +47,11 @@ def _reads(source: str) -> bool:
     return "correct" in columns or {"metric", "value"} <= {*columns} or {"arm", "seed"} <= {*columns}
 
 
-def _read(sources: Sequence[str]) -> list[Run]:
+def _read(sources: Sequence[str]) -> list[ImportedRun]:
     return [run for source in sources for run in _runs(source)]
 
 
-def _runs(source: str) -> list[Run]:
+def _runs(source: str) -> list[ImportedRun]:
     rows = [*_ROWS[Path(source.lower()).suffix](source)]
     if not rows:
         raise RefusedError(f"{source}: holds no rows.")
@@ -79,7 +79,7 @@ class _Table:
 
     def __init__(self, source: str, columns: set[str]) -> None:
         self.source, self.columns = source, columns
-        self.runs: dict[tuple[str | None, int | None], Run] = {}
+        self.runs: dict[tuple[str | None, int | None], ImportedRun] = {}
         self._first: dict[tuple[object, ...], int] = {}
 
     def add_sample(self, number: int, row: Mapping[str, object]) -> None:
@@ -94,7 +94,7 @@ class _Table:
             None if row.get(name) is None else str(row[name]) for name in ("text", "prompt", "answer")
         )
         run.samples.append(
-            Sample(
+            ImportedSample(
                 *(task, problem, sample or 0, correct, step, self._whole(number, row, "tokens")),
                 text=text,
                 prompt=prompt,
@@ -119,10 +119,10 @@ class _Table:
         else:
             run.scores.append(Score(task, metric_name(metric), value, step))
 
-    def _run_of(self, number: int, row: Mapping[str, object]) -> Run:
+    def _run_of(self, number: int, row: Mapping[str, object]) -> ImportedRun:
         arm = str(self._value(number, row, "arm")) if "arm" in self.columns else None
         seed = self._whole(number, row, "seed")
-        run = self.runs.setdefault((arm, seed), Run(self.source, Path(self.source).stem, arm, seed))
+        run = self.runs.setdefault((arm, seed), ImportedRun(self.source, Path(self.source).stem, arm, seed))
         for name in sorted(one for one in self.columns if one.startswith(CONFIG)):
             knob, value = name.removeprefix(CONFIG), row.get(name)
             if run.config.setdefault(knob, value) != value:
@@ -217,7 +217,7 @@ _ROWS: dict[str, Callable[[str], Iterator[Numbered]]] = {
     ".parquet": _parquet_rows,
 }
 
-TABLE = Format(
+TABLE = ImportFormat(
     "table",
     "CSV, JSONL or Parquet of your own, a row a sample (arm, seed, task, problem, sample, correct) or a number (arm, "
     "seed, metric, value)",

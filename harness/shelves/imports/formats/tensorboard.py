@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import RefusedError
-from harness.shelves.imports.base import Format, Run
+from harness.shelves.imports.base import ImportedRun, ImportFormat
 from harness.shelves.imports.formats.trl import BOOKKEEPING
 from harness.shelves.imports.names import log
 
@@ -15,7 +15,7 @@ def _reads(source: str) -> bool:
     return "tfevents" in Path(source).name and Path(source).is_file()
 
 
-def _read(sources: Sequence[str]) -> list[Run]:
+def _read(sources: Sequence[str]) -> list[ImportedRun]:
     """Files of one folder are one run, as TensorBoard has it: a start that goes on writes another file."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -26,7 +26,7 @@ def _read(sources: Sequence[str]) -> list[Run]:
     runs = []
     for folder, source in {Path(source).parent: source for source in reversed(sources)}.items():
         events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-        run = Run(source, folder.name)
+        run = ImportedRun(source, folder.name)
         for name in events.Tags()["scalars"]:
             for event in events.Scalars(name):
                 log(run, event.step, {name: event.value})
@@ -36,4 +36,4 @@ def _read(sources: Sequence[str]) -> list[Run]:
     return runs[::-1]
 
 
-TENSORBOARD = Format("tensorboard", "event files of TensorBoard, a run a folder", _reads, _read, BOOKKEEPING)
+TENSORBOARD = ImportFormat("tensorboard", "event files of TensorBoard, a run a folder", _reads, _read, BOOKKEEPING)

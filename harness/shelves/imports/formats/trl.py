@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import RefusedError
-from harness.shelves.imports.base import Format, Run
+from harness.shelves.imports.base import ImportedRun, ImportFormat
 from harness.shelves.imports.names import log
 
 _CHECKPOINT = re.compile(r"checkpoint-\d+")
@@ -22,7 +22,7 @@ def _reads(source: str) -> bool:
     return Path(source).name == "trainer_state.json" and Path(source).is_file()
 
 
-def _read(sources: Sequence[str]) -> list[Run]:
+def _read(sources: Sequence[str]) -> list[ImportedRun]:
     """Each run's last checkpoint, whose log holds those of the earlier ones."""
     last: dict[Path, tuple[int, str, list[dict[str, object]]]] = {}
     for source in sources:
@@ -38,8 +38,8 @@ def _read(sources: Sequence[str]) -> list[Run]:
     return [_run(folder, source, rows) for folder, (_, source, rows) in last.items()]
 
 
-def _run(folder: Path, source: str, rows: Sequence[dict[str, Any]]) -> Run:
-    run = Run(source, folder.name)
+def _run(folder: Path, source: str, rows: Sequence[dict[str, Any]]) -> ImportedRun:
+    run = ImportedRun(source, folder.name)
     for row in rows:
         log(run, row["step"], {name: value for name, value in row.items() if name not in _OF_THE_END})
     return run
@@ -49,4 +49,4 @@ _OF_THE_END = frozenset(
     {"step", "epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "train_loss", "total_flos"}
 )
 
-TRL = Format("trl", "trainer_state.json of TRL, or any Hugging Face Trainer", _reads, _read, BOOKKEEPING)
+TRL = ImportFormat("trl", "trainer_state.json of TRL, or any Hugging Face Trainer", _reads, _read, BOOKKEEPING)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.errors import RefusedError, shown
 from harness.settings import dotted
-from harness.shelves.imports.base import Format, Run, beginning
+from harness.shelves.imports.base import ImportedRun, ImportFormat, beginning
 from harness.shelves.imports.names import log, score_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -32,12 +32,12 @@ def _reads(source: str) -> bool:
     return b"actor_rollout_ref" in first or (b"step:" in first and b"actor/" in first)
 
 
-def _read(sources: Sequence[str]) -> list[Run]:
+def _read(sources: Sequence[str]) -> list[ImportedRun]:
     return [_run(source) for source in sources]
 
 
-def _run(source: str) -> Run:
-    run, lines = Run(source, Path(source).stem), _lines(source)
+def _run(source: str) -> ImportedRun:
+    run, lines = ImportedRun(source, Path(source).stem), _lines(source)
     rows = [(int(found["step"]), _values(found["pairs"])) for _, line in lines if (found := _STEP.match(line))]
     if not rows:
         raise RefusedError(f"{source}: has no line `step:N - ...`. Run verl with trainer.logger=['console'].")
@@ -100,4 +100,4 @@ def _settings(lines: Iterable[tuple[str, str]]) -> dict[str, object]:
     return {}
 
 
-VERL = Format("verl", "a console log of verl", _reads, _read, BOOKKEEPING)
+VERL = ImportFormat("verl", "a console log of verl", _reads, _read, BOOKKEEPING)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import RefusedError
-from harness.shelves.imports.base import Format, Run, Score, beginning
+from harness.shelves.imports.base import ImportedRun, ImportFormat, Score, beginning
 from harness.shelves.imports.formats.trl import BOOKKEEPING
 from harness.shelves.imports.names import OURS, log, score_of
 
@@ -43,11 +43,11 @@ def _reads(source: str) -> bool:
     return {*_OF_RUNS} <= {*columns} or (columns[:1] != [] and columns[0] in _STEPS and " - " in "".join(columns))
 
 
-def _read(sources: Sequence[str]) -> list[Run]:
+def _read(sources: Sequence[str]) -> list[ImportedRun]:
     return [run for source in sources for run in _runs(source)]
 
 
-def _runs(source: str) -> list[Run]:
+def _runs(source: str) -> list[ImportedRun]:
     with Path(source).open(encoding="utf-8-sig", newline="") as handle:
         rows = [*csv.reader(handle)]
     columns, *values = rows
@@ -57,13 +57,13 @@ def _runs(source: str) -> list[Run]:
     return _of_runs(source, columns, values) if columns[0] not in _STEPS else _of_chart(source, columns, values)
 
 
-def _of_chart(source: str, columns: list[str], rows: list[list[str]]) -> list[Run]:
-    runs: dict[str, Run] = {}
+def _of_chart(source: str, columns: list[str], rows: list[list[str]]) -> list[ImportedRun]:
+    runs: dict[str, ImportedRun] = {}
     for place, column in enumerate(columns[1:], start=1):
         name, dash, metric = column.rpartition(" - ")
         if not dash or metric.endswith(("__MIN", "__MAX")):
             continue
-        run = runs.setdefault(name, Run(source, name))
+        run = runs.setdefault(name, ImportedRun(source, name))
         for number, row in enumerate(rows, start=2):
             if row[place]:  # a run logs at steps of its own
                 log(
@@ -74,7 +74,7 @@ def _of_chart(source: str, columns: list[str], rows: list[list[str]]) -> list[Ru
     return [*runs.values()]
 
 
-def _of_runs(source: str, columns: list[str], rows: list[list[str]]) -> list[Run]:
+def _of_runs(source: str, columns: list[str], rows: list[list[str]]) -> list[ImportedRun]:
     runs = []
     for number, row in enumerate(rows, start=2):
         fields = dict(zip(columns, row, strict=True))
@@ -82,7 +82,7 @@ def _of_runs(source: str, columns: list[str], rows: list[list[str]]) -> list[Run
             raise RefusedError(
                 f"{source}, row {number}, column State: is {fields['State']!r}. Leave out runs that have not finished."
             )
-        run = Run(source, fields["Name"])
+        run = ImportedRun(source, fields["Name"])
         for name, text in fields.items():
             if (found := score_of(name)) is not None and text:
                 run.scores.append(Score(*found, _number(source, number, name, text)))
@@ -99,7 +99,7 @@ def _number(source: str, row: int, column: str, text: str) -> float:
         raise RefusedError(f"{source}, row {row}, column {column}: is {text!r}, but must be a number.") from None
 
 
-WANDB = Format(
+WANDB = ImportFormat(
     "wandb",
     "CSV exports of W&B, of a chart or the table of runs (untried on files of its own)",
     _reads,

@@ -23,7 +23,7 @@ from harness.config.run_spec import RunSpec
 from harness.config.train import TrainSpec
 from harness.errors import RefusedError
 from harness.records.files import write_folder, write_json
-from harness.rewards.judging import Pair, Scores, position_metrics, preferences
+from harness.rewards.judging import AnswerPair, Scores, position_metrics, preferences
 from harness.rewards.parts.learned import PairwiseJudge
 from harness.run.prompts import places_of_step
 from harness.run.stages import Stage, StageContext
@@ -43,10 +43,10 @@ BETTER, WORSE = 8, 2
 MICRO_BATCH_TOKENS = 4096
 
 
-class Question(NamedTuple):
+class PairQuestion(NamedTuple):
     """A pair in the order in which the judge sees it, and whether the label prefers its first completion."""
 
-    pair: Pair
+    pair: AnswerPair
     first_is_better: bool
 
     def is_answered_by(self, scores: Scores) -> bool:
@@ -55,7 +55,7 @@ class Question(NamedTuple):
         return first > second if self.first_is_better else second > first
 
 
-def without_contradictions(pairs: Sequence[Pair]) -> list[Pair]:
+def without_contradictions(pairs: Sequence[AnswerPair]) -> list[AnswerPair]:
     """Return distinct pairs, the better completion first.
 
     Pairs that also occur with the opposite label are left out.
@@ -96,7 +96,7 @@ def _make(folder: Path, context: StageContext) -> None:
         )
     kept = set(pairs)
     # Both orders, so that the judge cannot learn to prefer a position.
-    questions = [one for pair in pairs for one in (Question(pair, True), Question(pair.swapped, False))]
+    questions = [one for pair in pairs for one in (PairQuestion(pair, True), PairQuestion(pair.swapped, False))]
     # The starting weights stay as they are for other jobs of this worker; training is in float32.
     model = frozen_copy(start.model).float().requires_grad_(True)
     judge = GenerativeJudge.of(spec, replace(start, model=model))
@@ -136,10 +136,10 @@ def _make(folder: Path, context: StageContext) -> None:
     store.drop()
 
 
-def _in_words(drawn: Batch, rows: Tensor) -> list[Pair]:
+def _in_words(drawn: Batch, rows: Tensor) -> list[AnswerPair]:
     """Return pairs of texts, the better completion first, from pairs of rows [P, 2]."""
     tried = [(drawn.attempts[better], drawn.attempts[worse]) for better, worse in rows.tolist()]
-    return [Pair(better.problem.problem, better.text, worse.text) for better, worse in tried]
+    return [AnswerPair(better.problem.problem, better.text, worse.text) for better, worse in tried]
 
 
 def _cold_start(options: PairwiseJudge) -> SupervisedColdStart:
@@ -152,7 +152,7 @@ def _cold_start(options: PairwiseJudge) -> SupervisedColdStart:
 
 
 def _demonstrations(
-    judge: GenerativeJudge, questions: Sequence[Question], options: PairwiseJudge
+    judge: GenerativeJudge, questions: Sequence[PairQuestion], options: PairwiseJudge
 ) -> Iterator[Demonstration]:
     """Yield questions with scores that follow their labels, endlessly.
 
@@ -176,7 +176,7 @@ def _demonstrations(
             yield Demonstration(judge.prompt(pair), answers[first_is_better])
 
 
-def _policy_gradient(judge: GenerativeJudge, questions: Sequence[Question], spec: RunSpec) -> Iterator[float]:
+def _policy_gradient(judge: GenerativeJudge, questions: Sequence[PairQuestion], spec: RunSpec) -> Iterator[float]:
     """Train the judge in place by GRPO; yield the mean reward of each step."""
     import torch
 
@@ -240,7 +240,7 @@ def _spec_of_training(spec: RunSpec) -> RunSpec:
     )
 
 
-def _quality(judge: GenerativeJudge, pairs: Sequence[Pair]) -> dict[str, float | None]:
+def _quality(judge: GenerativeJudge, pairs: Sequence[AnswerPair]) -> dict[str, float | None]:
     """Compute the judge's accuracy on pairs whose first completion is the better one.
 
     accuracy: share of pairs in which both orders prefer it. one_order_accuracy: share of single verdicts that prefer

@@ -22,7 +22,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_object
 from harness.shelves.trl.program.rewards import Rewards
-from harness.shelves.trl.program.steps import Drawn, Steps
+from harness.shelves.trl.program.steps import StepCompletions, Steps
 from harness.shelves.trl.program.trainers import Dpo, Grpo, Kto, Rloo
 from harness.trainers.contract import ProgramConfig
 
@@ -62,9 +62,9 @@ def on_prompts(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> An
     passes = passes_of(completions, updates * processes, longest, spec.train.micro_batch_tokens)
     rewards = Rewards(spec, start)
 
-    def drawn(step: int) -> Drawn:
+    def drawn(step: int) -> StepCompletions:
         learned = rewards.trained_tokens * spec.train.epochs
-        return Drawn(rewards.generated_tokens, learned, rewards.metrics(), rewards.rollouts(step))
+        return StepCompletions(rewards.generated_tokens, learned, rewards.metrics(), rewards.rollouts(step))
 
     return made(
         config,
@@ -89,11 +89,11 @@ def on_pairs(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
     ends = list(itertools.accumulate(map(len, examples), initial=0))
     kind.batches = [list(range(first, end)) for first, end in itertools.pairwise(ends)]
 
-    def drawn(step: int) -> Drawn:
+    def drawn(step: int) -> StepCompletions:
         rows = steps[step - 1]
         before = steps[step - 2][0]["generated_tokens"] if step > 1 else 0
         learned = sum(len(row["chosen"]) + len(row["rejected"]) for row in rows)
-        return Drawn(rows[0]["generated_tokens"] - before, learned, {}, [])
+        return StepCompletions(rows[0]["generated_tokens"] - before, learned, {}, [])
 
     return made(
         config,

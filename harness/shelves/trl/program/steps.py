@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class StepCompletions:
     """The completions of a step: their tokens, metrics and rows of rollouts.jsonl."""
 
     generated_tokens: int
@@ -31,7 +31,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
     drawn: returns what the step of a number drew; called in every process, since all of them must end together.
     """
 
-    def __init__(self, config: ProgramConfig, updates: int, drawn: Callable[[int], Drawn]) -> None:
+    def __init__(self, config: ProgramConfig, updates: int, drawn: Callable[[int], StepCompletions]) -> None:
         self._config, self._updates, self._drawn = config, updates, drawn
         self._output = Path(config.output)
         self._done: Done = config.done

@@ -14,7 +14,7 @@ from evals.evaluate import grade_all
 from evals.graders import GRADERS, applicable_graders, grade, rule_beside
 from evals.grading.extract import extract_answer
 from evals.shelves.code import sandbox
-from evals.shelves.code.grading import Outcome, Trial, lent, outcome_of, reference_of, same_value
+from evals.shelves.code.grading import Trial, UnitTestResult, lent, outcome_of, reference_of, same_value
 from evals.shelves.code.sandbox import Limits
 from evals.tasks.base import Problem
 
@@ -34,7 +34,7 @@ class Running:
     def __init__(self) -> None:
         self.asked: list[Trial] = []
 
-    def outcomes(self, asked: Sequence[Trial]) -> list[Outcome]:
+    def outcomes(self, asked: Sequence[Trial]) -> list[UnitTestResult]:
         self.asked += asked
         return [outcome_of(one) for one in asked]
 
@@ -200,7 +200,7 @@ def test_nothing_is_run_that_nobody_allowed(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_no_program_is_not_run(running: Running) -> None:
     assert grade("", ADD, UNIT_TESTS, "code").reason == "unparsed"
     assert running.asked == []
-    assert outcome_of(Trial("#" * 100_001, ADD)) == Outcome("unparsed", 0)
+    assert outcome_of(Trial("#" * 100_001, ADD)) == UnitTestResult("unparsed", 0)
 
 
 def test_programs_are_run_together(running: Running) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from evals.errors import EvalError
 from evals.graders import get_grader, grade, grader_version
-from evals.grading import Reply, Submission, Verdict
+from evals.grading import JudgeReply, Submission, Verdict
 from evals.grading.asked_model import Asking, Question, cohens_kappa, lent, reply_metrics
-from evals.shelves.judges.grading import Judge, read_judge
+from evals.shelves.judges.grading import ModelJudge, read_judge
 from harness.errors import RefusedError
 from harness.rewards.parts.correct import JudgeScore
 from tests.harness.rewards.attempts import attempt, context
@@ -27,7 +27,7 @@ SUBMISSION = Submission("2 + 2?", "4", "I say {answer}: 5", "5")
 ADDRESS = "http://localhost:8000/v1"
 
 
-def _judge(folder: Path, **settings: Any) -> Judge:
+def _judge(folder: Path, **settings: Any) -> ModelJudge:
     return read_judge(write_judge(folder, **{"address": ADDRESS, **settings}))
 
 
@@ -57,7 +57,7 @@ def test_the_last_match_behind_the_thoughts_is_the_verdict(
     tmp_path: Path, settings: dict[str, Any], text: str, reason: str, score: float | None
 ) -> None:
     words = {} if not settings else {"right": None, "wrong": None}
-    verdict = _judge(tmp_path, **settings, **words).read(Reply("q", text, 1, 1), "5")
+    verdict = _judge(tmp_path, **settings, **words).read(JudgeReply("q", text, 1, 1), "5")
     assert (verdict.reason, verdict.score, verdict.correct) == (reason, score, reason == "match")
 
 
@@ -110,8 +110,8 @@ def test_judges_ask_through_what_was_lent(tmp_path: Path) -> None:
     class Echo:
         requests = 0
 
-        def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
-            return [Reply(question.name, "Verdict: yes", 5, 2) for question in questions]
+        def ask(self, judge: Asking, questions: Sequence[Question]) -> list[JudgeReply]:
+            return [JudgeReply(question.name, "Verdict: yes", 5, 2) for question in questions]
 
         def require(self, judge: Asking) -> None:
             pass
@@ -138,10 +138,10 @@ def test_kappa_of_a_known_table_and_the_metrics_of_a_step() -> None:
     # 20, 5, 10, 15 of yes-yes, yes-no, no-yes, no-no: agreement .7, by chance .5.
     table = [(True, True)] * 20 + [(True, False)] * 5 + [(False, True)] * 10 + [(False, False)] * 15
     assert cohens_kappa(table) == pytest.approx(0.4)
-    reply = Reply("q", "", 7, 2)
+    reply = JudgeReply("q", "", 7, 2)
     judged = [Verdict(a, None, "match" if a else "mismatch", reply) for a, _ in table]
     ruled = [Verdict(b, None, "match" if b else "mismatch") for _, b in table]
-    undecided = Verdict(False, None, "undecided", Reply("r", "", 1, 1))
+    undecided = Verdict(False, None, "undecided", JudgeReply("r", "", 1, 1))
     metrics = reply_metrics([*zip(judged, ruled, strict=True), (undecided, ruled[0])])
     assert metrics == {
         **{"judge/questions": 2, "judge/prompt_tokens": 8, "judge/completion_tokens": 3},
@@ -158,7 +158,7 @@ def test_a_score_is_paid_where_the_judge_gives_numbers(tmp_path: Path) -> None:
         small_spec({"reward.grader": judge, "reward.parts": {"judge_score": 1.0}})
     numbers = write_judge(tmp_path, "n.yaml", address=ADDRESS, right=None, wrong=None, right_from=5.0)
     small_spec({"reward.grader": numbers, "reward.parts": {"judge_score": 1.0}})
-    judged = [read_judge(numbers).read(Reply("q", text, 1, 1), None) for text in ("Verdict: 4", "?")]
+    judged = [read_judge(numbers).read(JudgeReply("q", text, 1, 1), None) for text in ("Verdict: 4", "?")]
     group = [replace(attempt(), verdict=verdict) for verdict in judged]
     low, none = JudgeScore().rewards(group, context())
     assert low == 0.4 and math.isnan(none)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from evals.errors import EvalError
-from evals.grading import Reply
+from evals.grading import JudgeReply
 from evals.grading.asked_model import Asking, Question, judge_in, lent
 from evals.shelves.judges.grading import read_pair_judge
 from tests.harness.shelves.judges.judge_server import PAIR_JUDGE, write_judge
@@ -29,9 +29,9 @@ class Says:
     def __init__(self, text: str) -> None:
         self.text, self.asked = text, list[str]()
 
-    def ask(self, judge: Asking, questions: Sequence[Question]) -> list[Reply]:
+    def ask(self, judge: Asking, questions: Sequence[Question]) -> list[JudgeReply]:
         self.asked += [question.messages[-1]["content"] for question in questions]
-        return [Reply(question.name, self.text, 5, 2) for question in questions]
+        return [JudgeReply(question.name, self.text, 5, 2) for question in questions]
 
     def require(self, judge: Asking) -> None:
         pass

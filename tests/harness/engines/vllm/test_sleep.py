@@ -18,7 +18,7 @@ from harness.engines.vllm import engine as vllm_engine
 from harness.engines.vllm.engine import VllmEngine
 from harness.engines.vllm.limits import sleeps_between_calls
 from harness.models.language_model import LanguageModel, load_model
-from harness.shelves.engine_contract import Trial, rows_of
+from harness.shelves.engine_contract import ContractTrial, rows_of
 
 SPEC = RolloutSpec(engine="vllm", max_completion_tokens=40)
 
@@ -81,7 +81,7 @@ def test_a_large_model_is_written_between_two_awakenings_at_every_call(
     assert stand_in.calls == ["score", "sleep 2"], "before the trainer takes its memory, vLLM has given it back"
     for _ in range(2):  # its weights are lost, though the trainer's have not changed
         stand_in.calls.clear()
-        Trial(engine, tiny).draw()
+        ContractTrial(engine, tiny).draw()
         awake = ["reload_weights", "wake kv_cache", "score", "parity", "draw"]
         assert stand_in.calls == ["wake weights", *awake, "sleep 2"]
 
@@ -90,12 +90,12 @@ def test_a_small_model_stays_awake_and_is_written_when_it_has_changed(tiny: Lang
     engine = engine_of(tiny)
     assert stand_in.options["enable_sleep_mode"] is False
     for expected in (["score", "reload_weights", "score", "parity", "draw"], ["draw"]):
-        Trial(engine, tiny).draw()
+        ContractTrial(engine, tiny).draw()
         assert stand_in.calls == expected
         stand_in.calls.clear()
     with torch.no_grad():
         tiny.model.get_input_embeddings().weight.mul_(2)
-    Trial(engine, tiny).draw()
+    ContractTrial(engine, tiny).draw()
     assert stand_in.calls == ["reload_weights", "score", "parity", "draw"]
 
 
@@ -141,7 +141,7 @@ def test_the_real_one_draws_the_same_after_sleeping(
     language_model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vllm = pytest.importorskip("vllm", reason="needs vLLM: make test-vllm")
-    awake = rows_of(Trial(make_engine(SPEC, language_model), language_model).draw())
+    awake = rows_of(ContractTrial(make_engine(SPEC, language_model), language_model).draw())
     assert vllm_engine._resident is not None
     vllm_engine._drop(vllm_engine._resident)
     start, sleeps = vllm.LLM, []
@@ -152,7 +152,7 @@ def test_the_real_one_draws_the_same_after_sleeping(
 
     monkeypatch.setattr(vllm, "LLM", on_cpu)
     monkeypatch.setattr(vllm_engine, "sleeps_between_calls", lambda device, weights_bytes: True)
-    trial = Trial(make_engine(SPEC, language_model), language_model)
+    trial = ContractTrial(make_engine(SPEC, language_model), language_model)
     for _ in range(2):
         assert vllm_engine._resident is not None
         sleeps.append(vllm_engine._resident._engine.is_sleeping())

@@ -10,7 +10,7 @@ import pytest
 
 from evals.errors import EvalError
 from evals.grading import Submission, Verdict
-from evals.shelves.code.grading import Outcome, Trial, reference_of, unit_tests
+from evals.shelves.code.grading import Trial, UnitTestResult, reference_of, unit_tests
 from harness.config.hashing import training_hash
 from harness.errors import RefusedError
 from harness.records import CellRecord
@@ -122,17 +122,17 @@ def test_the_share_of_passed_tests_is_paid() -> None:
 def test_outcomes_are_remembered_by_program_and_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[Trial] = []
 
-    def outcome_of(trial: Trial) -> Outcome:
+    def outcome_of(trial: Trial) -> UnitTestResult:
         run.append(trial)
-        return Outcome("mismatch", len(trial.code))
+        return UnitTestResult("mismatch", len(trial.code))
 
     monkeypatch.setattr(services, "outcome_of", outcome_of)
     one, other, third = Trial("a", "x"), Trial("\ud800", "x"), Trial("a", "y")
     tester = CodeTester(tmp_path)
-    assert tester.outcomes([one, other, one]) == [Outcome("mismatch", 1)] * 3
+    assert tester.outcomes([one, other, one]) == [UnitTestResult("mismatch", 1)] * 3
     assert sorted(run) == sorted([one, other])
     path = next((tmp_path / "cache" / "code").glob("*/*.jsonl"))
-    assert CodeTester(tmp_path).outcomes([third, one]) == [Outcome("mismatch", 1)] * 2
+    assert CodeTester(tmp_path).outcomes([third, one]) == [UnitTestResult("mismatch", 1)] * 2
     assert len(run) == 3, "another process knows it too; other tests are another question"
     path.write_text(path.read_text().replace("mismatch", "undefined", 1))
     CodeTester(tmp_path).outcomes([one, other])

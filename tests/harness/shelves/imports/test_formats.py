@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RefusedError
-from harness.shelves.imports.base import FORMATS, Run, format_of
+from harness.shelves.imports.base import FORMATS, ImportedRun, format_of
 from harness.shelves.imports.cells import evaluations, final, gathered
 from harness.shelves.imports.sources import Pattern, read_sources, settle_names
 from reports.shelves.laws import fit_entropy_law
@@ -21,7 +21,7 @@ MADE = Path(__file__).parent / "made"
 WANTED = ("reward/mean", "entropy/full", "len/mean", "loss", "grad_norm")
 
 
-def read(*sources: str | Path, runs: str | None = None) -> dict[tuple[str, int | None], Run]:
+def read(*sources: str | Path, runs: str | None = None) -> dict[tuple[str, int | None], ImportedRun]:
     found, _ = read_sources([*map(str, sources)])
     settle_names(found, None if runs is None else Pattern(runs), None, None)
     cells, _ = gathered(found)

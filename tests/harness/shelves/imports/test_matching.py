@@ -16,7 +16,7 @@ from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.records.files import append_jsonl
 from harness.records.scores import content_of, match_problems
-from harness.shelves.imports.base import Run, Sample, Score
+from harness.shelves.imports.base import ImportedRun, ImportedSample, Score
 from harness.shelves.imports.cells import gathered
 from harness.shelves.imports.sources import read_sources
 from tests.harness.cli.conftest import Bench, bench
@@ -262,9 +262,11 @@ def test_runs_of_ours_whose_problems_changed_do_not_compare(bench: Bench, tmp_pa
 
 
 def test_a_score_over_problems_that_are_left_out_is_left_out_too() -> None:
-    def run(arm: str, problems: Sequence[int]) -> Run:
-        samples = [Sample("sums", f"{arm}{one}", 0, True, content=str(one)) for one in problems]
-        return Run(arm, arm, arm, samples=samples, scores=[Score("sums", "acc", 1.0), Score("other", "acc", 1.0)])
+    def run(arm: str, problems: Sequence[int]) -> ImportedRun:
+        samples = [ImportedSample("sums", f"{arm}{one}", 0, True, content=str(one)) for one in problems]
+        return ImportedRun(
+            arm, arm, arm, samples=samples, scores=[Score("sums", "acc", 1.0), Score("other", "acc", 1.0)]
+        )
 
     cells, matching = gathered([run("a", range(4)), run("b", range(1, 5))])
     assert (matching["sums"].matched, matching["sums"].of) == (3, 5)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import RefusedError
-from harness.shelves.imports.base import Run
+from harness.shelves.imports.base import ImportedRun
 from harness.shelves.imports.cells import evaluations, final, gathered
 from harness.shelves.imports.sources import read_sources, settle_names
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 COLUMNS = ("arm", "seed", "task", "problem", "sample", "correct", "tokens")
 
 
-def read(path: Path) -> dict[tuple[str, int | None], Run]:
+def read(path: Path) -> dict[tuple[str, int | None], ImportedRun]:
     runs, _ = read_sources([str(path)])
     settle_names(runs, None, None, None)
     cells, _ = gathered(runs)

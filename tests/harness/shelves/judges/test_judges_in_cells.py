@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evals.grading import Reply
+from evals.grading import JudgeReply
 from evals.shelves.judges.grading import read_judge
 from harness.config.hashing import evaluation_hash, training_hash
 from harness.errors import RefusedError
@@ -145,7 +145,7 @@ def test_replies_of_other_processes_count_and_torn_lines_do_not(
 ) -> None:
     one, other = Replies(tmp_path / "r"), Replies(tmp_path / "r")
     assert one.missing(["a", "b", "a"]) == ["a", "b"]
-    one.add(Reply("a", "said a", 1, 2))
+    one.add(JudgeReply("a", "said a", 1, 2))
     assert other.missing(["a", "b"]) == ["b"] and other["a"].text == "said a"
     path = next((tmp_path / "r").glob("*.jsonl"))
     with path.open("a") as handle:
@@ -154,11 +154,11 @@ def test_replies_of_other_processes_count_and_torn_lines_do_not(
     with path.open("a") as handle:
         handle.write('rn", "tokens": [1, 1]}\nno JSON at all\n')
     assert other.missing(["b"]) == [], "a line counts once it is whole"
-    other.add(Reply("c", "", 0, 0))
+    other.add(JudgeReply("c", "", 0, 0))
     assert one.missing(["c"]) == [], "each process writes a file of its own"
     monkeypatch.setattr(remembered, "MOST_BYTES", 10)
     monkeypatch.setattr(remembered, "_IN_USE_S", -1.0)
-    Replies(tmp_path / "r").add(Reply("d", "", 0, 0))
+    Replies(tmp_path / "r").add(JudgeReply("d", "", 0, 0))
     assert Replies(tmp_path / "r").missing(["a", "d"]) == ["a"], "the oldest files go"
 
 

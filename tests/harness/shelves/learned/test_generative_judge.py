@@ -14,7 +14,7 @@ from evals.prompts import get_template
 from evals.sampler import SamplingParams
 from harness.engines.base import Completions
 from harness.models.language_model import LanguageModel, load_model
-from harness.rewards.judging import NO_SCORES, Pair, Scores
+from harness.rewards.judging import NO_SCORES, AnswerPair, Scores
 from harness.shelves.learned.generative_judge import GenerativeJudge, read_scores, written_scores
 from tests.harness.run.small import small_spec
 
@@ -77,7 +77,7 @@ def judge(model: LanguageModel, answer: Any) -> GenerativeJudge:
 
 def test_a_question_shows_the_problem_and_both_completions(tiny: LanguageModel) -> None:
     made = judge(tiny, lambda prompt: "8,2")
-    assert made.scores([Pair("3+5=", "#8", "#9"), Pair("1+1=", "#3", "#2")]) == [(8, 2)] * 2
+    assert made.scores([AnswerPair("3+5=", "#8", "#9"), AnswerPair("1+1=", "#3", "#2")]) == [(8, 2)] * 2
     assert isinstance(made.engine, Answering)
     assert made.engine.asked == ["3+5=#8=#9=", "1+1=#3=#2="]
     assert made.engine.params == SamplingParams(8, temperature=0.0)
@@ -86,8 +86,8 @@ def test_a_question_shows_the_problem_and_both_completions(tiny: LanguageModel) 
 def test_what_is_cut_at_the_limit_or_finds_no_room_has_no_scores(tiny: LanguageModel) -> None:
     """The number behind the comma may go on; and 128 tokens of context hold no longer question."""
     made = judge(tiny, lambda prompt: "1,2345678" if "#1" in prompt else "8,2")
-    long = Pair("3+5=", "1," * 40, "2," * 40)
-    scores = made.scores([Pair("3+5=", "#1", "#9"), long, Pair("3+5=", "#8", "#9")])
+    long = AnswerPair("3+5=", "1," * 40, "2," * 40)
+    scores = made.scores([AnswerPair("3+5=", "#1", "#9"), long, AnswerPair("3+5=", "#8", "#9")])
     assert all(map(math.isnan, [*scores[0], *scores[1]]))
     assert scores[2] == pytest.approx((8, 2))
     assert made.scores([long])[0] == pytest.approx(NO_SCORES, nan_ok=True)

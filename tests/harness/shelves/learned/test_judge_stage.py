@@ -19,14 +19,14 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.models.start import StartingPoint
 from harness.records import CellRecord
 from harness.records.files import read_json
-from harness.rewards.judging import Pair
+from harness.rewards.judging import AnswerPair
 from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
 from harness.run.stages import find_stage, stages_of_cell
 from harness.shelves.learned.generative_judge import GenerativeJudge
 from harness.shelves.learned.stages import judge as judge_stage
-from harness.shelves.learned.stages.judge import BETTER, WORSE, Question, without_contradictions
+from harness.shelves.learned.stages.judge import BETTER, WORSE, PairQuestion, without_contradictions
 from tests.harness.run.small import ignore_progress, small_spec
 from tests.harness.run.stages_here import make_stage
 
@@ -63,7 +63,7 @@ def made(tiny: LanguageModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 pairs = st.lists(
-    st.builds(Pair, st.sampled_from("pq"), st.sampled_from("abc"), st.sampled_from("abc")).filter(
+    st.builds(AnswerPair, st.sampled_from("pq"), st.sampled_from("abc"), st.sampled_from("abc")).filter(
         lambda pair: pair.first != pair.second
     ),
     max_size=12,
@@ -71,7 +71,7 @@ pairs = st.lists(
 
 
 @given(pairs)
-def test_what_is_labelled_both_ways_goes(labels: list[Pair]) -> None:
+def test_what_is_labelled_both_ways_goes(labels: list[AnswerPair]) -> None:
     kept = without_contradictions(labels)
     assert len(set(kept)) == len(kept)
     assert set(kept) == {pair for pair in labels if not any(other == pair.swapped for other in labels)}
@@ -89,7 +89,7 @@ def test_what_is_labelled_both_ways_goes(labels: list[Pair]) -> None:
     ],
 )
 def test_the_reward_of_a_judgement(scores: tuple[float, float], first_is_better: bool, right: bool) -> None:
-    assert Question(Pair("p", "a", "b"), first_is_better).is_answered_by(scores) == right
+    assert PairQuestion(AnswerPair("p", "a", "b"), first_is_better).is_answered_by(scores) == right
 
 
 def test_a_judge_is_a_model_with_a_report(made: Path, tiny: LanguageModel) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from harness.errors import RefusedError
 from harness.plan.sweep_file import shipped_probes
-from harness.shelves.probe.design import Point, load_probe, make_design
+from harness.shelves.probe.design import ProbePoint, load_probe, make_design
 from tests.harness.shelves.probe.files import write_probe_file
 
 
@@ -23,7 +23,7 @@ def objective(**knobs: Any) -> dict[str, Any]:
 
 def test_points_cross_where_the_settings_have_their_rollout(tmp_path: Path) -> None:
     design = make_design(str(write_probe_file(tmp_path, group_sizes=[2, 4, 8])))
-    assert list(design.points) == [Point(2, 16), Point(4, 16), Point(8, 16), Point(4, 64)]
+    assert list(design.points) == [ProbePoint(2, 16), ProbePoint(4, 16), ProbePoint(8, 16), ProbePoint(4, 64)]
     assert [design.estimates(point) for point in design.points] == [16, 16, 16, 4]
     for point, specs in design.points.items():
         assert list(specs) == ["leave_one_out", "group_mean", "no_baseline"]
@@ -39,7 +39,7 @@ def test_points_cross_where_the_settings_have_their_rollout(tmp_path: Path) -> N
 def test_settings_move_the_crossing_and_the_substrate(tmp_path: Path) -> None:
     path = str(write_probe_file(tmp_path))
     design = make_design(path, settings=["rollout.prompts_per_step=8", "rollout.temperature=0.7"])
-    assert list(design.points) == [Point(2, 32), Point(4, 16), Point(4, 64)]
+    assert list(design.points) == [ProbePoint(2, 32), ProbePoint(4, 16), ProbePoint(4, 64)]
     assert {spec.rollout.temperature for specs in design.points.values() for spec in specs.values()} == {0.7}
     assert design.reference.rollout.temperature == 0.7
     assert make_design(path, profile="smollm2-gsm8k").reference.task.train == "gsm8k"

@@ -14,9 +14,9 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
 from harness.models.start import StartingPoint
 from harness.run.prompts import training_prompts
-from harness.shelves.probe.design import Design, Point, make_design
+from harness.shelves.probe.design import Design, ProbePoint, make_design
 from harness.shelves.probe.findings import estimate_rows, findings
-from harness.shelves.probe.measure import Measurement, Pool, draw_pool, frozen_policy, measure
+from harness.shelves.probe.measure import Pool, ProbeMeasurement, draw_pool, frozen_policy, measure
 from harness.training.checkpoint import Checkpoint, save_checkpoint
 from tests.harness.shelves.probe.files import PROBE, write_probe_file
 from tests.harness.shelves.probe.toy import earns
@@ -49,7 +49,7 @@ def quiet(done: int, total: int, remark: str) -> None:
     pass
 
 
-def measured(design: Design) -> tuple[dict[str, Any], Measurement]:
+def measured(design: Design) -> tuple[dict[str, Any], ProbeMeasurement]:
     measurement = measure(design, frozen_policy(design.reference, None), quiet)
     return findings(design, measurement), measurement
 
@@ -111,7 +111,7 @@ def test_gradients_known_in_closed_form_are_found(one_token: tuple[Design, dict[
 def test_estimates_of_one_direction_are_told_to_be_so_and_noise_falls(tmp_path: Path) -> None:
     design = make_design(str(write_probe_file(tmp_path)))
     document, measurement = measured(design)
-    assert list(design.points) == [Point(2, 16), Point(4, 16), Point(4, 64)]
+    assert list(design.points) == [ProbePoint(2, 16), ProbePoint(4, 16), ProbePoint(4, 64)]
     for point in design.points:
         found = rows(document, *point)
         one, other = found["leave_one_out"], found["group_mean"]

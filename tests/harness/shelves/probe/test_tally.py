@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.shelves.probe.moments import BLOCKS, Tally
+from harness.shelves.probe.moments import BLOCKS, EstimateTally
 
 
 def drawn(count: int, seed: int) -> torch.Tensor:
@@ -13,7 +13,7 @@ def drawn(count: int, seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("count", [4, BLOCKS, 40])
 def test_inner_products_are_those_of_the_estimates(count: int) -> None:
     estimates, reference = drawn(count, 0), drawn(5, 1)
-    tally = Tally(count, reference)
+    tally = EstimateTally(count, reference)
     for estimate in estimates:
         tally.add(estimate)
     found = tally.inner_products()
@@ -31,7 +31,7 @@ def test_inner_products_are_those_of_the_estimates(count: int) -> None:
 
 
 def test_a_missing_estimate_is_told() -> None:
-    tally = Tally(4, drawn(5, 1))
+    tally = EstimateTally(4, drawn(5, 1))
     tally.add(drawn(1, 0)[0])
     with pytest.raises(ValueError, match="1 of 4 estimates"):
         tally.inner_products()

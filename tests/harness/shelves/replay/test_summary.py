@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from harness.shelves.replay.summary import Bins, summarise, token_shares
-from harness.shelves.replay.weights import TokenWeights
+from harness.shelves.replay.weights import StoredTokenWeights
 from tests.harness.shelves.replay.toy import stored
 
 WEIGHTS = [[4.0], [-1.0, -1.0, -2.0], [0.0, 0.0], [1.0, 1.0]]
 
 
-def weights() -> TokenWeights:
+def weights() -> StoredTokenWeights:
     weight = torch.zeros(1, 4, 3)
     for row, values in enumerate(WEIGHTS):
         weight[0, row, : len(values)] = torch.tensor(values)
@@ -18,7 +18,7 @@ def weights() -> TokenWeights:
     clipped, masked = nothing.clone(), nothing.clone()
     clipped[0, 1, 0] = True
     masked[0, 2, :2] = True
-    return TokenWeights(weight, clipped, masked, nothing, [])
+    return StoredTokenWeights(weight, clipped, masked, nothing, [])
 
 
 def test_bins_of_length_hold_equally_many_completions() -> None:
@@ -51,7 +51,9 @@ def test_by_hand() -> None:
 def test_without_any_weight_there_are_no_shares() -> None:
     step = stored(1)
     made = weights()
-    idle = TokenWeights(torch.zeros_like(made.weight), made.clipped, torch.ones_like(made.masked), made.guessed, [])
+    idle = StoredTokenWeights(
+        torch.zeros_like(made.weight), made.clipped, torch.ones_like(made.masked), made.guessed, []
+    )
     got = summarise([idle], [step], Bins.of([step]))
     assert (got["gradient_share"], got["weight_mean"], got["weight_p50"]) == (None, None, None)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from algorithms import Objective, preset
-from harness.shelves.replay.weights import TokenWeights, replay_step
+from harness.shelves.replay.weights import StoredTokenWeights, replay_step
 from tests.harness.run.small import small_spec
 from tests.harness.shelves.replay.toy import LENGTHS, LIMIT, stored
 
@@ -16,13 +16,13 @@ from tests.harness.shelves.replay.toy import LENGTHS, LIMIT, stored
 HALF, STD = 0.5, 0.5 / (math.sqrt(0.5) + 1e-6)
 
 
-def weighed(algorithm: str, settings: dict[str, Any] | None = None, /, **overrides: Any) -> TokenWeights:
+def weighed(algorithm: str, settings: dict[str, Any] | None = None, /, **overrides: Any) -> StoredTokenWeights:
     objective = preset(algorithm, **overrides)
     assert isinstance(objective, Objective)
     return replay_step(stored(), objective, small_spec({"train.epochs": 2} | (settings or {})))
 
 
-def rows(some: TokenWeights, epoch: int) -> list[list[float]]:
+def rows(some: StoredTokenWeights, epoch: int) -> list[list[float]]:
     return [some.weight[epoch, row, :length].tolist() for row, length in enumerate(LENGTHS)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from reports.shelves.laws import Run
+from reports.shelves.laws import EntropyRun
 from reports.shelves.laws.entropy import FloatArray
 
 A, B = 0.25, 1.1
@@ -34,9 +34,9 @@ def law_run(
     a: float = A,
     b: float = B,
     first_nats: float = 1.4,
-) -> Run:
+) -> EntropyRun:
     """A run of the law; `spread`: sd over runs of both parameters."""
     a, b = a + spread * rng.normal(), b + spread * rng.normal()
     entropy = entropy_curve(n, rng, first_nats)
     reward = b - a * np.exp(entropy) + ar1(n, correlation, sd, rng)
-    return Run(np.arange(1, n + 1, dtype=np.float64), entropy, reward)
+    return EntropyRun(np.arange(1, n + 1, dtype=np.float64), entropy, reward)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reports.shelves.laws import LawRefusedError, Run, first_part, fit_entropy_law, forecast
+from reports.shelves.laws import EntropyRun, LawRefusedError, first_part, fit_entropy_law, forecast
 from tests.reports.shelves.laws.curves import entropy_curve, law_run
 
 
@@ -23,7 +23,7 @@ def test_where_the_reward_follows_the_step_and_not_the_entropy_it_does_not():
     rng = np.random.default_rng(0)
     step = np.arange(1.0, 201)
     entropy = 0.25 + 1.2 * (1 - step / 200)
-    run = Run(step, entropy, 0.2 + 0.1 * np.log(step) + rng.normal(0, 0.003, 200))
+    run = EntropyRun(step, entropy, 0.2 + 0.1 * np.log(step) + rng.normal(0, 0.003, 200))
     assert fit_entropy_law(run.entropy, run.reward).r2 > 0.7
     found = forecast([run])
     assert not found.beats
@@ -34,7 +34,7 @@ def test_where_nothing_moves_any_more_the_last_value_wins():
     rng = np.random.default_rng(1)
     step = np.arange(1.0, 101)
     reward = np.minimum(step, 30) / 30 + rng.normal(0, 0.001, 100)
-    found = forecast([Run(step, entropy_curve(100, rng), reward)])
+    found = forecast([EntropyRun(step, entropy_curve(100, rng), reward)])
     assert found.rmse_last < min(found.rmse_law, found.rmse_step)
     assert not found.beats
 
@@ -43,7 +43,7 @@ def test_errors_by_hand():
     step = np.arange(1.0, 31)
     entropy = np.linspace(1.0, 0.1, 30)
     reward = np.where(step <= 9, step, 20.0)
-    found = forecast([Run(step, entropy, reward)])
+    found = forecast([EntropyRun(step, entropy, reward)])
     law = fit_entropy_law(entropy[:9], reward[:9])
     assert found.law == law
     assert found.rmse_law == pytest.approx(np.sqrt(np.mean((law.predict(entropy[9:]) - 20) ** 2)))
@@ -71,7 +71,7 @@ def test_a_reward_that_is_linear_in_the_entropy_is_forecast_best_by_the_line():
     """The law knows the entropies, and so beats all that do not: that is no sign of exp(H)."""
     rng = np.random.default_rng(0)
     runs = [law_run(200, rng) for _ in range(3)]
-    runs = [Run(run.step, run.entropy, 1.0 - 0.5 * run.entropy + rng.normal(0, 0.01, 200)) for run in runs]
+    runs = [EntropyRun(run.step, run.entropy, 1.0 - 0.5 * run.entropy + rng.normal(0, 0.01, 200)) for run in runs]
     found = forecast(runs)
     assert found.rmse_line < found.rmse_law < min(found.rmse_last, found.rmse_step)
     assert not found.beats
@@ -79,7 +79,7 @@ def test_a_reward_that_is_linear_in_the_entropy_is_forecast_best_by_the_line():
 
 def test_the_score_before_training_is_a_point_like_any_other():
     run = law_run(60, np.random.default_rng(0))
-    assert np.isfinite(forecast([Run(run.step - 1, run.entropy, run.reward)]).rmse_step)
+    assert np.isfinite(forecast([EntropyRun(run.step - 1, run.entropy, run.reward)]).rmse_step)
 
 
 def test_the_reward_of_no_law_is_forecast_by_luck_alone():
@@ -87,7 +87,7 @@ def test_the_reward_of_no_law_is_forecast_by_luck_alone():
     rng = np.random.default_rng(0)
     step = np.arange(1.0, 41)
     wins = [
-        forecast([Run(step, entropy_curve(40, rng), 0.3 + rng.normal(0, 0.05, 40)) for _ in range(6)]).beats
+        forecast([EntropyRun(step, entropy_curve(40, rng), 0.3 + rng.normal(0, 0.05, 40)) for _ in range(6)]).beats
         for _ in range(200)
     ]
     assert np.mean(wins) < 0.05
@@ -96,7 +96,7 @@ def test_the_reward_of_no_law_is_forecast_by_luck_alone():
 def test_each_run_has_rivals_of_its_own_where_runs_differ():
     step = np.arange(1.0, 41)
     entropy = np.linspace(1.0, 0.1, 40)
-    low, high = Run(step, entropy, np.full(40, 1.0)), Run(step, entropy, np.full(40, 5.0))
+    low, high = EntropyRun(step, entropy, np.full(40, 1.0)), EntropyRun(step, entropy, np.full(40, 5.0))
     found = forecast([low, high])
     assert (found.rmse_last, found.rmse_step) == pytest.approx((0, 0), abs=1e-9)
     assert found.rmse_law == pytest.approx(2)
@@ -106,7 +106,7 @@ def test_rivals_are_of_all_runs_where_those_do_not_differ():
     """As the law is: of six runs the mean of the last values is less noisy than each alone."""
     rng = np.random.default_rng(0)
     step = np.arange(1.0, 41)
-    runs = [Run(step, entropy_curve(40, rng), 0.3 + rng.normal(0, 0.05, 40)) for _ in range(6)]
+    runs = [EntropyRun(step, entropy_curve(40, rng), 0.3 + rng.normal(0, 0.05, 40)) for _ in range(6)]
     found = forecast(runs)
     rest = np.concatenate([run.reward[12:] for run in runs])
     last = np.mean([run.reward[9:12] for run in runs])
@@ -118,7 +118,7 @@ def test_rivals_are_of_all_runs_where_those_do_not_differ():
 
 
 def test_the_first_part_is_that_of_the_steps_not_of_the_points():
-    run = Run(np.array([1.0, 50, 60, 100]), np.zeros(4), np.zeros(4))
+    run = EntropyRun(np.array([1.0, 50, 60, 100]), np.zeros(4), np.zeros(4))
     assert first_part(run, 0.5).tolist() == [True, True, False, False]
 
 

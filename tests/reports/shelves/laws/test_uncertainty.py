@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from reports.shelves.laws import (
+    EntropyRun,
     LawRefusedError,
-    Run,
     fit_entropy_law,
     fit_free_exponent,
     free_exponent_uncertainty,
@@ -72,7 +72,7 @@ def test_over_runs_the_error_is_that_of_the_mean_of_their_fits():
     """For runs that share their entropies, whose pooled fit is the mean of their own."""
     rng = np.random.default_rng(0)
     runs = [law_run(60, rng, spread=0.1) for _ in range(5)]
-    runs = [Run(run.step, runs[0].entropy, run.reward) for run in runs]
+    runs = [EntropyRun(run.step, runs[0].entropy, run.reward) for run in runs]
     found = law_uncertainty(runs)
     own = [fit_entropy_law(run.entropy, run.reward) for run in runs]
     t = 2.776445  # 97.5% quantile with 4 degrees of freedom
@@ -93,7 +93,7 @@ def test_the_same_points_give_the_same_interval_at_any_level():
 
 def test_large_entropies_do_not_overflow():
     run = law_run(60, np.random.default_rng(0))
-    shifted = Run(run.step, run.entropy + 300, run.reward)
+    shifted = EntropyRun(run.step, run.entropy + 300, run.reward)
     assert law_uncertainty([shifted]).half_width_b() == pytest.approx(law_uncertainty([run]).half_width_b())
     assert law_uncertainty([shifted]).half_width_a() == pytest.approx(
         law_uncertainty([run]).half_width_a() * np.exp(-300.0)
@@ -132,7 +132,7 @@ def test_intervals_hold_the_true_exponent_and_its_ceiling(n_runs, exponent, spre
             a, b = A + spread * rng.normal(), B + spread * rng.normal()
             entropy = run.entropy * (1 + 0.1 * rng.normal() * (n_runs > 1))
             noise = run.reward - (B - A * np.exp(run.entropy))
-            runs.append(Run(run.step, entropy, b - a * np.expm1(exponent * entropy) / exponent + noise))
+            runs.append(EntropyRun(run.step, entropy, b - a * np.expm1(exponent * entropy) / exponent + noise))
         found = fit_free_exponent(*pooled(runs))
         width = free_exponent_uncertainty(runs, found)
         hits.append([abs(found.exponent - exponent) <= width.exponent, abs(found.ceiling - B) <= width.ceiling])
@@ -143,6 +143,6 @@ def test_intervals_hold_the_true_exponent_and_its_ceiling(n_runs, exponent, spre
 def test_without_one_run_the_others_must_determine_the_law():
     """Two runs of one entropy each, far apart: either alone has no slope."""
     rng = np.random.default_rng(0)
-    runs = [Run(np.arange(8.0), np.full(8, entropy), rng.normal(0, 1, 8)) for entropy in (0.5, 1.0)]
+    runs = [EntropyRun(np.arange(8.0), np.full(8, entropy), rng.normal(0, 1, 8)) for entropy in (0.5, 1.0)]
     with pytest.raises(LawRefusedError, match="without one run"):
         law_uncertainty(runs)
