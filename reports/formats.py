@@ -1,4 +1,4 @@
-"""How numbers, tables and rows of data are written. A number that does not exist is an en dash."""
+"""Formatters of numbers, tables and rows of data. A number that does not exist is an en dash."""
 
 from __future__ import annotations
 
@@ -27,12 +27,16 @@ class Table:
 
 
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """CSV with a header and a line for each row. Columns come in the order in which rows name them; a row that lacks
-    one is empty there."""
+    """Return CSV with a header and a line for each row.
+
+    Columns come in the order in which rows first name them. A column that a row lacks is empty there.
+    """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(columns)
+    # One call of itemgetter per row replaces a lookup per cell. It returns no tuple for a single name, and raises
+    # KeyError for a row that lacks a column.
     if len(columns) > 1 and all(len(row) == len(columns) for row in rows):
         writer.writerows(map(itemgetter(*columns), rows))
     else:
@@ -41,7 +45,7 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def csv_table(table: Table) -> str:
-    """A table as CSV, each value as it is printed."""
+    """Return a table as CSV, each value as it is printed."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([table.columns, *table.rows])
     return buffer.getvalue()
@@ -55,7 +59,7 @@ _LATEX = {
 
 
 def latex_table(table: Table) -> str:
-    """A table for LaTeX with the package booktabs; every character of a name is escaped."""
+    """Return a table for LaTeX with the package booktabs; every special character is escaped."""
 
     def line(cells: Sequence[str]) -> str:
         escaped = ("".join(_LATEX.get(character, character) for character in cell) for cell in cells)
@@ -69,7 +73,7 @@ def latex_table(table: Table) -> str:
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for Markdown, without a last line break. Cells may hold bars and line breaks."""
+    """Return a table for Markdown, without a final line break; cells may hold bars and line breaks."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(
         "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in line) + " |" for line in lines
@@ -77,52 +81,57 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def signed_pp(value: float | None) -> str:
-    """+3.1; never -0.0."""
+    """Format a difference with its sign: +3.1; never -0.0."""
+    # The option z turns a negative zero that rounding leaves into +0.0.
     return f"{value:+z.1f}" if _exists(value) else MISSING
 
 
 def points(value: float | None) -> str:
-    """A score in percent or percentage points: 47.3."""
+    """Format a score in percent or percentage points: 47.3."""
     return f"{value:z.1f}" if _exists(value) else MISSING
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = True, decimals: int = 1) -> str:
-    """[+0.4, +5.8]. An end that would be written 0.0 has more digits, [-0.04, +2.0], because its sign says whether the
-    interval holds 0."""
+    """Format an interval: [+0.4, +5.8].
+
+    An end that would be written 0.0 gets more digits, [-0.04, +2.0], because its sign says whether the interval
+    contains 0.
+    """
     if not (_exists(low) and _exists(high)):
         return MISSING
     return f"[{_end(low, signed, decimals)}, {_end(high, signed, decimals)}]"
 
 
 def number_interval(low: float | None, high: float | None) -> str:
-    """[0.31, 0.95]: an interval of what has no unit, in two digits."""
+    """Format an interval of a quantity without a unit, in two digits: [0.31, 0.95]."""
     return f"[{number(low, 2)}, {number(high, 2)}]" if _exists(low) and _exists(high) else MISSING
 
 
 def with_interval(value: str, low: float | None, high: float | None, *, signed: bool = True) -> str:
-    """A value as it is written, followed by its interval where one is known."""
+    """Append the interval, if one is known, to a formatted value."""
     return f"{value} {interval(low, high, signed=signed)}" if _exists(low) and _exists(high) else value
 
 
 def _end(value: float, signed: bool, decimals: int) -> str:
-    """So many decimals, or as many as show the first digit that is not 0; 0 itself is 0.0."""
+    """Format an end with `decimals` decimals, or as many as show its first nonzero digit; 0 itself is 0.0."""
     sign = "+" if signed else ""
     if value == 0:
         return f"{0:{sign}.{decimals}f}"
+    # Values that five decimals would still round to 0 are written in scientific notation.
     return next(
         (text for digits in range(decimals, 5) if float(text := f"{value:{sign}.{digits}f}")), f"{value:{sign}.0e}"
     )
 
 
 def p_value(value: float | None) -> str:
-    """'= 0.012' or '< 0.001', with the sign of comparison."""
+    """Format a p value with the sign of comparison: '= 0.012' or '< 0.001'."""
     if not _exists(value):
         return MISSING
     return "< 0.001" if value < 0.001 else f"= {value:.3f}"
 
 
 def percent(fraction: float | None) -> str:
-    """0.975 -> 97.5%."""
+    """Format a fraction in percent: 0.975 -> 97.5%."""
     return f"{100 * fraction:.3g}%" if _exists(fraction) else MISSING
 
 
@@ -135,7 +144,7 @@ def ratio(value: float | None) -> str:
 
 
 def tokens(value: float | None) -> str:
-    """1234567 -> 1.23M."""
+    """Format a number of tokens: 1234567 -> 1.23M."""
     if not _exists(value):
         return MISSING
     for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
@@ -145,21 +154,23 @@ def tokens(value: float | None) -> str:
 
 
 def megabytes(value: float | None) -> str:
-    """1234.5 -> 1.23 GB."""
+    """Format a size in MB: 1234.5 -> 1.23 GB."""
     if not _exists(value):
         return MISSING
     return f"{value / 1000:.3g} GB" if value >= 1000 else f"{value:.0f} MB"
 
 
 def duration(value: float | None) -> str:
-    """0.0123 -> 12.3 ms; from one second on as `seconds`."""
+    """Format a duration in seconds: 0.0123 -> 12.3 ms; from one second on like `seconds`."""
+    # From 0.9995 s on, three digits of milliseconds would read 1e+03 ms.
     return f"{1000 * value:.3g} ms" if _exists(value) and value < 0.9995 else seconds(value)
 
 
 def seconds(value: float | None) -> str:
-    """95.4 -> 1 min 35 s."""
+    """Format seconds: 95.4 -> 1 min 35 s."""
     if not _exists(value):
         return MISSING
+    # Round before choosing the unit, so that 59.7 s becomes 1 min 0 s and not 60 s.
     whole = round(value)
     if whole >= 3600:
         return f"{whole // 3600} h {whole % 3600 // 60} min"
@@ -169,7 +180,7 @@ def seconds(value: float | None) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """1 trial, 2 trials."""
+    """Return a number with its noun: 1 trial, 2 trials."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 

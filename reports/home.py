@@ -1,6 +1,6 @@
-"""What a home holds at a glance: every sweep, search and evaluation with its verdicts, date, tokens and progress.
+"""The overview of a home: every sweep, search and evaluation with its verdicts, date, tokens and progress.
 
-Verdicts are those of the pages that were written; everything else is read from the records.
+Verdicts come from the pages that were written; everything else is read from the records.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _NAMED_ARMS = 4
 
 @dataclass(frozen=True)
 class Badge:
-    """A verdict on what is named. verdict: one of SIGNS."""
+    """A verdict and the names of the arms that it is about."""
 
     verdict: str
+    """A key of SIGNS."""
     word: str
     names: str = ""
 
@@ -58,36 +59,36 @@ class Badge:
 
 @dataclass(frozen=True)
 class Sparkline:
-    """The compared metric along training, without axes: a line for each arm, the baseline's last and on top.
-
-    lines: the points of SVG polylines in a box of SPARK_SIZE. description: the same in words.
-    """
+    """The compared metric along training, without axes: a line for each arm, the baseline's last and on top."""
 
     lines: list[str]
+    """The points of SVG polylines in a box of SPARK_SIZE."""
     description: str
+    """The same in words."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of the page.
-
-    page: its address below the home, None before it is written. last_start: "2026-11-23 03:14", UTC; "" in records
-    that do not say. tokens: generated in training, in an evaluation in its samples. done, total: cells, trials or
-    samples; total is None where there is no such bound. running: cells that a living process holds. fault: what keeps
-    its records from being read.
-    """
+    """A line of the overview."""
 
     name: str
     question: str = ""
     badges: Sequence[Badge] = ()
     answer: str = ""
     last_start: str = ""
+    """Such as "2026-11-23 03:14", in UTC; "" if the records do not say."""
     tokens: float | None = None
+    """Generated in training; for an evaluation, in its samples."""
     done: int = 0
+    """Cells, trials or samples."""
     total: int | None = None
+    """The number that `done` can reach; None without such a bound."""
     running: int = 0
+    """The number of cells that a living process holds."""
     page: str | None = None
+    """The address below the home; None before the page is written."""
     fault: str = ""
+    """Why its records could not be read."""
     sparkline: Sparkline | None = None
 
     @property
@@ -101,16 +102,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Home:
-    """By kind, the newest first. strangers: folders that are no runs of ours."""
+    """The entries of a home by kind, the newest first."""
 
     sweeps: list[Entry] = field(default_factory=list)
     searches: list[Entry] = field(default_factory=list)
     evaluations: list[Entry] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
+    """Folders that hold none of our runs."""
 
     @property
     def groups(self) -> list[tuple[str, str, list[Entry]]]:
-        """(title, what its progress counts, entries) of each kind that there is."""
+        """The (title, what its progress counts, entries) of each kind that has entries."""
         groups = [
             ("Sweeps", "cells ended", self.sweeps),
             ("Searches", "trials ended", self.searches),
@@ -120,7 +122,7 @@ class Home:
 
 
 def read_home(home: Path) -> Home:
-    """Everything that is kept in a home. What cannot be read is an entry with its fault."""
+    """Read every sweep, search and evaluation of a home; what cannot be read becomes an entry with its fault."""
     found = Home()
     for folder in _folders(home):
         if (folder / STUDY).is_file():
@@ -131,20 +133,24 @@ def read_home(home: Path) -> Home:
             found.strangers.append(folder.name)
     for model in _folders(home / EVALUATIONS):
         found.evaluations.extend(_entry(home, store, _evaluation, SAMPLES_PAGE) for store in _folders(model))
+    # The sort is stable: entries that started in the same minute stay in alphabetical order.
     for entries in (found.sweeps, found.searches, found.evaluations):
-        entries.sort(key=lambda entry: entry.last_start, reverse=True)  # of the same minute they stay in order
+        entries.sort(key=lambda entry: entry.last_start, reverse=True)
     return found
 
 
 def read_run(folder: Path) -> Home:
-    """A sweep or a search alone, as if nothing lay beside it."""
+    """Read a single sweep or search, without the rest of its home."""
     if (folder / STUDY).is_file():
         return Home(searches=[_entry(folder.parent, folder, _search)])
     return Home(sweeps=[_entry(folder.parent, folder, _sweep)])
 
 
 def home_page(home: Home, title: str, is_live: bool = False) -> str:
-    """The page as HTML. is_live: it is shown as things are now, so that it may say what is running."""
+    """Return the page as HTML.
+
+    is_live: the page shows the present state, so it may say what is running.
+    """
     content = {
         "page_title": title,
         "home": home,
@@ -156,8 +162,12 @@ def home_page(home: Home, title: str, is_live: bool = False) -> str:
 
 
 def write_index(home: Path) -> Path | None:
-    """Write index.html of a home, and return its path; None if another program's file has that name, which stays."""
+    """Write index.html of a home and return its path.
+
+    Returns None, and writes nothing, if another program's file has that name.
+    """
     path = home / INDEX
+    # Our pages carry a generator tag, so a page that somebody else wrote is never overwritten.
     if path.exists() and _OURS not in path.read_text(encoding="utf-8", errors="replace"):
         return None
     write_text(path, home_page(read_home(home), "Runs"))
@@ -173,6 +183,7 @@ def _folders(place: Path) -> list[Path]:
 def _entry(home: Path, folder: Path, read: Callable[[Path], Entry], page: str = PAGE) -> Entry:
     try:
         entry = read(folder)
+    # A damaged run must not hide the others, so its fault becomes its entry.
     except (BenchError, OSError) as error:
         entry = Entry(folder.name, fault=str(error))
     path = folder / page
@@ -198,9 +209,10 @@ def _sweep(folder: Path) -> Entry:
 
 
 def _sparkline(sweep: SweepRecord) -> Sparkline | None:
-    """None if no cell was evaluated more than once."""
+    """Return the curves of all arms, or None if no cell was evaluated more than once."""
     task, _, name = sweep.metric.removeprefix(METRIC_PREFIX).rpartition(".")
     task = task or sweep.tasks[0]
+    # False sorts before True: the baseline comes last and is drawn on top.
     by_arm: dict[str, list[list[float]]] = {
         arm: [] for arm in sorted(sweep.arms, key=lambda arm: arm == sweep.baseline)
     }
@@ -215,10 +227,12 @@ def _sparkline(sweep: SweepRecord) -> Sparkline | None:
     means = {arm: scores for arm, scores in means.items() if len(scores) > 1}
     if not means:
         return None
+    # All arms share one vertical scale. SVG's y axis points down, hence 1 minus the height.
     low, high = min(map(min, means.values())), max(map(max, means.values()))
     width, height = SPARK_SIZE
     lines = [
         " ".join(
+            # If all scores are equal, divide by 1 instead of 0: the lines lie at the bottom.
             f"{width * i / (len(scores) - 1):.1f},{height * (1 - (score - low) / (high - low or 1)):.1f}"
             for i, score in enumerate(scores)
         )
@@ -246,6 +260,7 @@ def _search(folder: Path) -> Entry:
 
 
 def _evaluation(store: Path) -> Entry:
+    # The name of a store ends in a dash and a hash, which means nothing to a reader.
     name = f"{store.parent.name}: {store.name.rpartition('-')[0]}"
     scored = store / "scores.json"
     if not scored.is_file():
@@ -268,7 +283,7 @@ def _evaluation(store: Path) -> Entry:
 
 
 class _Scores(TypedDict):
-    """What is used of scores.json."""
+    """The fields of scores.json that the overview uses."""
 
     n_problems: int
     n_samples: int
@@ -276,8 +291,10 @@ class _Scores(TypedDict):
 
 
 def _verdicts(path: Path) -> tuple[list[Badge], str]:
-    """A badge for each verdict of a written report, with the arms that have it; and its answer in a sentence where it
-    gives one. Nothing before it is written."""
+    """Return a badge for each verdict of a written report, and its answer as a sentence.
+
+    Both are empty before the report is written.
+    """
     if not path.is_file():
         return [], ""
     report = read_report(path)
@@ -285,7 +302,7 @@ def _verdicts(path: Path) -> tuple[list[Badge], str]:
 
 
 def _badges(rows: Sequence[VerdictRow]) -> list[Badge]:
-    """In the order of SIGNS, so that what was found comes first."""
+    """Return the badges in the order of SIGNS, so that findings come before open questions."""
     named: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.verdict in SIGNS:
@@ -298,8 +315,9 @@ def _badges(rows: Sequence[VerdictRow]) -> list[Badge]:
 
 
 def _generated_tokens(cell: CellRecord) -> int:
-    """0 where a damaged or an imported cell does not say it: the page lists the others."""
+    """Return the tokens that a cell generated in training, or 0 if its records are damaged or do not say."""
     try:
+        # The overview stays readable with a damaged cell; its own page names the damage.
         return cell.generated_tokens or 0
     except DamagedRecordError:
         return 0
@@ -313,7 +331,8 @@ def _last_row(path: Path) -> dict[str, object] | None:
 
 
 def _last_start(folders: Iterable[Path]) -> str:
-    """When the last of these was started: to the minute, in UTC."""
+    """Return when the last of these folders was started, to the minute, in UTC."""
     rows = (_last_row(folder / STARTS_FILE) for folder in folders)
     times = [str(row.get("time", "")) for row in rows if row is not None]
+    # ISO timestamps of one time zone sort as strings.
     return max(times, default="")[:16].replace("T", " ")

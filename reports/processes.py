@@ -1,8 +1,7 @@
-"""Processes that share the work on a report: reading cells, fitting laws and drawing figures, which are independent,
-and writing the page of samples.
+"""Worker processes for a report: they read cells, fit laws, draw figures and write the page of samples.
 
-They are fresh interpreters with a pipe. A fork would inherit locks of threads that do not exist in it, and a joblib
-pool takes 30 MB and half a second for processes of its own.
+They are fresh interpreters with a pipe. A fork would inherit locks held by threads that it does not have. A joblib pool
+takes 30 MB and half a second for processes of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Result = TypeVar("Result")
 
 
 def process_count(n_cells: int) -> int:
-    """How many processes work on the report of so many cells, this one included: one per core that it may use."""
+    """Return how many processes work on a report of `n_cells` cells, this one included: at most one per usable core."""
     if n_cells < 2 * CELLS_OF_A_PROCESS:
         return 1
     # A system without affinity, such as macOS, has no such function.
@@ -46,15 +45,17 @@ def process_count(n_cells: int) -> int:
 
 
 class _KilledError(Exception):
-    """A process ended before it returned its result."""
+    """A worker that ended before it returned its result."""
 
 
 class _Process:
-    """A process that runs one task at a time, with the plug-ins that are in use here now."""
+    """A worker that runs one task at a time, with the plug-ins that are in use here at its start."""
 
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
         self.plugins = plugins.named()
+        # The worker needs this process's sys.path first, or it could not import _serve or unpickle functions of
+        # plug-ins.
         code = f"""
 import sys
 sys.path[:] = {sys.path!r}
@@ -71,7 +72,10 @@ _serve({theirs.fileno()})
         self._connection.send(self.plugins)
 
     def call(self, function: Callable[..., Result], *given: object) -> Result:
-        """function(*given), run in that process; both are pickled. Raises what it raises, and _KilledError."""
+        """Run function(*given) in the worker and return its result; function, arguments and result are pickled.
+
+        Raises what the function raises, and _KilledError if the worker ends early.
+        """
         try:
             self._connection.send((function, given))
             result, error = self._connection.recv()
@@ -87,10 +91,10 @@ _serve({theirs.fileno()})
 
 
 def _serve(descriptor: int) -> None:
-    """The main loop of such a process, until its parent ends it or has ended itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
+    """Answer calls until the parent closes its end of the pipe or ends this process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     connection = Connection(descriptor)
-    # The modules themselves: looked for again, a name might be found elsewhere than where it was trusted.
+    # The modules themselves are sent: a new search by name might find another file than the one that was trusted.
     plugins.use_found(*connection.recv())
     while True:
         try:
@@ -111,15 +115,15 @@ _BUSY: list[Thread] = []
 """Threads that wait for work done `meanwhile`, each in one further process."""
 
 LOOK_AGAIN_S = 0.02
-"""How often a thread that may not start its process yet checks whether work is left."""
+"""How often, in seconds, a thread that may not start its process yet checks whether work is left."""
 
 
 @contextmanager
 def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
-    """Do the work in a process of its own while the block runs in this one; before the block if `processes` is 1. Until
-    it is done, `each_in_processes` uses one process less.
+    """Do the work in another process while the block runs in this one; before the block if `processes` is 1.
 
-    The work is pickled. Its exception is raised at the end of the block; an exception of the block ends the work.
+    Until the work is done, `each_in_processes` uses one process less. The work is pickled. Its exception is raised at
+    the end of the block; an exception of the block ends the work.
     """
     if processes == 1:
         work()
@@ -135,7 +139,7 @@ def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
             other.call(work)
         except BaseException as error:  # noqa: BLE001 - raised again below
             faults.append(error)
-        other.end()  # which gives its memory back
+        other.end()  # gives its memory back
 
     waiting = Thread(target=wait, daemon=True)
     waiting.start()
@@ -147,6 +151,7 @@ def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
     finally:
         _BUSY.remove(waiting)
         other.end()
+    # A worker that was killed, as it may be for its memory, is no error of the work: do the work here instead.
     for fault in faults:
         if not isinstance(fault, _KilledError):
             raise fault
@@ -154,15 +159,16 @@ def meanwhile(work: Callable[[], object], processes: int) -> Iterator[None]:
 
 
 def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item], processes: int) -> list[Result]:
-    """[function(item) for item in items], in so many processes, of which this one is the first.
+    """Return [function(item) for item in items], computed by `processes` processes, this one included.
 
-    Function, items and results travel by pickle. The other processes use the same plug-ins. An exception in one of them
-    is raised here. If one of them is killed, as it may be for its memory, this process does what it was doing.
+    Function, items and results are pickled. The workers use the same plug-ins. An exception in a worker is raised here.
+    If a worker is killed, as it may be for its memory, this process does its work.
     """
     if processes == 1 or len(items) < 2:
         return [function(item) for item in items]
     from threadpoolctl import threadpool_limits
 
+    # An idle worker loaded its plug-ins at its start and cannot load others.
     if any(one.plugins != plugins.named() for one in _IDLE):
         end_processes()
     waiting = deque(enumerate(items))
@@ -175,6 +181,8 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
             results[place] = function(item)
 
     def send(busy: Thread | None) -> None:
+        # A worker of `meanwhile` counts as one of the processes, so this sender starts its own only when that one has
+        # ended.
         while busy is not None and waiting and busy.is_alive():
             busy.join(LOOK_AGAIN_S)
         if not waiting:
@@ -186,6 +194,7 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
                     place, item = taken
                     results[place] = other.call(function, item)
             except _KilledError:
+                # The item goes back to the queue, where this process finds it after the senders have ended.
                 waiting.appendleft((place, item))
                 other.end()
             except BaseException:
@@ -212,7 +221,7 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
                 sender.join()
         if faults:
             raise faults[0]
-        work()  # what was left by a process that was killed
+        work()  # items that a killed worker left
     return [results[place] for place in range(len(items))]
 
 
@@ -223,8 +232,10 @@ def end_processes() -> None:
 
 
 def give_back_memory() -> None:
-    """Return freed memory to the system, if the C library can. Otherwise every process would keep as much memory as its
-    largest figure took."""
+    """Return freed memory to the system, if the C library can.
+
+    Otherwise every process would keep as much memory as its largest figure took.
+    """
     import ctypes
 
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
@@ -240,15 +251,16 @@ def _take(waiting: deque[Item]) -> Item | None:
 
 
 class SentOnce(Generic[Item]):
-    """A large object that a function needs for every item: each other process reads it once, from a file."""
+    """A large object that a function needs for every item; each worker reads it once, from a file."""
 
     def __init__(self, value: Item, path: Path) -> None:
-        """path: a file that lasts as long as the object is needed."""
+        """Write the value to `path`, a file that lasts as long as the object is needed."""
         with path.open("wb") as file:
-            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)  # piece by piece, never as a whole beside it
+            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)  # in pieces, never as a second copy in memory
         self._path, self._value = path, value
 
     def __getstate__(self) -> dict[str, object]:
+        """Pickle only the path: the value itself never travels through the pipe."""
         return {"_path": self._path, "_value": None}
 
     def get(self) -> Item:

@@ -1,6 +1,6 @@
-"""A report as a tree of typed values: what report.json holds, field by field and in its order.
+"""A report as a tree of typed values: the contents of report.json, field by field and in its order.
 
-`reports.measure` computes the values and `reports.page.document` puts them together. Sentences, tables, checks and the
+`reports.measure` computes the values and `reports.page.document` assembles them. Sentences, tables, checks and the
 command line read them by attribute. `Node.as_json` is the only way into JSON, and `Report.model_validate` the way back.
 
 Numbers in percentage points end in `_pp`. A number that is not finite is None, here as in JSON.
@@ -22,7 +22,7 @@ Target = Literal["equivalent", "difference"]
 
 
 def without_nan(value: object) -> Any:
-    """Plain data with None in place of numbers that are not finite."""
+    """Return plain data with None in place of every number that is not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -33,10 +33,10 @@ def without_nan(value: object) -> Any:
 
 
 Number: TypeAlias = Annotated[int | float | None, BeforeValidator(without_nan)]
-"""None for a number that does not exist; 3 and 3.0 stay what they are."""
+"""A number, or None if it does not exist. An int stays an int: 3 and 3.0 are written differently."""
 
 Plain: TypeAlias = Annotated[dict[str, Any], BeforeValidator(without_nan)]
-"""A row whose form another room declares: that of a law, or of the words that a reflection counts."""
+"""A row whose fields another package declares: that of a law, or of the words that a reflection counts."""
 
 
 class Node(BaseModel):
@@ -45,7 +45,7 @@ class Node(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     def as_json(self) -> dict[str, Any]:
-        """Return what report.json holds of it."""
+        """Return the value as report.json holds it."""
         document: dict[str, Any] = without_nan(self.model_dump(mode="json", exclude_unset=True))
         return document
 
@@ -55,20 +55,21 @@ class Sentence(Node):
 
 
 class Named(Node):
-    """The two sides of a difference, and the metric that was compared, e.g. `eval.final.arithmetic.pass@1`."""
+    """The two sides of a difference, and the metric that was compared."""
 
     arm: str = ""
     baseline: str = ""
     metric: str = ""
+    """Such as `eval.final.arithmetic.pass@1`."""
 
     @property
     def metric_name(self) -> str:
-        """`eval.final.arithmetic.pass@1` -> `pass@1`."""
+        """The last segment of the metric: `eval.final.arithmetic.pass@1` -> `pass@1`."""
         return self.metric.rpartition(".")[2]
 
 
 class Numbers(Node):
-    """What `reports.statistics` computes of a comparison. Only runs without pairs have n_treatment and n_baseline."""
+    """The numbers that `reports.statistics` computes for a comparison."""
 
     difference_pp: Number = None
     low_pp: Number = None
@@ -80,6 +81,7 @@ class Numbers(Node):
     note: str = ""
     n_pairs: int | None = None
     n_treatment: int | None = None
+    """Set for unpaired runs only, like n_baseline."""
     n_baseline: int | None = None
     median_pp: Number = None
     iqm_pp: Number = None
@@ -91,28 +93,27 @@ class Numbers(Node):
 
     @property
     def alpha(self) -> float:
-        """The two-sided level of the interval; NaN without a comparison."""
+        """The two-sided error rate of the interval, 1 - level; NaN without a comparison."""
         return math.nan if self.level is None else 1 - self.level
 
     @property
     def is_correlated(self) -> bool:
-        """Whether the interval of the correlation is known and excludes 0."""
+        """Return whether the interval of the correlation is known and excludes 0."""
         low, high = self.correlation_low, self.correlation_high
         return low is not None and high is not None and not low <= 0 <= high
 
 
 class Missing(Node):
-    """A seed that is left out. arm: of a run that has no partner; None where a pair is missing."""
+    """A seed that is left out of a comparison."""
 
     arm: str | None = None
+    """The arm of a run in an unpaired comparison; None for a missing pair."""
     seed: int
     reason: str
 
 
 class BestDifference(Node):
-    """The best of an arm minus the best of the baseline within the ranges searched, with its interval at the level of
-    the contrast; and the search behind it. left_sd_pp: the part of its standard error that the searches left open, and
-    no number of seeds shrinks. settles: whether the verdict on the settings found holds for the bests as well."""
+    """The best of an arm minus the best of the baseline within the searched ranges, at the contrast's level."""
 
     trials: int
     knobs: list[str] = []
@@ -120,11 +121,13 @@ class BestDifference(Node):
     low_pp: Number = None
     high_pp: Number = None
     left_sd_pp: float = 0.0
+    """The part of its standard error that the searches left open. No number of seeds shrinks it."""
     settles: bool = True
+    """Whether the verdict on the chosen settings also holds between the bests."""
 
 
 class Share(Node):
-    """What one component adds to the standard error of a mean difference, and its share of the squared error."""
+    """One component's contribution to the standard error of a mean difference, and its share of the squared error."""
 
     sd_pp: Number
     sd_low_pp: Number
@@ -135,7 +138,7 @@ class Share(Node):
 
 
 class ErrorBudget(Node):
-    """The standard error of a mean difference in full, and by its parts."""
+    """The standard error of a mean difference, in full and by its parts."""
 
     error_pp: float
     error_low_pp: Number
@@ -144,10 +147,10 @@ class ErrorBudget(Node):
 
 
 class Variance(Node):
-    """Where the noise of a difference comes from: for these problems, as its verdict is, and for new ones. refused:
-    why it is not known; then nothing else is."""
+    """Where the noise of a difference comes from: for these problems, which the verdict is about, and for new ones."""
 
     refused: str | None
+    """Why the noise is unknown; no other field is set then."""
     shared_noise_share: Number = None
     level: Number = None
     n_seeds: int | None = None
@@ -163,9 +166,10 @@ class Variance(Node):
 
 
 class NewProblems(Node):
-    """A difference over new problems as well as new seeds. refused: why there is none."""
+    """A difference over new problems as well as new seeds."""
 
     refused: str | None
+    """Why there is no such difference."""
     difference_pp: Number = None
     low_pp: Number = None
     high_pp: Number = None
@@ -175,52 +179,59 @@ class NewProblems(Node):
 
 
 class Looking(Node):
-    """The look at which a contrast is judged.
-
-    number: its place, from 1, among the looks at this question. seeds, samples: of each of these looks. is_planned:
-    whether the design fixed this one. planned: the seeds at each look of the design, [] without one. n_unplanned: the
-    looks beside it. overall_level: that the intervals of all looks hold together. alpha: of this look's intervals.
-    """
+    """The look at which a contrast is judged."""
 
     number: int
+    """Its position, from 1, among the looks at this question."""
     seeds: list[int]
+    """The number of seeds at each look."""
     samples: list[int | None]
+    """The samples per problem at each look."""
     is_planned: bool
+    """Whether the design fixed this look."""
     planned: list[int]
+    """The number of seeds at each look of the design; [] without a design."""
     n_unplanned: int
+    """The number of looks outside the design."""
     overall_level: float
+    """The probability that the intervals of all looks hold together."""
     alpha: float = Field(default=math.nan, exclude=True)
+    """The alpha of this look's intervals."""
 
 
 class Way(Node):
-    """One way to settle a contrast.
-
-    now, needed: of seeds, or of samples per problem, or of problems, in all; needed is None if no number will do.
-    shrinks_frac: the part of the variance that it shrinks. cells: how many are trained, or evaluated again. seconds:
-    what they take one after another, None without timings. level: of the intervals afterwards. command: None if
-    the records do not hold what was asked. limit: how many there are, where that keeps them from sufficing.
-    """
+    """One way to settle a contrast."""
 
     of: Kind
     now: int
+    """The present total of seeds, samples per problem or problems."""
     needed: int | None
+    """The total that settles the contrast; None if no number will do."""
     shrinks_frac: float = 1.0
+    """The share of the variance that this way shrinks."""
     cells: int | None
+    """How many cells must be trained, or evaluated again."""
     seconds: Number
+    """The time of these cells one after another; None without timings."""
     level: Number
+    """The level of the intervals afterwards."""
     command: str | None
+    """None if the records do not hold the question that was asked."""
     limit: int | None
+    """How many there are in all, if that is why they do not suffice."""
 
 
 class NextStep(Node):
-    """target: what has 80% power afterwards: finding `equivalent` if the arms do not differ; or, where the observed
-    difference exceeds the margin, finding a true difference of its size. sd_pp: the standard deviation over replicates
-    that the ways are counted with, the upper bound of the true one. cheapest: None if no way settles it."""
+    """The ways to settle an undecided contrast."""
 
     target: Target
+    """What has 80% power afterwards. `equivalent`: showing equivalence if the arms do not differ. `difference`, if the
+    observed difference exceeds the margin: finding a true difference of that size."""
     sd_pp: float
+    """The standard deviation over replicates that the ways assume: the upper bound of the true one."""
     ways: list[Way]
     cheapest: Kind | None
+    """None if no way settles the contrast."""
     power: float
 
 
@@ -234,15 +245,10 @@ class MatchedProblems(Node):
 
 
 class Compared(Numbers, Named):
-    """A difference with its verdict: of two arms, or of what an effect of a factorial adds and subtracts.
-
-    p_holm: p after Holm over n_contrasts. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
-    evaluations alone. token_ratios: the tokens that the arm generated over those of the baseline, for each pair; where
-    one checkpoint is evaluated, tokens per answer. unit: what is replicated. answer_tokens: the mean tokens of an
-    answer of the arm and of the baseline. bests: of arms that were tuned first.
-    """
+    """A difference with its verdict: between two arms, or between what an effect of a factorial adds and subtracts."""
 
     p_holm: Number = None
+    """p after Holm's correction over n_contrasts."""
     n_contrasts: int = 1
     margin_pp: float = 0.0
     seeds: list[int] = []
@@ -253,24 +259,30 @@ class Compared(Numbers, Named):
     flagged_baseline: list[int] = []
     without_flagged: Numbers | None = None
     noise_low_pp: Number = None
+    """With noise_high_pp, the 95% interval from the sampling noise of the evaluations alone."""
     noise_high_pp: Number = None
     token_ratios: list[float] = []
+    """The arm's generated tokens over those of the baseline, for each pair. If one checkpoint is evaluated, tokens per
+    answer."""
     token_ratio: Number = None
     equal_tokens: bool | None = None
     tokens_known: bool = True
     unit: Literal["problem", "seed"] = "seed"
+    """The unit of replication."""
     answer_tokens: tuple[float, float] | None = None
+    """The mean tokens of an answer of the arm and of the baseline."""
     bests: BestDifference | None = None
+    """Set for arms that were tuned first."""
     warnings: list[str] = []
 
     @property
     def is_over_problems(self) -> bool:
-        """Whether the arms evaluate one checkpoint, so that problems are replicated."""
+        """Return whether the arms evaluate one checkpoint, so that problems are the unit of replication."""
         return self.unit == "problem"
 
 
 class ContrastRow(Compared):
-    """An arm against the baseline. paired: only `bench compare` says whether it is, and if not why."""
+    """An arm against the baseline."""
 
     new_problems: NewProblems | None = None
     variance: Variance | None = None
@@ -278,12 +290,13 @@ class ContrastRow(Compared):
     next_step: NextStep | None = None
     problems: MatchedProblems | None = None
     paired: bool = True
+    """False only in `bench compare`; `why_unpaired` then says why."""
     why_unpaired: str | None = None
     is_interaction: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
-        """`no_std against group_std`."""
+        """The contrast in words: `no_std against group_std`."""
         return f"{self.arm} against {self.baseline}"
 
 
@@ -298,7 +311,7 @@ class Within(Node):
 
 
 class OfKnobs(Node):
-    """The knobs of an effect, with the values that it is about and those of the baseline."""
+    """The knobs of an effect, with its values and those of the baseline."""
 
     kind: Literal["main", "interaction"]
     knobs: list[str]
@@ -307,17 +320,17 @@ class OfKnobs(Node):
 
     @property
     def settings(self) -> list[str]:
-        """`clip_high 0.28`: each knob by its last segment, with its value."""
+        """Each knob by its last segment, with its value: `clip_high 0.28`."""
         return [f"{last_part(knob)} {value}" for knob, value in zip(self.knobs, self.values, strict=True)]
 
 
 class EffectRow(Compared, OfKnobs):
-    """A main effect or an interaction of a factorial. within: the size of a main effect at each value of each other
-    knob."""
+    """A main effect or an interaction of a factorial."""
 
     look: Looking | None = None
     next_step: NextStep | None = None
     within: list[Within] = []
+    """The size of a main effect at each value of each other knob."""
     variance: Variance | None = None
     new_problems: ClassVar[None] = None
     problems: ClassVar[None] = None
@@ -330,27 +343,28 @@ class EffectRow(Compared, OfKnobs):
 
     @property
     def name(self) -> str:
-        """`clip_high 0.28 against 0.2`, `clip_high 0.28 × beta 0.1`."""
+        """The effect in words: `clip_high 0.28 against 0.2`, `clip_high 0.28 × beta 0.1`."""
         return f"{self.settings[0]} against {self.reference[0]}" if self.kind == "main" else " × ".join(self.settings)
 
 
 VerdictRow: TypeAlias = ContrastRow | EffectRow
-"""What a sweep may ask about."""
+"""A row that a sweep may declare as its question."""
 
 
 def last_part(knob: str) -> str:
-    """`objective.rule.clip_high` -> `clip_high`."""
+    """Return the last segment of a knob: `objective.rule.clip_high` -> `clip_high`."""
     return knob.rpartition(".")[2]
 
 
 class ScreeningRow(Node):
-    """A screening. best: the names of the arms with the highest means, best first, the baseline left out. contrasts:
-    those that confirm them, [] before that."""
+    """A screening and, once it has run, its confirmation."""
 
     best: list[str]
+    """The arms with the highest means, best first, without the baseline."""
     seeds: int
     confirmed_in: str | None
     contrasts: list[ContrastRow]
+    """The contrasts that confirm the best arms; [] before that."""
     baseline: str
     metric: str = ""
     n_arms: int = 0
@@ -363,38 +377,38 @@ class ScreeningRow(Node):
 
 
 class Cost(Node):
-    """What an arm cost: medians over the steps of a cell, then means over cells; None where nothing was recorded.
-
-    Seconds of a step: step_s for all of it; rollout_s, which includes sync_s, prefill_s and decode_s; reward_s;
-    logprob_s; update_s, which includes backward_s. tokens_per_s: tokens generated over the whole step. occupancy_frac:
-    the share of decoding slots that held a completion. padding_frac: the share of padding in the tokens of training
-    passes.
-
-    Over a whole cell: evaluation_s, the time of all evaluations; peak_memory_mb, the highest (on a CPU that of the
-    cell's process); micro_batch_tokens, the smallest budget in force.
-    """
+    """The cost of an arm: medians over the steps of a cell, then means over cells; None if nothing was recorded."""
 
     step_s: Number = None
+    """Seconds of a whole step."""
     rollout_s: Number = None
+    """Seconds of a step's rollout, which include sync_s, prefill_s and decode_s."""
     sync_s: Number = None
     prefill_s: Number = None
     decode_s: Number = None
     reward_s: Number = None
     logprob_s: Number = None
     update_s: Number = None
+    """Seconds of a step's update, which include backward_s."""
     backward_s: Number = None
     tokens_per_s: Number = None
+    """Generated tokens over the time of the whole step."""
     occupancy_frac: Number = None
+    """The share of decoding slots that held a completion."""
     padding_frac: Number = None
+    """The share of padding in the tokens of training passes."""
     evaluation_s: Number = None
+    """Over a whole cell: the time of all evaluations."""
     peak_memory_mb: Number = None
+    """Over a whole cell: the highest; on a CPU that of the cell's process."""
     micro_batch_tokens: Number = None
+    """Over a whole cell: the smallest budget in force."""
 
 
 class JudgeVerdicts(Node):
-    """A pairwise judge's verdicts in some steps: means over steps, then over cells; None where nothing was recorded.
+    """A pairwise judge's verdicts in some steps: means over steps, then over cells; None if nothing was recorded.
 
-    The fractions of pairs are those of `harness.rewards.judging.judge_metrics`. correct: fraction of right completions.
+    The fractions of pairs are those of `harness.rewards.judging.judge_metrics`.
     """
 
     flip_frac: Number
@@ -403,6 +417,7 @@ class JudgeVerdicts(Node):
     no_scores_frac: Number
     right_frac: Number
     correct: Number
+    """The fraction of correct completions."""
 
 
 class JudgeAndTruth(Node):
@@ -415,27 +430,26 @@ class JudgeAndTruth(Node):
 class JudgeReplies(Node):
     """Replies of the judge that graded an arm's rollouts, and their cost; means over the arm's cells.
 
-    questions, prompt_tokens, completion_tokens: totals of a cell, those of the original requests. The fractions and
-    kappa are means over steps (see `evals.grading.asked_model.reply_metrics`). correct: fraction that the judge finds
-    right, among completions with a verdict.
+    The fractions and kappa are means over steps (see `evals.grading.asked_model.reply_metrics`).
     """
 
     questions: Number
+    """The total of a cell, like prompt_tokens and completion_tokens; all three count the original requests."""
     prompt_tokens: Number
     completion_tokens: Number
     undecided_frac: Number
     correct: Number
+    """The fraction that the judge finds correct, among completions with a verdict."""
     rule_correct: Number
     agreement_frac: Number
     kappa: Number
 
 
 class ProxyAndTruth(Node):
-    """The last stretch of an arm's mean path against its peak, the stretch with the most right completions.
+    """The last stretch of an arm's mean path against its peak, the stretch with the most correct completions.
 
-    The maximum of noisy means lies above the true peak, so `correct_since_peak_pp` is never above 0. Whether a fall is
-    more than noise shows in `n_overoptimised` of `n` seeds, in which the truth fell from the peak on and the proxy
-    rose.
+    The maximum of noisy means lies above the true peak, so `correct_since_peak_pp` is never above 0. `n_overoptimised`
+    of `n` seeds shows whether a fall is more than noise: in these, the truth fell from the peak on and the proxy rose.
     """
 
     kl_nats: float
@@ -450,15 +464,7 @@ class ProxyAndTruth(Node):
 
 
 class ArmRow(Node):
-    """One arm: means over its finished seeds; None where nothing was recorded.
-
-    low_pp, high_pp: the t(n-1) interval of the mean score over training seeds; over problems, with a problem's samples
-    and seeds as its cluster, where a checkpoint is evaluated. before_pp, before_ece: of the model before training. ece:
-    the expected calibration error of the final evaluation. entropy_nats: the mean over training. length_slope_tokens:
-    how many tokens the mean completion grew by in 100 steps. overshoot_frac: generated tokens above the budget,
-    relative to it. phase_s: wall-clock seconds of a cell in each phase. rank: 1 for the highest mean score; equal
-    scores share a rank; None without a score.
-    """
+    """One arm: means over its finished seeds; None if nothing was recorded."""
 
     arm: str
     metric: str = ""
@@ -467,30 +473,39 @@ class ArmRow(Node):
     level: Number = None
     checkpoint: str | None = None
     before_pp: Number = None
+    """The score of the model before training, like before_ece."""
     before_ece: Number = None
     budget_tokens: int | None = None
     seeds: list[int] = []
     scores_pp: list[float] = []
     mean_pp: Number = None
     low_pp: Number = None
+    """With high_pp, the t(n-1) interval of the mean score over training seeds. If a checkpoint is evaluated, it is over
+    problems: a problem's samples and seeds are one cluster."""
     high_pp: Number = None
     mean_tokens: Number = None
     truncated_frac: Number = None
     faulty_steps_frac: Number = None
     ece: Number = None
+    """The expected calibration error of the final evaluation."""
     grad_norm: Number = None
     grad_clipped_frac: Number = None
     entropy_nats: Number = None
+    """The mean over training."""
     length_slope_tokens: Number = None
+    """How many tokens the mean completion grew by in 100 steps."""
     generated_tokens: Number = None
     overshoot_frac: Number = None
+    """Generated tokens above the budget, relative to it."""
     grader_disagreement_frac: Number = None
     phase_s: dict[str, Number] = {}
+    """Wall-clock seconds of a cell in each phase."""
     cost: Cost = Cost()
     judge: JudgeAndTruth | None = None
     judge_replies: JudgeReplies | None = None
     proxy_and_truth: ProxyAndTruth | None = None
     rank: int | None = None
+    """1 for the highest mean score; equal scores share a rank; None without a score."""
 
     @property
     def metric_name(self) -> str:
@@ -503,7 +518,7 @@ class ArmRow(Node):
 
 
 class CellRow(Node):
-    """One cell. steps: how many it was to take. total_s: the time of its training."""
+    """One cell."""
 
     arm: str = ""
     seed: int = 0
@@ -516,11 +531,13 @@ class CellRow(Node):
     generated_tokens: int | None = None
     step: int | None = None
     steps: int | None = None
+    """How many steps it was to take."""
     total_s: Number = None
+    """The time of its training."""
 
 
 class AcrossTasksRow(Node):
-    """One arm over all tasks. improvement: the probability that a run of it beats one of the baseline."""
+    """One arm over all tasks."""
 
     arm: str
     seeds: list[int]
@@ -529,37 +546,39 @@ class AcrossTasksRow(Node):
     iqm_low_pp: Number
     iqm_high_pp: Number
     improvement: Number
+    """The probability that one of its runs beats one of the baseline's."""
     improvement_low: Number
     improvement_high: Number
 
 
 class ModeScore(Node):
-    """One arm on one task in one mode, over its finished seeds.
-
-    task: its own name; asked: with the mode. mode: think or direct; budget_tokens: at which thinking is cut; None:
-    never. low_pp, high_pp: the t interval over seeds at this level; None with fewer than three. tokens: of a
-    completion, without the words that stop its thinking.
-    """
+    """One arm on one task in one mode, over its finished seeds."""
 
     arm: str
     task: str
+    """The task's own name."""
     asked: str
+    """The task's name with the mode."""
     mode: str
+    """think or direct."""
     budget_tokens: int | None
+    """The length at which thinking is stopped; None: never."""
     n: int
     mean_pp: float
     level: float
     low_pp: Number
+    """With high_pp, the t interval over seeds at this level; None with fewer than three seeds."""
     high_pp: Number
     tokens: Number
+    """Tokens of a completion, without the words that stop its thinking."""
 
 
 class CoverageRow(Node):
-    """The difference of pass@k at every k, with a band that holds at all of them. against: the baseline; None for the
-    model before training. crossover_k: where a difference first falls below 0 after it was above."""
+    """The difference of pass@k at every k, with a band that holds at all of them."""
 
     arm: str
     against: str | None
+    """The baseline; None for the model before training."""
     task: str
     n: int
     level: float
@@ -571,12 +590,13 @@ class CoverageRow(Node):
     at_ceiling: bool
     note: str
     crossover_k: Number
+    """Where a difference that was above 0 first falls below 0."""
     crossover_low: Number
     crossover_high: Number
 
 
 class ProblemRange(Node):
-    """How far arms lie apart on a problem, and the mean range in its rank if arms are exchanged within seeds."""
+    """The range between arms on a problem, and the mean range at its rank if arms are exchanged within seeds."""
 
     problem_id: str
     range_pp: float
@@ -584,11 +604,12 @@ class ProblemRange(Node):
 
 
 class ProblemRanges(Node):
-    """The problems on which arms differ most. p: how often exchanging arms gives a widest range at least as wide."""
+    """The problems on which arms differ most."""
 
     task: str
     n_problems: int
     p: float
+    """How often exchanging arms gives a widest range at least as wide."""
     beyond_chance: bool
     widest: list[ProblemRange]
 
@@ -616,8 +637,7 @@ class LookRow(Node):
 
 
 class TuningRow(Node):
-    """What the search of one arm found, see `harness.records.sweep.TunedArm`. fresh_pp: the arm's score with fresh
-    seeds. verdict_tokens: generated in training by all seeds of the comparison."""
+    """The result of one arm's search, see `harness.records.sweep.TunedArm`."""
 
     arm: str
     digest: str
@@ -633,11 +653,13 @@ class TuningRow(Node):
     trials: int
     seeds: list[int]
     fresh_pp: Number
+    """The arm's score with fresh seeds."""
     verdict_tokens: int
+    """The tokens that all seeds of the comparison generated in training."""
 
 
 class RegistrationRow(Node):
-    """Whether the question stood before its first cell, see `harness.records.registration.RegistrationCheck`."""
+    """Whether the question predates its first cell, see `harness.records.registration.RegistrationCheck`."""
 
     digest: str | None
     time: str | None
@@ -650,11 +672,12 @@ class RegistrationRow(Node):
 
 
 class Report(Node):
-    """report.json. Every section holds a list, which may be empty: `headline` the answer in a sentence, `interactions`
-    what a factorial asks, `registration` at most one. left_out: plug-ins that may not run here."""
+    """The contents of report.json. Every section holds a list, which may be empty."""
 
     headline: list[Sentence] = []
+    """The answer in one sentence."""
     interactions: list[EffectRow] = []
+    """The effects that a factorial asks about."""
     contrasts: list[ContrastRow] = []
     screening: list[ScreeningRow] = []
     arms: list[ArmRow] = []
@@ -669,19 +692,24 @@ class Report(Node):
     looks: list[LookRow] = []
     tuning: list[TuningRow] = []
     registration: list[RegistrationRow] = []
+    """At most one row."""
     left_out: list[Sentence] = []
+    """Plug-ins that may not run here."""
 
     @property
     def declared(self) -> list[VerdictRow]:
-        """What the sweep asks about: in a screening the contrasts that confirm its best arms, if they have run; in a
-        factorial its effects; else the arms."""
+        """The rows that the sweep asks about.
+
+        In a screening these are the contrasts that confirm its best arms, if they have run. In a factorial they are its
+        effects, otherwise the arms.
+        """
         if self.screening:
             return [*self.screening[0].contrasts]
         return [*(self.interactions or self.contrasts)]
 
     @property
     def judged(self) -> list[VerdictRow]:
-        """All contrasts with a verdict: those declared, and in a factorial then the arms."""
+        """All contrasts with a verdict: the declared ones and, in a factorial, also the arms."""
         return [*self.declared, *(self.contrasts if self.interactions and not self.screening else [])]
 
 

@@ -1,4 +1,4 @@
-"""The page of a sweep: everything its records say, as index.html, report.md, report.json, figures and data."""
+"""The page of a sweep: everything that its records say, as index.html, report.md, report.json, figures and data."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ if TYPE_CHECKING:
 def write_report(
     sweep: SweepRecord, out_dir: Path, reflection_words: Sequence[str] | None = None, processes: int = 1
 ) -> Report:
-    """Write the report of a sweep into a folder and return what report.json holds.
+    """Write the report of a sweep into a folder and return the contents of report.json.
 
-    reflection_words: the words whose tokens are followed through training; by default our own choice. processes: how
-    many work on it, this one included.
+    reflection_words: the words whose tokens are followed through training; None for the default list. processes: how
+    many work on the report, this one included.
 
     Files: index.html (self-contained), report.md, report.json, figures/*.svg and *.png, data/*.csv and *.parquet. The
-    same records give the same bytes. Raises as `read_measurements`.
+    same records give the same bytes. Raises the errors of `read_measurements`.
     """
     analysis = analyse(sweep, reflection_words, processes)
+    # Everything is read before anything is drawn, so that figures, tables and report.json show the same measurements.
     report = report_document(analysis)
-    difficulties(analysis)  # the last that is read of the records: figures are drawn from what was measured
+    difficulties(analysis)  # the last read of the records
     figures = render_figures(analysis)
     write_data(analysis, out_dir / "data")
     write_page(out_dir, "sweep", _content(analysis, report, figures), report.as_json(), figures)
@@ -51,13 +52,14 @@ def write_report(
 
 
 TALL_FOREST = 6
-"""Beside a forest plot of so many rows there is room for the validity strip, which else stands below both columns."""
+"""Next to a forest plot with this many rows there is room for the validity strip; otherwise it goes below both columns.
+"""
 CHECKS_BESIDE, MOST_CHECKS_ABREAST = 3, 5
 MOST_STATEMENTS = 12
-"""Where there are more, those that decide nothing are folded away; the table and the forest plot have all of them."""
+"""If there are more, those that decide nothing are folded away. The table and the forest plot show all of them."""
 
 LEAD_FIGURES = ("interactions", "forest")
-"""What stands beside the table on the first screen: the first of these that the records hold."""
+"""The figure next to the table on the first screen: the first of these that the records support."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
     if effects is not None:
         tables["Result"].insert(0, results)
     checks = validity_checks(analysis, report)
+    # The forest plot has a row for each contrast on each task.
     rows = len(report.contrasts) * len(sweep.tasks)
     is_beside = lead is not None and lead.name == "forest" and rows >= TALL_FOREST
     return {
@@ -98,6 +101,7 @@ def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigur
         "checks_beside": is_beside,
         "check_columns": CHECKS_BESIDE
         if is_beside
+        # Fewest rows first, then as even as possible: six checks make two rows of three, not five and one.
         else math.ceil(len(checks) / math.ceil(len(checks) / MOST_CHECKS_ABREAST)),
         "how_to_read": HOW_TO_READ,
         "glossary": GLOSSARY,

@@ -1,4 +1,4 @@
-"""`bench compare`: two groups of finished runs, whether or not a sweep put them side by side."""
+"""`bench compare`: two groups of finished runs, whether or not a sweep put them next to each other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """The cells of one setting, one for each seed, whatever became of them; those that are done are measured."""
+    """The cells of one setting, one per seed, in whatever state; those that are done are measured."""
 
     label: str
     cells: Sequence[CellRecord]
@@ -52,7 +52,7 @@ class Group:
         return [m.cell.seed for m in self.scored if m.cell.flags]
 
     def scores_pp(self, *, flagged: bool = True) -> list[float]:
-        """The scores of its runs, or of those without a flag."""
+        """Return the scores of the group's runs; with flagged=False, of those without a flag."""
         return [m.score_pp for m in self.scored if m.score_pp is not None and (flagged or not m.cell.flags)]
 
 
@@ -66,12 +66,14 @@ def compare_groups(
     unlike: str | None,
     matching: Matching | None = None,
 ) -> ContrastRow:
-    """A row like those of `contrasts` in report.json, which also says whether it is `paired`, and if not why.
+    """Compare two groups and return a row like those of `contrasts` in report.json, with `paired` and `why_unpaired`.
 
-    metric: as in a sweep's `compare.metric`. unlike: why a seed does not mean the same draws in both groups; None if it
-    does. Groups that share no seed do not pair either. `p_holm` is p, since there is one contrast. An unpaired row
-    counts its runs in `n_treatment` and `n_baseline`, its `n_pairs` is None, `flagged_treatment` and `flagged_baseline`
-    are seeds, and each of `missing` names its arm. matching: how problems were matched where other tools named them.
+    metric: as in a sweep's `compare.metric`. unlike: why a seed does not mean the same samples in both groups; None if
+    it does. Groups that share no seed are unpaired too. matching: how problems were matched if other tools named them.
+
+    `p_holm` is p, since there is one contrast. An unpaired row counts its runs in `n_treatment` and `n_baseline`, and
+    its `n_pairs` is None. `flagged_treatment` and `flagged_baseline` are its flagged seeds, and each of `missing` names
+    its arm.
 
     Raises ValueError if a group has no score.
     """
@@ -98,6 +100,7 @@ def _paired(
     missing = missing_pairs(cells, [group.label for group in groups], seeds, {pair.seed for pair in pairs})
     contrast = contrast_of(treatment.label, baseline.label, pairs, missing, alpha=alpha, margin_pp=margin_pp)
     if contrast.comparison is not None:
+        # There is one contrast, so Holm's correction leaves p as it is.
         contrast = replace(contrast, p_holm=contrast.comparison.p_value)
     return ContrastRow(
         **contrast_fields(contrast, metric, margin_pp, n_contrasts=1),
@@ -112,6 +115,7 @@ def _unpaired(treatment: Group, baseline: Group, metric: str, alpha: float, marg
     quantum = max(m.quantum_pp for group in groups for m in group.scored)
     compare = partial(compare_unpaired, alpha=alpha, margin=margin_pp, quantum=quantum, limits=SCORE_LIMITS_PP)
     result = compare(treatment.scores_pp(), baseline.scores_pp())
+    # The comparison without flagged runs needs at least one run on each side.
     kept, others_kept = (group.scores_pp(flagged=False) for group in groups)
     flagged = any(group.flagged_seeds for group in groups)
     without = compare(kept, others_kept) if kept and others_kept else None

@@ -1,4 +1,4 @@
-"""Coverage on the page, in words: a sentence for the head and a table with what the words rest on."""
+"""Coverage on the page: a sentence for the head, and a table of the numbers behind it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ NOTE = (
 
 
 def coverage_sentence(rows: Sequence[CoverageRow]) -> str:
-    """What arms do at all k, by word; "" without rows."""
+    """Summarise coverage at all k, grouping the arms by word; "" without rows."""
     parts = []
     for against in dict.fromkeys(row.against for row in rows):
         of_kind = [row for row in rows if row.against == against]
         by_word: dict[str, list[str]] = {}
         for row in of_kind:
             by_word.setdefault(row.word + _why_unclear(row), []).append(_with_crossover(row))
+        # Only a list of undecided arms is shortened to a count; every finding keeps the names of its arms.
         alike = len(by_word) == 1 and len(of_kind) > 2 and of_kind[0].word == "cannot tell"
         words = "; ".join(
             f"{word}: {f'all {len(arms)} arms' if alike else ', '.join(arms)}" for word, arms in by_word.items()
@@ -36,10 +37,11 @@ def coverage_sentence(rows: Sequence[CoverageRow]) -> str:
 
 
 def coverage_table(rows: Sequence[CoverageRow]) -> Table | None:
-    """None without rows."""
+    """Return the table behind the words, or None without rows."""
     if not rows:
         return None
     least = min(row.level for row in rows)
+    # The rows of a kind share one error rate (Bonferroni): multiply a row's error rate by their number.
     level = percent(1 - (1 - least) * sum(row.level == least for row in rows))
     columns = [
         "arm",
@@ -81,7 +83,7 @@ def _with_crossover(row: CoverageRow) -> str:
 
 
 def _why_unclear(row: CoverageRow) -> str:
-    """Why a row has no word, or ""."""
+    """Return why a row has no word, or ""."""
     if row.word != "cannot tell":
         return ""
     if row.note:
@@ -101,7 +103,7 @@ def _at(row: CoverageRow, place: int) -> str:
 
 
 def _crossover_interval(row: CoverageRow) -> str:
-    """The interval, open on a side where the band contains 0 as far as k was evaluated."""
+    """Return the interval, open on a side where the band contains 0 as far as k was evaluated."""
     low, high = row.crossover_low, row.crossover_high
     if row.crossover_k is None or row.low_pp[0] is None:
         return number(None)

@@ -1,4 +1,4 @@
-"""A report as data: the typed tree, from an analysis; the final scores as CSV, the big tables as parquet."""
+"""A report as data: the typed tree of an analysis, the final scores as CSV, the big tables as parquet."""
 
 from __future__ import annotations
 
@@ -52,17 +52,18 @@ PROBLEMS = "problems.parquet"
 STEPS = "steps.parquet"
 
 DATA_FILES = {FINAL_SCORES: "final scores", PROBLEMS: "problems", STEPS: "steps"}
-"""The files under data/ besides those of figures, with what they hold."""
+"""The files under data/ besides those of figures, with their contents."""
 
 _UNPAIRED = ("n_treatment", "n_baseline")
 _NAMED_OTHERWISE = {"p": "p_value"}
-"""Fields of `Numbers` that an attribute of a comparison gives another name than its own without `_pp`."""
+"""Fields of `Numbers` whose attribute of a comparison has another name than the field's without `_pp`."""
 
 
 def report_document(analysis: Analysis) -> Report:
-    """All sections of report.json."""
+    """Build report.json with all its sections."""
     return verdict_document(analysis).model_copy(
         update={
+            # Laws and reflection stay empty unless a shelf adds a section of that name.
             "laws": [],
             "across_tasks": across_tasks_rows(across_tasks(analysis)),
             "modes": mode_scores(analysis),
@@ -80,7 +81,7 @@ def _of_shelves(analysis: Analysis) -> dict[str, list[object]]:
 
 
 def verdict_document(analysis: Analysis) -> Report:
-    """The sections of report.json that verdicts rest on."""
+    """Build the sections of report.json that verdicts rest on."""
     sweep = analysis.sweep
     verdicts = {one.arm: one.verdict for one in declared_of(analysis)}
     report = Report(
@@ -93,20 +94,21 @@ def verdict_document(analysis: Analysis) -> Report:
         tuning=tuning_rows(sweep.tuning, sweep.arms, {arm.arm: arm.mean_pp for arm in analysis.arms}, sweep.cells),
         registration=_registration(analysis),
     )
+    # The headline is a sentence about the other sections, so it comes last.
     return with_headline(report)
 
 
 def _registration(analysis: Analysis) -> list[RegistrationRow]:
-    """Whether the question stood before its first cell; [] if it was never registered."""
+    """Return whether the question was registered before its first cell; [] if it was never registered."""
     found = check_registration(analysis.sweep)
     return [] if found is None else [RegistrationRow(**asdict(found), holds=found.holds, sentence=found.sentence)]
 
 
 def _contrasts(analysis: Analysis) -> list[ContrastRow]:
-    """Every arm against the baseline."""
+    """Return a row for every arm against the baseline."""
     sweep, n = analysis.sweep, len(analysis.contrasts)
     look, steps = shown_look(sweep, n), next_steps(analysis)
-    matching = sweep.matching.get(analysis.metric.task)  # a task of ours has one id for each problem
+    matching = sweep.matching.get(analysis.metric.task)  # tasks of bench need none: a problem has one id
     return [
         ContrastRow(
             **contrast_fields(contrast, sweep.metric, sweep.margin_pp, n),
@@ -130,7 +132,7 @@ def _warnings(analysis: Analysis, contrast: Contrast) -> list[str]:
 
 
 def _effects(analysis: Analysis) -> list[EffectRow]:
-    """The main effects and interactions of a factorial; [] for other sweeps."""
+    """Return the main effects and interactions of a factorial; [] for other sweeps."""
     sweep, effects = analysis.sweep, effects_of(analysis)
     look, steps = shown_look(sweep, len(effects)), next_steps(analysis)
     return [
@@ -166,7 +168,7 @@ def _screening(analysis: Analysis, screening: Screened) -> ScreeningRow:
 
 
 def contrast_fields(contrast: Contrast, metric: str, margin_pp: float, n_contrasts: int) -> dict[str, object]:
-    """The fields that `ContrastRow` and `EffectRow` share, but for their warnings."""
+    """Return the fields that `ContrastRow` and `EffectRow` share, except their warnings."""
     return {
         "arm": contrast.arm,
         "baseline": contrast.baseline,
@@ -193,10 +195,11 @@ def contrast_fields(contrast: Contrast, metric: str, margin_pp: float, n_contras
 
 
 def comparison_numbers(comparison: Comparison | None) -> dict[str, object]:
-    """The fields of `Numbers`. None stands for a paired comparison without a single pair."""
+    """Return the fields of `Numbers`; None stands for a paired comparison without a single pair."""
     if comparison is None:
         numbers: dict[str, object] = dict.fromkeys(name for name in Numbers.model_fields if name not in _UNPAIRED)
         return numbers | {"verdict": "no_test", "note": "", "n_pairs": 0}
+    # A paired comparison has no n_treatment and n_baseline, an unpaired one no n_pairs; the absent fields stay unset.
     names = {name: _NAMED_OTHERWISE.get(name, name.removesuffix("_pp")) for name in Numbers.model_fields}
     return {name: getattr(comparison, of) for name, of in names.items() if hasattr(comparison, of)}
 
@@ -220,8 +223,11 @@ def _cell(analysis: Analysis, cell: CellRecord) -> CellRow:
 
 
 def write_data(analysis: Analysis, folder: Path) -> None:
-    """Write final_scores.csv; problems.parquet, the share of right samples by arm, seed and problem; steps.parquet,
-    every field of every step of every cell."""
+    """Write the data files of the report.
+
+    final_scores.csv: the final evaluations. problems.parquet: the share of correct samples by arm, seed and problem.
+    steps.parquet: every field of every step of every cell.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / FINAL_SCORES, csv_text(_final_scores(analysis)))
     _write_parquet(folder / PROBLEMS, problem_scores(analysis).columns())
@@ -229,7 +235,7 @@ def write_data(analysis: Analysis, folder: Path) -> None:
 
 
 def _final_scores(analysis: Analysis) -> list[dict[str, object]]:
-    """A row for each finished cell and task, with every metric of its final evaluation."""
+    """Return a row for each finished cell and task, with every metric of its final evaluation."""
     return [
         {"arm": arm, "seed": m.cell.seed, "task": row["task"], "generated_tokens": row["generated_tokens"]}
         | row["metrics"]
@@ -241,11 +247,12 @@ def _final_scores(analysis: Analysis) -> list[dict[str, object]]:
 
 
 def step_columns(analysis: Analysis) -> dict[str, pyarrow.Array]:
-    """The columns of all steps; a field that a cell did not record is null there."""
+    """Return the columns of all steps; a field that a cell did not record is null there."""
     import pyarrow
 
     cells = [(arm, m.cell.seed, m.steps) for arm, some in analysis.measurements.items() for m in some]
     lengths, fields = [steps.length for *_, steps in cells], [steps.fields for *_, steps in cells]
+    # NaN stands for a missing field while columns are joined, because a float array has no null.
     absent = [np.full(length, np.nan) for length in lengths]
     values = {
         name: np.concatenate([of_cell.get(name, nothing) for of_cell, nothing in zip(fields, absent, strict=True)])

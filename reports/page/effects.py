@@ -21,7 +21,7 @@ SECONDARY_NOTE = (
 
 
 def effect_clause(row: EffectRow) -> str:
-    """What the verdict says of an effect, as the beginning of its sentence."""
+    """Return the beginning of the verdict sentence of an effect."""
     if row.kind == "main":
         (setting,), (reference,) = row.settings, row.reference
         clauses = {
@@ -50,10 +50,10 @@ def averaged_over(row: EffectRow) -> str:
 
 
 def turns(row: EffectRow, rows: Sequence[EffectRow]) -> str:
-    """Say with which knobs a main effect turns round; "" if with none.
+    """Name the knobs with which a main effect changes its sign; "" if there are none.
 
-    It does where it is shown to be a gain at one value of the knob and a loss at another. It may where it has one sign
-    at the knob's reference and the other at the value of an interaction whose interval excludes 0. rows: all effects.
+    It "turns" if a gain at one value of the knob and a loss at another are both shown. It "may turn" if its sign at the
+    knob's reference differs from that at the value of an interaction whose interval excludes 0. rows: all effects.
     """
     by_knob: dict[str, list[Within]] = {}
     for one in row.within:
@@ -65,6 +65,7 @@ def turns(row: EffectRow, rows: Sequence[EffectRow]) -> str:
         word = "turns" if gains and losses else "may turn"
         ends = [*gains, *losses] if gains and losses else _of_opposite_signs(row, knob, sizes, rows)
         if ends:
+            # Show the largest gain and the largest loss, whatever lies between.
             most, least = (end(ends, key=attrgetter("difference_pp")) for end in (max, min))
             values = ", ".join(f"{size_pp(one)} at {one.value}" for one in (most, least))
             found.append(f"{row.name} {word} round with {last_part(knob)}: {values}")
@@ -72,11 +73,11 @@ def turns(row: EffectRow, rows: Sequence[EffectRow]) -> str:
 
 
 def _of_opposite_signs(row: EffectRow, knob: str, sizes: Sequence[Within], rows: Sequence[EffectRow]) -> list[Within]:
-    """Return the sizes of a main effect at the two values of a knob that a shown interaction compares, if their signs
-    differ."""
+    """Return the sizes of a main effect at the two values that a shown interaction compares, if their signs differ."""
     own = dict(zip(row.knobs, row.values, strict=True))
     for other in rows:
         ends = {name: pair for name, *pair in zip(other.knobs, other.values, other.reference, strict=True)}
+        # The interaction must be between this knob and the effect's own, at the effect's own value.
         is_own = {*ends} == {knob, *own} and all(ends[name][0] == value for name, value in own.items())
         if is_own and other.verdict in ("better", "worse"):
             at_both = [one for one in sizes if one.value in ends[knob]]
@@ -91,17 +92,17 @@ INTERACTION_WORDS = {
     "equivalent": "add up",
     "identical": "no interaction",
 }
-"""The verdicts on an interaction, which is neither better nor worse than anything."""
+"""Words for verdicts on an interaction, which is neither better nor worse than anything."""
 
 
 def verdict_word(row: VerdictRow) -> str:
-    """The verdict as it stands in tables and badges."""
+    """Return the verdict as tables and badges show it."""
     word = INTERACTION_WORDS.get(row.verdict, row.verdict) if row.is_interaction else row.verdict
     return word.replace("_", " ")
 
 
 def within_sentences(row: EffectRow) -> list[str]:
-    """How large a main effect is at each value of each other knob: its average hides an interaction."""
+    """Return the size of a main effect at each value of each other knob, because its average hides an interaction."""
     by_knob: dict[str, list[str]] = {}
     for one in row.within:
         by_knob.setdefault(last_part(one.knob), []).append(f"{size_pp(one)} at {one.value}")
@@ -109,7 +110,7 @@ def within_sentences(row: EffectRow) -> list[str]:
 
 
 def effect_table(rows: Sequence[EffectRow]) -> Table | None:
-    """The effects of a factorial; None if the sweep is none."""
+    """Return the table of a factorial's effects, or None for other sweeps."""
     if not rows:
         return None
     first = rows[0]
@@ -133,7 +134,7 @@ def effect_table(rows: Sequence[EffectRow]) -> Table | None:
 
 
 def secondary_note(effects: Sequence[EffectRow], contrasts: Sequence[ContrastRow]) -> str | None:
-    """What stands above the comparisons of arms with the baseline in a factorial; None in other sweeps."""
+    """Return the note above the comparisons with the baseline in a factorial; None in other sweeps."""
     if not effects or not contrasts:
         return None
     level = next((row.level for row in contrasts if row.level is not None), None)
@@ -141,11 +142,11 @@ def secondary_note(effects: Sequence[EffectRow], contrasts: Sequence[ContrastRow
 
 
 def size_pp(row: Compared | BestDifference | Within) -> str:
-    """+3.0 pp [+2.2, +3.8]; about +3.0 pp where no interval is known."""
+    """Format a size with its interval: +3.0 pp [+2.2, +3.8]; about +3.0 pp if no interval is known."""
     difference = f"{signed_pp(row.difference_pp)} pp"
     return f"about {difference}" if row.low_pp is None else with_interval(difference, row.low_pp, row.high_pp)
 
 
 def difference_pp(row: Compared) -> str:
-    """+3.0 [+2.2, +3.8]; without an interval where none is known."""
+    """Format a difference with its interval, if known: +3.0 [+2.2, +3.8]."""
     return with_interval(signed_pp(row.difference_pp), row.low_pp, row.high_pp)

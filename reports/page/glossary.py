@@ -1,4 +1,4 @@
-"""The words of a page that need an explanation, and the explanation behind each."""
+"""The words of a page that need an explanation, each with its explanation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GLOSSARY = {
     "look": "Each time that verdicts of this question were shown. Intervals widen with every further look, so that all "
     "of them hold together.",
 }
-"""By the word as it stands in sentences and headings. Longer words come before shorter ones that they hold."""
+"""Keyed by the word as sentences and headings use it."""
 
 HOW_TO_READ = (
     "Each arm has one colour, one marker and one dash in all figures.",
@@ -64,14 +64,17 @@ HOW_TO_READ = (
     "straight on to the mean of their last values, where they end on average. Nothing is smoothed.",
     "n is the number of seeds of an arm.",
 )
-"""What holds for all figures, and therefore stands in no caption."""
+"""True for all figures, so that no caption repeats it."""
 
+# The regular expression takes the first alternative that fits, so longer words come before shorter ones that they
+# contain.
 _WORDS = sorted(GLOSSARY, key=len, reverse=True)
+# The last lookahead skips text inside an HTML tag, such as an attribute.
 _FIND = re.compile(r"(?<![\w@])(" + "|".join(re.escape(word) for word in _WORDS) + r")(?P<many>s?)(?![\w@])(?![^<]*>)")
 
 
 def with_terms(html: Markup) -> Markup:
-    """HTML in which the first of each word of the glossary has its explanation behind it."""
+    """Return the HTML with the first occurrence of each glossary word wrapped in its explanation."""
     from markupsafe import Markup, escape
 
     seen: set[str] = set()

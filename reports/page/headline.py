@@ -1,4 +1,4 @@
-"""One sentence that answers the question over all contrasts, and what would settle the rest."""
+"""The headline: one sentence that answers the question over all contrasts, and what would settle the rest."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from reports.report import BestDifference, EffectRow, Report, ScreeningRow, Sent
 from reports.statistics import MIN_PAIRS
 
 MOST_NAMES = 4
-"""More arms with one verdict are counted first."""
+"""If more arms share a verdict, they are counted, not named."""
 
 MORE = {
     "seeds": ("seed", "seeds"),
     "samples": ("sample of each problem", "samples of each problem"),
     "problems": ("problem", "problems"),
 }
-"""What there can be more of: one, several. Where no costs are known, seeds come first."""
+"""The noun of each way, singular and plural. Without known costs, the first way wins: seeds."""
 
 
 def headline(report: Report) -> str:
-    """The answer to the question of the sweep. Commands stand between backticks."""
+    """Return the answer to the sweep's question; commands are enclosed in backticks."""
     ended = sum(cell.state in ENDED for cell in report.cells)
     so_far = "" if ended == len(report.cells) else f"Interim look, {ended} of {len(report.cells)} cells: "
     if report.screening:
@@ -50,7 +50,7 @@ def _of_screening(found: ScreeningRow) -> str:
 
 
 def answer(rows: Sequence[VerdictRow]) -> str:
-    """Return the sentence that says which contrasts are undecided, and what is shown of the others."""
+    """Return the sentence that names the undecided contrasts and what is shown of the others."""
     over = " over new problems of this kind" if rows[0].is_over_problems else ""
     tuned = next((row.bests for row in rows if row.bests), None)
     at = f"Each at its best of {count(tuned.trials, 'trial')}: " if tuned else ""
@@ -59,11 +59,11 @@ def answer(rows: Sequence[VerdictRow]) -> str:
 
 
 def parts(rows: Sequence[VerdictRow]) -> list[tuple[str, list[VerdictRow]]]:
-    """Return what the headline says, in its order: a code, and the contrasts that it is about.
+    """Return the parts of the headline in order: a code, and the contrasts that it is about.
 
-    `turns`: effects that turn round with another knob, before any average. `undecided`: the largest difference first.
-    `untested`: no seed has both scores. `none_better`, of arms only: a gain of the margin is excluded for each. The
-    other codes are verdicts. Decided effects come one by one, interactions first, for they qualify the rest.
+    `turns`: effects whose sign changes with another knob, before any average. `undecided`: the largest difference
+    first. `untested`: no seed has both scores. `none_better`, for arms only: a gain of the margin is excluded for each.
+    The other codes are verdicts. Decided effects come one by one, interactions first, because they qualify the rest.
     """
     effects = [row for row in rows if isinstance(row, EffectRow)]
     undecided = [row for row in rows if row.verdict in OPEN_VERDICTS]
@@ -75,6 +75,7 @@ def parts(rows: Sequence[VerdictRow]) -> list[tuple[str, list[VerdictRow]]]:
         ("untested", [row for row in undecided if row.difference_pp is None]),
     ]
     if isinstance(rows[0], EffectRow):
+        # The sort is stable and False comes first: interactions lead, in the order of the factorial.
         decided.sort(key=lambda row: not row.is_interaction)
         found += [(row.verdict, [row]) for row in decided]
     else:
@@ -89,13 +90,13 @@ _SHOWN = ("better", "none_better", "worse", "equivalent", "identical")
 
 
 def _judged(row: VerdictRow) -> VerdictRow | BestDifference:
-    """Return the numbers that decide: those between the arms' bests where only they leave the verdict open."""
+    """Return the numbers that decide: those between the arms' bests if only they leave the verdict open."""
     bests = row.bests
     return row if bests is None or bests.settles or bests.low_pp is None else bests
 
 
 def _excludes_gain(row: VerdictRow) -> bool:
-    """Return whether a gain as large as the margin is excluded; of tuned arms, between their bests too."""
+    """Return whether a gain as large as the margin is excluded; for tuned arms, between their bests too."""
     if row.verdict not in OPEN_VERDICTS:
         return bool(row.verdict != "better")
     ends = [one.high_pp for one in (row, row.bests) if one is not None]
@@ -103,7 +104,7 @@ def _excludes_gain(row: VerdictRow) -> bool:
 
 
 def _of_one(row: VerdictRow) -> str:
-    """Word the only contrast, with its size."""
+    """Return the clause for a single contrast, with its size."""
     if row.verdict in OPEN_VERDICTS:
         return _clause("untested" if row.difference_pp is None else "undecided", [row], [row])
     arm, baseline, size = row.arm, row.baseline, size_pp(row)
@@ -116,7 +117,7 @@ def _of_one(row: VerdictRow) -> str:
 
 
 def _clause(code: str, rows: Sequence[VerdictRow], of: Sequence[VerdictRow]) -> str:
-    """Word what the headline says of these rows, out of all."""
+    """Return the clause of the headline for these rows, out of all rows."""
     first = rows[0]
     baseline, margin = first.baseline, f"{first.margin_pp:g} pp"
     if code == "turns":
@@ -132,6 +133,7 @@ def _clause(code: str, rows: Sequence[VerdictRow], of: Sequence[VerdictRow]) -> 
     if code == "better":
         return f"{_names(rows)} beat{'' if len(rows) > 1 else 's'} {baseline}"
     if code == "none_better":
+        # Name the margin while a row is open: then only gains of its size are excluded, not every gain.
         is_open = any(row.verdict in OPEN_VERDICTS for row in of)
         return f"no arm beats {baseline} by {margin}" if is_open else f"No arm beats {baseline}"
     words = {"worse": "worse", "equivalent": f"equivalent within ±{margin}", "identical": "identical"}[code]
@@ -156,14 +158,18 @@ def _undecided(rows: Sequence[VerdictRow]) -> str:
 
 
 def _next_step(rows: Sequence[VerdictRow]) -> str:
-    """What would settle all that is open, at the least cost: of one kind, the most that any contrast needs; "" if
-    nothing is open or nothing settles it all."""
+    """Return the cheapest way that settles every open contrast; "" if nothing is open or no way settles them all.
+
+    All contrasts take the same kind of step, as far as the most demanding of them needs.
+    """
     steps = [row.next_step for row in rows if row.next_step]
     able = [way for step in steps for way in step.ways if way.needed is not None]
     by_kind = {kind: [way for way in able if way.of == kind] for kind in MORE}
+    # A kind counts only if it settles every contrast. Its number is the largest that any of them needs.
     settling = [max(ways, key=_needed) for ways in by_kind.values() if ways and len(ways) == len(steps)]
     if not settling:
         return ""
+    # Without timings every way costs infinity, and min() keeps the first: seeds.
     most = min(settling, key=lambda way: math.inf if way.seconds is None else way.seconds)
     still = [row for row in rows if row.verdict in OPEN_VERDICTS]
     every = "both" if len(still) == 2 else f"all {len(still)}"

@@ -1,6 +1,6 @@
-"""A report in short, to be committed beside what is concluded from it: the question, report.json and the final scores.
+"""A short report to commit next to the conclusions drawn from it: the question, report.json and the final scores.
 
-It takes a hundredth of the cells' room, and holds enough to compute every contrast again. What only the cells could
+It takes a hundredth of the space of the cells and holds enough to recompute every contrast. What only the cells could
 show (curves, samples, laws of single seeds) is taken on trust. `kept.json` has the digests of all files, and the
 version of the numerics that trained the cells.
 """
@@ -32,14 +32,14 @@ from reports.report import ArmRow, ContrastRow, Node, Report, read_report
 KEPT = "kept.json"
 _SCORES = f"data/{FINAL_SCORES}"
 _AT_LENGTH = ("flips", "problem_ranges", "across_tasks", "modes")
-"""Sections of report.json that are about single problems and tasks, and long."""
+"""Long sections of report.json, about single problems and tasks."""
 
 
 def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str | bytes] | None = None) -> None:
     """Keep the report of a sweep that has ended.
 
-    folder: of the sweep. out: is made, or written over. numerics: the NUMERICS_VERSION that trained the cells. beside:
-    further files by name, such as a figure. Raises RefusedError where cells are still to come, or arms evaluate one
+    folder: the sweep's. out: created, or written over. numerics: the NUMERICS_VERSION that trained the cells. beside:
+    further files by name, such as a figure. Raises RefusedError if cells are still to come, or if arms evaluate one
     checkpoint and are compared problem by problem.
     """
     sweep, page = read_sweep(folder), folder / "report"
@@ -67,6 +67,7 @@ def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str
         else:
             write_text(path, content)
     question.write()
+    # Digests are of the files as written, because write_text redacts secrets.
     digests = {name: _digest(out / name) for name in sorted(["sweep.json", *contents])}
     write_json(out / KEPT, {"schema": SCHEMA, "numerics": numerics, "files": digests})
 
@@ -76,27 +77,28 @@ def is_kept(folder: Path) -> bool:
 
 
 def kept_report(folder: Path) -> tuple[SweepRecord, Report]:
-    """The question and the report that were kept in a folder."""
+    """Read the question and the report that were kept in a folder."""
     return read_sweep(folder), read_report(folder / "report.json")
 
 
 def verify_kept(folder: Path) -> Verification:
-    """Compare every file with its digest, then every contrast and effect of report.json, its arms' scores and its
-    answer with what the final scores give."""
+    """Check every file against its digest, then contrasts, effects, scores and the answer against the final scores."""
     kept = read_object(folder / KEPT)
     require_schema(folder / KEPT, kept)
+    # Digests come first: numbers of a file that was changed would prove nothing.
     for name, digest in kept["files"].items():
         found = _digest(folder / name) if (folder / name).is_file() else ABSENT
         if found != digest:
             return Verification({}, Difference(name, "the digest", digest, found))
     sweep, report = kept_report(folder)
     kept, again = read_object(folder / "report.json"), _recomputed(sweep, report, folder)
+    # Compare only the fields that were recomputed; the others rest on records that were not kept.
     written = {key: [_only(row, now) for row, now in zip(kept[key], again[key], strict=False)] for key in again}
     return differing("report.json", written, again)
 
 
 def _recomputed(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The sections of report.json that follow from the final scores."""
+    """Recompute the sections of report.json that follow from the final scores."""
     measurements = _measurements(sweep, report, folder)
     contrasts, effects = compare_arms(sweep, measurements), factor_effects(sweep, measurements)
     scored = {arm: [m for m in cells if m.score_pp is not None] for arm, cells in measurements.items()}
@@ -119,7 +121,7 @@ def _rows(sweep: SweepRecord, contrasts: Sequence[Contrast]) -> list[ContrastRow
 
 
 def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[Measurement]]:
-    """The finished cells as the report counts them, with the final scores as all that they measured."""
+    """Return the finished cells as the report counts them, with the final scores as their only measurements."""
     metric, evaluation = TaskMetric.of(sweep), sweep.evaluation
     drawn = {}
     if evaluation is not None:
@@ -130,6 +132,7 @@ def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str,
     for cell in sweep.cells:
         row = rows[cell.arm, cell.seed]
         cells.append(CellRecord(cell.path, cell.arm, cell.seed, cell.hash, cell.evaluation, seen=row))
+    # sweep.cells is cached. Fill the cache, or the comparison would look for folders of cells that were not kept.
     vars(sweep)["cells"] = cells
     scores = {(row["arm"], int(row["seed"])): row for row in _read_scores(folder) if row["task"] == metric.task}
     found: dict[str, list[Measurement]] = {arm: [] for arm in sweep.arms}
@@ -138,6 +141,7 @@ def _measurements(sweep: SweepRecord, report: Report, folder: Path) -> dict[str,
             metrics = dict(_numbers(scores[cell.arm, cell.seed]))
             one = Measurement(cell, metric)
             final = {"final": True, "task": metric.task, "metrics": metrics, **drawn}
+            # Fill cached properties in the same way: a measurement would read these from the cell's records.
             vars(one).update(scores=[final], final_samples=None, evaluates_checkpoint=False)
             found[cell.arm].append(one)
     return found
@@ -159,7 +163,7 @@ def _only(row: Mapping[str, object], now: Mapping[str, object]) -> dict[str, Any
 
 
 def _without_texts(value: object) -> object:
-    """What a report says, without the note on equal completions, whose texts are not kept."""
+    """Return the value without the note on equal completions, because their texts are not kept."""
     if isinstance(value, dict):
         return {key: _without_texts(item) for key, item in value.items()}
     return (
@@ -168,7 +172,7 @@ def _without_texts(value: object) -> object:
 
 
 def _compact(document: object) -> str:
-    """One section a line, so that a change of one is a change of a line."""
+    """Return JSON with one section a line, so that a diff shows which section changed."""
     if not isinstance(document, dict):
         return json.dumps(document, ensure_ascii=False, allow_nan=False)
     lines = [

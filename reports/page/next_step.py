@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 
 LITTLE_FRAC = 0.1
-"""What shrinks less of the variance hardly narrows an interval."""
+"""A way that shrinks less of the variance than this hardly narrows an interval."""
 
 NOUNS = {"seeds": "seeds", "samples": "samples per problem", "problems": "problems"}
 WORK = {"seeds": "to train", "samples": "to evaluate", "problems": "to evaluate"}
 
 
 def next_step_sentence(row: VerdictRow, step: NextStep) -> str:
-    """The cheapest way first, then the others, then those that do not lead there."""
+    """Name the cheapest way first, then the others, then those that do not settle the contrast."""
+    # False sorts first, so the cheapest way leads and the others stay in order.
     ways = sorted(step.ways, key=lambda way: way.of != step.cheapest)
     able = [way for way in ways if way.needed is not None]
     unable = [_cannot(way) for way in ways if way.needed is None]
@@ -42,7 +43,7 @@ def next_step_sentence(row: VerdictRow, step: NextStep) -> str:
 
 
 def what_to_do(row: VerdictRow, sweep: SweepRecord) -> str:
-    """`next_step_sentence`, or why a declared contrast has no next step."""
+    """Return `next_step_sentence`, or why a declared contrast has no next step."""
     if sweep.screening is not None:
         return "This is a screening: it ranks arms, and verdicts come from fresh seeds for the best of them."
     if row.next_step is not None:
@@ -76,7 +77,7 @@ def _way(way: Way) -> str:
 
 
 def _cannot(way: Way) -> str:
-    """Not even many times as many will do, as they leave the rest of the variance as it is."""
+    """Say that a way does not suffice, however far it goes, because it leaves the rest of the variance as it is."""
     cannot = f"do not suffice, even {MOST_FACTOR} times as many"
     if way.limit is not None:
         cannot = f"do not suffice, even all {way.limit} that there are"
@@ -89,11 +90,12 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 def look_clause(row: VerdictRow) -> str:
-    """What follows an interval in the sentence of a verdict; nothing where there was one look only."""
+    """Return the clause on looks behind an interval; "" if there was only one look."""
     look = row.look
     if look is None:
         return ""
     if look.is_planned:
+        # Unplanned looks are counted in look.number but not in the plan, so find the planned look by its seeds.
         name = f"look {look.planned.index(look.seeds[look.number - 1]) + 1} of {len(look.planned)} planned"
     else:
         name = f"{ORDINALS[look.number - 1]} look" if look.number <= len(ORDINALS) else f"look {look.number}"
@@ -102,7 +104,7 @@ def look_clause(row: VerdictRow) -> str:
 
 
 def look_sentence(look: Looking, level: float | None) -> str:
-    """When this question was looked at, and what that does to the interval, which has this level."""
+    """Say when this question was looked at, and what that does to the interval, which has this level."""
     plan = f"of those planned at {_listed(look.planned)}" if look.planned else "not planned"
     taken = f"{_listed(look.seeds)} seeds"
     if len({*look.samples}) > 1:
@@ -114,7 +116,7 @@ def look_sentence(look: Looking, level: float | None) -> str:
 
 
 def p_note(rows: Sequence[VerdictRow]) -> str:
-    """What a table of p values has to say where there was more than one look, or a design; else nothing."""
+    """Return the caution for a table of p values if there was more than one look, or a design; otherwise ""."""
     look = next((row.look for row in rows if row.look is not None), None)
     if look is None:
         return ""
@@ -122,7 +124,7 @@ def p_note(rows: Sequence[VerdictRow]) -> str:
 
 
 def looks_taken(look: Looking) -> str:
-    """How often a question was looked at, of how many planned looks."""
+    """Say how often a question was looked at, of how many planned looks."""
     if not look.planned:
         return f"{len(look.seeds)}, not planned"
     further = f", and {look.n_unplanned} not planned" if look.n_unplanned else ""

@@ -1,4 +1,4 @@
-"""The tables of what was set, spent and recorded: knobs, cost, provenance, cells that are not simply done."""
+"""The tables of settings, costs and records: knobs, cost, provenance, and cells that are not simply done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reports.report import Report
 MOST_KNOB_COLUMNS = 8
 
 ABSENT = "(absent)"
-"""How sweep.json records a knob that an arm does not have."""
+"""The value that sweep.json records for a knob that an arm does not have."""
 
 COST_NOTE = (
     "Medians over the steps of a cell, then means over the finished cells of the arm. Evaluations and total training "
@@ -37,12 +37,14 @@ COST_COLUMNS: dict[str, tuple[str, Callable[[float | None], str]]] = {
     "peak_memory_mb": ("peak memory", megabytes),
     "evaluation_s": ("evaluations", duration),
 }
-"""The heading of each field of `Cost`, and how it is written."""
+"""The heading of each field of `Cost`, and its formatter."""
 
 
 def knob_table(analysis: Analysis) -> Table | None:
-    """The knobs that differ: a column for each or, if there are many, each arm's differences from the baseline; None if
-    no knob is known to differ."""
+    """Return the knobs that differ, or None if no knob is known to differ.
+
+    There is a column for each knob. If there are many, each arm lists its differences from the baseline instead.
+    """
     sweep, varied = analysis.sweep, analysis.sweep.varied
     knobs = sorted({knob for values in varied.values() for knob in values})
     if not knobs:
@@ -54,6 +56,7 @@ def knob_table(analysis: Analysis) -> Table | None:
     rows = []
     for arm in sweep.arms:
         changed = {knob: value for knob, value in varied.get(arm, {}).items() if value != baseline.get(knob)}
+        # A knob that the arm lacks has no value to show.
         present = ", ".join(f"{knob}={value}" for knob, value in changed.items() if value != ABSENT)
         rows.append([arm, "baseline" if arm == sweep.baseline else present])
     return Table("Knobs that differ", ["arm", f"knobs that differ from {sweep.baseline}"], rows)
@@ -68,7 +71,7 @@ TUNING_NOTE = (
 
 
 def tuning_table(report: Report) -> Table | None:
-    """What was found for each arm and what that cost; None unless arms were tuned."""
+    """Return what each arm's search found and its cost, or None unless arms were tuned."""
     rows = report.tuning
     if not rows:
         return None
@@ -101,7 +104,7 @@ def _value(value: object, is_at_end: bool) -> str:
 
 
 def cost_table(report: Report) -> Table | None:
-    """The recorded cost of each arm, of imported ones nothing; None if nothing is recorded."""
+    """Return the recorded cost of each arm, or None if nothing is recorded; imported arms have none."""
     costs = [dict(arm.cost) for arm in report.arms]
     shown = {key: column for key, column in COST_COLUMNS.items() if any(cost[key] is not None for cost in costs)}
     trained = report.arms[0].checkpoint is None and any(arm.total_s is not None for arm in report.arms)
@@ -125,7 +128,7 @@ _SHOWN_OF_PROGRAM = ("accelerate", "deepspeed", "numpy", "torch", "transformers"
 
 
 def provenance_table(analysis: Analysis) -> Table:
-    """The provenance of the finished cells, of all their starts; a field in which they differ lists every value."""
+    """Return the provenance of the finished cells over all their starts; a field that differs lists every value."""
     values: dict[str, list[str]] = {}
     for cells in analysis.measurements.values():
         for m in cells:
@@ -142,7 +145,7 @@ def provenance_table(analysis: Analysis) -> Table:
 
 
 def _flat(value: object, prefix: str = "") -> list[tuple[str, str]]:
-    """What is there, by its name; what is absent, such as a package that is not installed, is left out."""
+    """Flatten recorded values by their dotted names, without absent ones, such as a package that is not installed."""
     if isinstance(value, dict):
         return [item for key in value for item in _flat(value[key], f"{prefix}.{key}" if prefix else str(key))]
     if isinstance(value, list):
@@ -151,7 +154,7 @@ def _flat(value: object, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def troubled_cells(report: Report) -> Table:
-    """Every cell that is not simply done: failed, invalid, unfinished or flagged."""
+    """Return every cell that is not simply done: failed, invalid, unfinished or flagged."""
     rows = [
         [cell.arm, str(cell.seed), cell.state, ", ".join(cell.flags), cell.reason or ""]
         for cell in report.cells

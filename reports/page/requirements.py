@@ -1,4 +1,4 @@
-"""What a program requires of a verdict, in words: `no_std not worse than group_std`."""
+"""Requirements that a program puts on a verdict, in words: `no_std not worse than group_std`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from reports.statistics import Verdict
 
 @dataclass(frozen=True)
 class Relation:
-    """Whether a contrast has it. holds: of the ends of the interval and the margin, in percentage points. says: where
-    the interval must lie, with {margin}."""
+    """A relation that a contrast may have."""
 
     holds: Callable[[float, float, float], bool]
+    """(low, high, margin) -> bool, all in percentage points."""
     says: str
+    """Where the interval must lie, with {margin}."""
 
 
 RELATIONS = {
@@ -33,11 +34,11 @@ RELATIONS = {
         lambda low, high, margin: low > margin or high < -margin, "beyond -{margin} or +{margin} pp"
     ),
 }
-"""What an interval shows. "not worse" is non-inferiority: a loss as large as the margin is ruled out. That no loss was
-shown is not enough: too few seeds never show one."""
+"""What an interval shows. "not worse" is non-inferiority: a loss as large as the margin is ruled out. An interval that
+shows no loss is not enough, because too few seeds never show one."""
 
 VERDICTS = ("identical", "inconclusive")
-"""Relations that are a verdict by themselves."""
+"""Relations that are verdicts by themselves."""
 
 _FORM = re.compile(r"(?P<arm>\S+)\s+(?:is\s+)?(?P<relation>\S.*\S)\s+(?:than|to|against)\s+(?P<baseline>\S+)")
 _EXAMPLE = 'e.g. "no_std not worse than group_std"'
@@ -45,7 +46,7 @@ _EXAMPLE = 'e.g. "no_std not worse than group_std"'
 
 @dataclass(frozen=True)
 class Requirement:
-    """One required relation between two arms, or the two values of a main effect."""
+    """A required relation between two arms, or between the two values of a main effect."""
 
     text: str
     arm: str
@@ -54,7 +55,7 @@ class Requirement:
 
 
 class Judgement(Node):
-    """Whether a requirement holds of a report, and the interval and margin that decided it, in percentage points."""
+    """Whether a report meets a requirement, with the interval and margin that decided it, in percentage points."""
 
     require: str
     holds: bool
@@ -74,7 +75,7 @@ class Judgement(Node):
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Raises RefusedError for anything but ARM RELATION than|to|against ARM."""
+    """Parse ARM RELATION than|to|against ARM. Raises RefusedError for anything else."""
     known = [*RELATIONS, *VERDICTS]
     found = _FORM.fullmatch(text.strip())
     if found is None:
@@ -90,9 +91,10 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def judge(requirement: Requirement, rows: Sequence[VerdictRow], interim: str | None = None) -> Judgement:
-    """Whether it holds of these contrasts and effects of report.json. interim: why nothing may be concluded yet.
+    """Judge a requirement by these contrasts and effects of report.json.
 
-    An arm and the baseline may be named the other way round. Raises RefusedError for names that are not compared.
+    interim: why nothing may be concluded yet. The arm and the baseline may be named in either order. Raises
+    RefusedError for names that are not compared.
     """
     row, turned = _contrast(requirement, rows)
     if turned:
@@ -117,7 +119,7 @@ _TURNED: dict[Verdict, Verdict] = {"better": "worse", "worse": "better"}
 
 
 def _turned(row: VerdictRow) -> VerdictRow:
-    """The baseline against the arm; of its numbers only those that decide."""
+    """Swap the sides of a contrast: of its numbers, only those that decide."""
     changes: dict[str, object] = {"verdict": _TURNED.get(row.verdict, row.verdict), **_mirrored(row)}
     if row.bests is not None:
         changes["bests"] = row.bests.model_copy(update=_mirrored(row.bests))
@@ -125,16 +127,21 @@ def _turned(row: VerdictRow) -> VerdictRow:
 
 
 def _mirrored(row: VerdictRow | BestDifference) -> dict[str, float | None]:
+    """Negate the interval and swap its ends."""
     low, high = row.low_pp, row.high_pp
     return {"low_pp": None if high is None else -high, "high_pp": None if low is None else -low}
 
 
 def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
-    """Arms that were tuned must be so related as they were found, and at their bests too: what a short search left
-    open may be all that they differ by."""
+    """Return whether the relation holds, and why.
+
+    Tuned arms must be so related at their chosen settings and at their bests. What a short search left open may be all
+    that they differ by.
+    """
     verdict, low, high = row.verdict, row.low_pp, row.high_pp
     if relation in VERDICTS:
         return verdict == relation, f"the verdict is {verdict.replace('_', ' ')}"
+    # Identical arms have no spread and so no interval, but they satisfy every relation that equality satisfies.
     if verdict == "identical":
         return relation in ("equivalent", "not worse", "not better"), "the final weights are identical"
     if low is None or high is None:
@@ -145,6 +152,7 @@ def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
     if (bests := row.bests) is not None and bests.low_pp is not None and bests.high_pp is not None:
         intervals[" between the arms' bests"] = (bests.low_pp, bests.high_pp)
     held = {of_what: asked.holds(*ends, margin) for of_what, ends in intervals.items()}
+    # Explain by an interval that fails; if all hold, by the last, which is the one between the bests if it is known.
     of_what = next((one for one, holds in held.items() if not holds), list(held)[-1])
     lies = "lies" if held[of_what] else "does not lie"
     where = asked.says.format(margin=f"{margin:g}")
@@ -153,7 +161,7 @@ def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
 
 
 def _contrast(requirement: Requirement, rows: Sequence[VerdictRow]) -> tuple[VerdictRow, bool]:
-    """The row that compares the two, and whether it does so the other way round."""
+    """Return the row that compares the two, and whether it compares them in the opposite direction."""
     pairs = {(row.arm, row.baseline): row for row in rows}
     arm, baseline = requirement.arm, requirement.baseline
     if (arm, baseline) in pairs:

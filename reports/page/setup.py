@@ -1,4 +1,4 @@
-"""What was trained and how, on a card: from the specs and the provenance that cells recorded, never from a clock."""
+"""A card on what was trained and how, from the specs and the provenance that cells recorded, never from a clock."""
 
 from __future__ import annotations
 
@@ -15,27 +15,32 @@ from reports.page.record_tables import knob_table
 Spec = dict[str, Any]
 
 MOST_FORMS = 3
-"""Where a setting has more forms than these, the table of knobs below says which arm has which."""
+"""If a setting has more forms than this, the table of knobs below says which arm has which."""
 
 TITLE = "Paired, resumable, honestly analysed ablations of RL post-training for language models"
-"""What the package calls itself, for a citation."""
+"""The title of the package in a citation."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """entries: what is said of each thing, without those that nobody recorded. command: what runs it again. knobs: the
-    knobs in which arms differ. config: the resolved settings of the baseline's first cell. citation: BibTeX."""
+    """The contents of the card."""
 
     entries: list[tuple[str, str]]
+    """(name, text) of everything that was recorded."""
     command: str
+    """The command that runs the sweep again."""
     knobs: Table | None
+    """The knobs in which arms differ."""
     config: str
+    """The resolved settings of the baseline's first cell."""
     citation: str
+    """BibTeX."""
 
 
 def setup_of(analysis: Analysis) -> Setup:
     sweep = analysis.sweep
     specs = {arm: cells[0].cell.spec for arm, cells in analysis.measurements.items() if cells}
+    # If the baseline has no finished cell, the settings of another arm have to do.
     baseline = specs.get(sweep.baseline) or next(iter(specs.values()), {})
     known = _Provenance(analysis)
     entries = {
@@ -62,12 +67,12 @@ def setup_of(analysis: Analysis) -> Setup:
 
 
 def _each(specs: dict[str, dict[str, object]], say: Callable[[dict[str, object]], list[str]]) -> str:
-    """What the specs of all arms say, part by part; a part in which they differ has each of its few forms with its
-    arms."""
+    """Join what the specs of all arms say, part by part; a part in which arms differ names each of its few forms."""
     return ", ".join(filter(None, map(_part, zip(*map(say, specs.values()), strict=True), itertools.repeat([*specs]))))
 
 
 def _part(said: tuple[str, ...], arms: list[str]) -> str:
+    """Return one part: its text if all arms agree, otherwise its forms with their arms, or their number."""
     forms = {words: [arm for arm, one in zip(arms, said, strict=True) if one == words] for words in said}
     if len(forms) == 1:
         return said[0]
@@ -77,7 +82,7 @@ def _part(said: tuple[str, ...], arms: list[str]) -> str:
 
 
 def _at(spec: Mapping[str, object], name: str) -> Any:
-    """The value of a knob like `rollout.temperature`; None if this arm has none."""
+    """Return the value of a knob like `rollout.temperature`, or None if this arm has none."""
     value: object = spec
     for part in name.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -85,7 +90,7 @@ def _at(spec: Mapping[str, object], name: str) -> Any:
 
 
 def _type(spec: Mapping[str, object], name: str) -> str:
-    """A choice like `{"type": "ppo_clip", "clip_low": 0.2}` as `ppo_clip (clip_low 0.2)`; "" for none."""
+    """Format a choice: `{"type": "ppo_clip", "clip_low": 0.2}` as `ppo_clip (clip_low 0.2)`; "" for none."""
     value = _at(spec, name)
     chosen = value.get("type") if isinstance(value, dict) else value
     if chosen in (None, "none"):
@@ -96,7 +101,7 @@ def _type(spec: Mapping[str, object], name: str) -> str:
 
 
 def _written(value: object) -> str:
-    """A value of a setting as a person writes it."""
+    """Format the value of a setting for a reader."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -109,7 +114,7 @@ def _written(value: object) -> str:
 
 
 def _said(value: object, words: str) -> str:
-    """The words with the value in them; "" without one."""
+    """Insert the value into the words; "" without a value."""
     return words.format(_written(value)) if value else ""
 
 
@@ -188,15 +193,16 @@ def _evaluation(spec: Spec) -> list[str]:
 
 
 class _Provenance:
-    """What all starts of the finished cells recorded."""
+    """The provenance of all starts of the finished cells."""
 
     def __init__(self, analysis: Analysis) -> None:
         cells = [m.cell for some in analysis.measurements.values() for m in some]
         self.starts = [start for cell in cells for start in cell.read_starts()]
 
     def _values(self, name: str) -> list[Any]:
-        """The different values of a field, in the order of the cells."""
+        """Return the distinct values of a field, in the order of the cells."""
         found = [value for start in self.starts if (value := _at(start, name)) is not None]
+        # Values may be lists and dicts, which cannot be members of a set.
         return [value for i, value in enumerate(found) if value not in found[:i]]
 
     def of_model(self) -> Iterator[str]:
@@ -236,7 +242,7 @@ class _Provenance:
 
 
 def _as_lines(spec: Mapping[str, object]) -> str:
-    """The settings, a knob a line, by their full names: what `--set` takes."""
+    """Return the settings, one knob a line, by their full names, as `--set` takes them."""
     return "\n".join(f"{name}={value}" for name, value in _flat(spec, ""))
 
 
@@ -249,7 +255,7 @@ def _flat(value: object, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _citation(analysis: Analysis, known: _Provenance) -> str:
-    """The sweep as BibTeX, with what another needs to run it again."""
+    """Return the sweep as BibTeX, with what a reader needs to run it again."""
     fields = {
         "title": f"{{{analysis.sweep.name}: {analysis.sweep.question}}}",
         "howpublished": f"{{bench-rl {known.version()}: {TITLE}}}" if known.version() else f"{{bench-rl: {TITLE}}}",

@@ -1,6 +1,6 @@
 """The tables of a report: results, contrasts, tasks, arms, proxy, judge and truth, problems.
 
-Those of what was set, spent and recorded are in `record_tables`; shelves add theirs as a `Section`.
+Tables of settings, costs and records are in `record_tables`; shelves add theirs as a `Section`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from reports.statistics import MIN_RUNS_FOR_IMPROVEMENT
 
 Line = TypeVar("Line")
 Columns: TypeAlias = Sequence[tuple[str, Callable[[Line], str]]]
-"""The heading of each column, and how a row is written in it."""
+"""The heading of each column, and the formatter of its cells."""
 
 ACROSS_TASKS_NOTE = (
     "IQM: the mean of the middle half of all scores, of runs and tasks together. P(improvement): the probability "
@@ -74,7 +74,7 @@ PROBLEM_NOTE = (
 
 
 def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]]:
-    """The tables below the figures of each group, without those that have nothing to show."""
+    """Return the tables below the figures of each group, without empty ones."""
     tables: dict[Group, list[Table | None]] = {
         "Result": [
             contrast_table(report.contrasts),
@@ -105,10 +105,11 @@ def _of_shelves(analysis: Analysis, report: Report) -> list[Table | None]:
 
 
 def result_table(report: Report) -> Table:
-    """A row for each arm, the best first: final score and difference from the baseline, each with its interval."""
+    """Return a row for each arm, best first: final score and difference from the baseline, each with its interval."""
     arms, contrasts = report.arms, {contrast.arm: contrast for contrast in report.contrasts}
     first = arms[0]
     equal = [contrast.equal_tokens for contrast in report.contrasts if contrast.n_pairs]
+    # An evaluated checkpoint generates no tokens in training, so equal tokens would be an empty claim.
     equal = equal if first.checkpoint is None else []
     budget = f" ({tokens(first.generated_tokens)} generated)" if first.generated_tokens else ""
     title = f"{first.metric_name} of {first.task}" + (f" at equal tokens{budget}" if equal and all(equal) else "")
@@ -116,6 +117,7 @@ def result_table(report: Report) -> Table:
     def against_baseline(write: Callable[[ContrastRow], str], of_baseline: str = "") -> Callable[[ArmRow], str]:
         return lambda arm: write(contrasts[arm.arm]) if arm.arm in contrasts else of_baseline
 
+    # False sorts before True: arms without a rank come last.
     return _table(title, sorted(arms, key=lambda arm: (arm.rank is None, arm.rank)), [
         ("arm", lambda arm: arm.arm),
         (f"{first.metric_name} (%), {percent(first.level)} interval", _score),
@@ -128,7 +130,7 @@ def result_table(report: Report) -> Table:
 
 
 def contrast_table(contrasts: Sequence[ContrastRow]) -> Table | None:
-    """Contrasts in full; None without any."""
+    """Return the contrasts in full, or None without any."""
     if not contrasts:
         return None
     return _table(f"Differences from {contrasts[0].baseline}", contrasts, [
@@ -150,7 +152,7 @@ def contrast_table(contrasts: Sequence[ContrastRow]) -> Table | None:
 
 
 def across_tasks_table(arms: Sequence[AcrossTasksRow]) -> Table | None:
-    """Arms over all tasks; None with fewer than three tasks."""
+    """Return the arms over all tasks, or None with fewer than three tasks."""
     if not arms:
         return None
     level = f"{percent(arms[0].level)} interval"
@@ -165,7 +167,7 @@ def across_tasks_table(arms: Sequence[AcrossTasksRow]) -> Table | None:
 
 
 def mode_table(scores: Sequence[ModeScore]) -> Table | None:
-    """Accuracy and tokens of each arm in each mode; None where a sweep evaluates in one mode only."""
+    """Return accuracy and tokens of each arm in each mode, or None if the sweep evaluates in one mode only."""
     if not scores:
         return None
     by_arm: dict[tuple[str, str], dict[str, ModeScore]] = {}
@@ -191,7 +193,7 @@ def _mode_cell(score: ModeScore | None) -> str:
 
 
 def arm_table(arms: Sequence[ArmRow]) -> Table:
-    """Where a checkpoint is evaluated, without the columns of training, which are empty."""
+    """Return what was measured of each arm; without the empty columns of training if a checkpoint is evaluated."""
     trained = arms[0].checkpoint is None
     columns: Columns[ArmRow] = [
         ("arm", lambda arm: arm.arm),
@@ -215,14 +217,14 @@ def arm_table(arms: Sequence[ArmRow]) -> Table:
 
 
 def _wrong_steps(arms: Sequence[ArmRow]) -> Columns[ArmRow]:
-    """Right answers with a wrong step, beside accuracy wherever the task can check steps."""
+    """Return the column of right answers with a wrong step, or none if no task could check steps."""
     if all(arm.faulty_steps_frac is None for arm in arms):
         return []
     return [("right answer, wrong step", lambda arm: percent(arm.faulty_steps_frac))]
 
 
 def proxy_table(arms: Sequence[ArmRow]) -> Table | None:
-    """The end of training against the peak of the truth; None if no arm recorded a proxy."""
+    """Compare the end of training with the peak of the truth; None if no arm recorded a proxy."""
     return _by_arm("Proxy and truth at the end of training", {arm.arm: arm.proxy_and_truth for arm in arms}, [
         ("proxy (sd)", lambda end: number(end.proxy_sd)),
         ("truth (%)", lambda end: points(end.correct_pp)),
@@ -236,7 +238,7 @@ def proxy_table(arms: Sequence[ArmRow]) -> Table | None:
 
 
 def judge_table(arms: Sequence[ArmRow]) -> Table | None:
-    """Verdicts of pairwise judges at the start and at the end of training; None if no arm had one."""
+    """Return the verdicts of pairwise judges at the start and end of training, or None if no arm had a judge."""
 
     def both(share: Callable[[JudgeVerdicts], float | None]) -> Callable[[JudgeAndTruth], str]:
         return lambda found: f"{percent(share(found.start))} → {percent(share(found.end))}"
@@ -252,7 +254,7 @@ def judge_table(arms: Sequence[ArmRow]) -> Table | None:
 
 
 def reply_table(arms: Sequence[ArmRow]) -> Table | None:
-    """Replies of judges that graded rollouts, and their cost; None if no arm had one."""
+    """Return the replies of judges that graded rollouts, and their cost; None if no arm had such a judge."""
     return _by_arm("Judges as graders, in training", {arm.arm: arm.judge_replies for arm in arms}, [
         ("questions per cell", lambda found: number(found.questions)),
         ("prompt tokens", lambda found: tokens(found.prompt_tokens)),
@@ -266,7 +268,7 @@ def reply_table(arms: Sequence[ArmRow]) -> Table | None:
 
 
 def problem_table(analysis: Analysis, report: Report) -> Table | None:
-    """The problems on which arms differ most; None if exchanging arms within seeds gives ranges as wide."""
+    """Return the problems on which arms differ most, or None if exchanging arms within seeds gives ranges as wide."""
     if not report.problem_ranges or not report.problem_ranges[0].beyond_chance:
         return None
     (ranges,) = report.problem_ranges
@@ -289,7 +291,7 @@ def problem_table(analysis: Analysis, report: Report) -> Table | None:
 
 
 def chance_sentence(report: Report) -> str:
-    """Why there is no `problem_table`; "" if there is one, or nothing that it could show."""
+    """Explain why there is no `problem_table`; "" if there is one, or nothing that it could show."""
     if not report.problem_ranges or report.problem_ranges[0].beyond_chance:
         return ""
     (ranges,) = report.problem_ranges
@@ -309,13 +311,13 @@ def _table(title: str, rows: Iterable[Line], columns: Columns[Line], note: str =
 
 
 def _by_arm(title: str, found: Mapping[str, Line | None], columns: Columns[Line], note: str = "") -> Table | None:
-    """A row for each arm of which something is known; None if nothing is."""
+    """Return a row for each arm of which something is known, or None if nothing is."""
     rows = [[arm, *(write(one) for _, write in columns)] for arm, one in found.items() if one is not None]
     return Table(title, ["arm", *(heading for heading, _ in columns)], rows, note) if rows else None
 
 
 def _level_heading(rows: Sequence[VerdictRow]) -> str:
-    """The heading of a column of intervals, at the one level that all rows have."""
+    """Return the heading of a column of intervals, with the level that its rows have."""
     levels = {percent(row.level) for row in rows if row.level is not None}
     return f"{' or '.join(sorted(levels))} interval" if levels else "interval"
 
@@ -329,8 +331,9 @@ def _score(arm: ArmRow | ModeScore) -> str:
 
 
 def _sign_flip(contrast: ContrastRow) -> str:
-    """The p value, beside the lowest one that so few pairs can have."""
+    """Return the p value, next to the lowest one that so few pairs can give."""
     p = contrast.p_sign_flip
+    # n pairs have 2^n sign patterns, and even the most extreme one has a mirror image: p is at least 2^(1-n).
     return number(p) if p is None else f"{number(p)} (floor {2.0 ** (1 - (contrast.n_pairs or 0)):.2g})"
 
 

@@ -1,6 +1,6 @@
 """The files of a page: index.html and report.md from templates, report.json, the figures and their numbers.
 
-What a model wrote is untrusted: templates escape it, and control characters are replaced.
+Text written by a model is untrusted: templates escape it, and control characters are replaced.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ TEMPLATES = Path(__file__).parent / "templates"
 _CONTROLS = (code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r")
 _BIDI_CONTROLS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _REPLACED = dict.fromkeys((*_CONTROLS, *_BIDI_CONTROLS), "\N{REPLACEMENT CHARACTER}")
-"""Control characters except tabs and line breaks, among them those that turn round the text beside them."""
+"""Control characters except tabs and line breaks, including those that reverse the direction of the text next to them.
+"""
 
+# Three alternatives: after _ = / or :; after . , or - unless a digit follows; after 20 characters without a mark.
 _BREAKS = re.compile(r"(?<=[_=/:])(?=\S)|(?<=[.,-])(?=[^\s\d])|(?<=[^\s_=/:.,-]{20})(?=\S)")
 
 
 def write_page(
     out_dir: Path, kind: str, content: dict[str, object], document: dict[str, object], figures: Sequence[RenderedFigure]
 ) -> None:
-    """Write index.html, report.md, report.json, figures/*.svg and *.png, and the numbers of figures as data/*.csv.
+    """Write index.html, report.md, report.json, figures/*.svg and *.png, and the figures' numbers as data/*.csv.
 
     kind: `sweep` or `search`, the templates' name. content: what they show besides the figures. document: the contents
-    of report.json. The figures of an earlier report go, since it may have had records for more of them. Plug-ins that
-    were left out are named in all three.
+    of report.json. The figures of an earlier report are deleted, because it may have had records for more of them.
+    Plug-ins that were left out are named in all three.
     """
     left_out = plugins.left_out()
     document = document | ({"left_out": [{"sentence": one} for one in left_out]} if left_out else {})
@@ -53,6 +55,7 @@ def write_page(
             write_text(out_dir / "figures" / f"{figure.name}.svg", figure.svg)
             (out_dir / "figures" / f"{figure.name}.png").write_bytes(figure.png)
         write_text(out_dir / "data" / f"{figure.name}.csv", figure.csv)
+    # iterencode yields the document in parts, so it is never held as one string.
     encoder = json.JSONEncoder(indent=2, ensure_ascii=False, allow_nan=False)
     write_text(out_dir / "report.json", chain(encoder.iterencode(document), "\n"))
     content = content | {"figures": figures, "left_out": left_out}
@@ -61,8 +64,13 @@ def write_page(
 
 
 def write_text(path: Path, text: Iterable[str]) -> None:
-    """Write the file whole or not at all: somebody may be reading the page that it replaces, and `bench run` and
-    `bench ui` may write it at once. text: a string, or the parts of one that is never to be held as a whole."""
+    """Write a file whole or not at all.
+
+    Somebody may be reading the page that it replaces, and `bench run` and `bench ui` may write it at once. text: a
+    string, or the parts of one that is never to be held as a whole.
+    """
+    # The process id keeps two writers apart. The leading dot hides the file until replace() puts it in place
+    # atomically.
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with aside.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(map(redact, [text] if isinstance(text, str) else text))
@@ -96,32 +104,36 @@ def _render(template: str, content: Mapping[str, object]) -> str:
 
 
 def shipped_scripts() -> list[str]:
-    """Return the scripts that the templates put into pages, as they stand there."""
+    """Return the scripts that the templates put into pages, exactly as they appear there."""
     return [f"\n{(TEMPLATES / name).read_text(encoding='utf-8')}" for name in ("page.js", "samples.js")]
 
 
 def readable(text: str) -> str:
-    """The text, as long as it was, with a replacement for each character that a model may write and a page must not
-    hold."""
+    """Return the text, equally long, with a replacement for each character that a page must not contain."""
     return text.translate(_REPLACED)
 
 
 def _breakable(text: str) -> Markup:
-    """A name as HTML that may continue on the next line after its marks, but not within a number, and within a word
-    that is too long, so that tables with long names fit."""
+    """Return a name as HTML that may break after its marks and in very long words, but not within a number.
+
+    So tables with long names fit.
+    """
     from markupsafe import Markup
 
     return Markup("<wbr>").join(_BREAKS.split(text))
 
 
 def _code(text: str) -> Markup:
-    """Text as HTML, with what stands between backticks as code."""
+    """Return text as HTML, with everything between backticks as code."""
     from markupsafe import Markup, escape
 
+    # Escape first: the only tags in the result are ours.
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(readable(text)))))
 
 
 def _markdown(text: str) -> str:
-    """Text as one line of Markdown or one cell of a table: marks and links escaped, no line breaks. Autoescape does the
-    HTML."""
+    """Return text as one line of Markdown or one cell of a table, with marks and links escaped.
+
+    Autoescape takes care of HTML.
+    """
     return re.sub(r"([\\`*|]|(?<=\])\()", r"\\\1", " ".join(text.split()))

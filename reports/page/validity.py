@@ -1,4 +1,4 @@
-"""The validity strip of the page: what must hold for the verdicts to mean something, from report.json."""
+"""The validity strip of the page: conditions without which the verdicts mean little, from report.json."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ MOST_CORRELATIONS = 3
 """How many correlations are written out."""
 
 MOST_TRUNCATED_FRAC = 0.05
-"""Where more final samples than these are cut off at the limit, the score also says how long answers are."""
+"""If more of the final samples are truncated, the score also measures how long answers are."""
 
 MOST_DISAGREEMENT_FRAC = 0.02
-"""Above it the choice of a grader can decide a difference of a point or two."""
+"""Above it, the choice of a grader can decide a difference of a point or two."""
 
 
 @dataclass(frozen=True)
 class ValidityCheck:
-    """One entry of the validity strip. ok: False if it needs attention. limit: the threshold, in words."""
+    """One entry of the validity strip."""
 
     label: str
     value: str
     ok: bool = True
+    """False if it needs attention."""
     limit: str = ""
+    """The threshold, in words."""
 
 
 def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
-    """What must hold for the verdicts to mean something."""
+    """Return the checks that must pass for the verdicts to mean something."""
     sweep = analysis.sweep
     states = Counter(cell.state for cell in report.cells)
     flagged = sum(bool(cell.flags) for cell in report.cells)
@@ -62,6 +64,7 @@ def validity_checks(analysis: Analysis, report: Report) -> list[ValidityCheck]:
         equal = all(row.equal_tokens for row in report.contrasts if row.n_pairs)
         within = f"within {percent(EQUAL_TOKENS_TOLERANCE)} in every pair"
         tokens = ValidityCheck("Tokens, arm / baseline", _range(ratio, ratios), equal, within)
+        # Where one checkpoint is evaluated nothing is trained, so the ratio is that of tokens per answer.
         if sweep.checkpoint is not None:
             tokens = ValidityCheck("Tokens per answer, arm / baseline", _range(ratio, ratios), equal)
         elif not any(arm.generated_tokens for arm in report.arms):
@@ -85,7 +88,7 @@ def _gate(sweep: SweepRecord) -> ValidityCheck:
 
 
 def _made_differently(analysis: Analysis) -> list[ValidityCheck]:
-    """A mark for each contrast whose cells were not made alike: the arms, the fields and their values."""
+    """Return a failed check for each contrast whose cells were made differently: arms, fields and their values."""
     fields: dict[tuple[str, str], list[str]] = {}
     for unlike in made_unlike(analysis):
         fields.setdefault((unlike.arm, unlike.baseline), []).append(_unlike_field(unlike))
@@ -102,15 +105,16 @@ def _unlike_field(unlike: Unlike) -> str:
 
 
 def _share(label: str, fracs: Sequence[float | None], most: float) -> ValidityCheck:
-    """A share of the final samples of each arm, which should be small."""
+    """Check a share of the final samples of each arm, which should be small."""
     value = _range(_tenths, fracs)
     is_small = all(frac <= most for frac in fracs if frac is not None)
     return ValidityCheck(label, f"{value} of final samples", is_small, f"at most {percent(most)}")
 
 
 def _pairing(contrasts: Sequence[ContrastRow]) -> ValidityCheck:
-    """Whether the pairs of any contrast are shown to move apart, which makes its interval wider than without pairs."""
+    """Check that no contrast's pairs are shown to move apart, which makes its interval wider than without pairs."""
     harmed = [
+        # The ratio is of variances. The width of an interval goes with its root.
         (row.arm, math.sqrt(row.variance_ratio))
         for row in contrasts
         if row.correlation_high is not None and row.correlation_high < 0 and row.variance_ratio is not None
@@ -124,7 +128,10 @@ def _pairing(contrasts: Sequence[ContrastRow]) -> ValidityCheck:
 
 
 def _correlations(contrasts: Sequence[ContrastRow]) -> str:
-    """Every correlation with its interval, or how many of many are not 0: without its interval it misleads."""
+    """Return every correlation with its interval, or how many of many differ clearly from 0.
+
+    A correlation without its interval misleads.
+    """
     known = [row for row in contrasts if row.correlation_low is not None]
     if len(known) > MOST_CORRELATIONS:
         return f"clearly not 0 in {sum(row.is_correlated for row in known)} of {len(known)} contrasts"
@@ -135,7 +142,7 @@ def _correlations(contrasts: Sequence[ContrastRow]) -> str:
 
 
 def _contamination(row: Mapping[str, object]) -> ValidityCheck:
-    """The problems of one evaluation task among all that arms were trained on."""
+    """Check the problems of one evaluation task against all prompts that arms were trained on."""
     value = (
         f"{row['exact']} of {row['problems']} held-out problems are training prompts, {row['n_gram']} share 8 words in"
         " a row with one"
@@ -152,5 +159,5 @@ def _range(write: Callable[[float], str], values: Sequence[float | None]) -> str
 
 
 def _tenths(fraction: float) -> str:
-    """0.00313 -> 0.3%, so that both ends of a range look alike."""
+    """Format a fraction with one decimal, 0.00313 -> 0.3%, so that both ends of a range look alike."""
     return f"{100 * fraction:.1f}%"

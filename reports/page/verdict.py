@@ -1,4 +1,4 @@
-"""The head of the page, verdicts in sentences, and what qualifies them."""
+"""The head of the page: verdicts in sentences, and their caveats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGNS = {
     "best": "★",
     "careful": "⚠",
 }
-"""Each verdict has a sign beside its colour, for readers and printers without colour."""
+"""A sign for each verdict, for readers and printers without colour."""
 
 CHECKPOINT_SENTENCE = (
     "Every arm evaluates {checkpoint} as it is: nothing is trained, and seeds vary only sampling. The unit of "
@@ -46,12 +46,14 @@ COLLAPSE_SENTENCE = (
 
 @dataclass(frozen=True)
 class Statement:
-    """A sentence of the head, with what qualifies it. verdict: one of SIGNS. word: what its badge says instead."""
+    """A sentence of the head, with its caveats."""
 
     verdict: str
+    """A key of SIGNS."""
     sentence: str
     details: list[str]
     word: str = ""
+    """The text of the badge, if it is not the verdict."""
 
     @property
     def sign(self) -> str:
@@ -59,8 +61,11 @@ class Statement:
 
 
 def statements(report: Report) -> list[Statement]:
-    """A statement for each declared contrast: the effects of a factorial, else the arms from the best to the worst, as
-    in the table and the forest plot; a single one if there is nothing to compare."""
+    """Return a statement for each declared contrast, or a single one if there is nothing to compare.
+
+    In a factorial they are about its effects. Otherwise they are about the arms from best to worst, as in the table and
+    the forest plot.
+    """
     if report.screening:
         return _screening_statements(report.screening[0])
     if not report.contrasts:
@@ -76,7 +81,7 @@ def _from_the_best(row: VerdictRow) -> float:
 
 
 def secondary_statements(report: Report) -> list[Statement]:
-    """In a factorial, a statement for each arm against the baseline; else none."""
+    """Return a statement for each arm against the baseline in a factorial; [] in other sweeps."""
     return [_statement(row) for row in report.contrasts] if report.interactions else []
 
 
@@ -85,7 +90,7 @@ def _statement(row: VerdictRow) -> Statement:
 
 
 def _screening_statements(row: ScreeningRow) -> list[Statement]:
-    """What a screening found: the best arms, and the verdicts on them with fresh seeds once there are any."""
+    """Return the best arms of a screening and, once they exist, the verdicts on them with fresh seeds."""
     best, n_seeds = row.best, count(row.n_seeds, "seed")
     ranked = Statement(
         "careful",
@@ -107,7 +112,7 @@ def _screening_statements(row: ScreeningRow) -> list[Statement]:
 
 
 def interim_sentence(report: Report) -> str | None:
-    """The warning that a look before the end needs; None once every cell has ended."""
+    """Return the warning for a look before the end, or None once every cell has ended."""
     ended = sum(cell.state in ENDED for cell in report.cells)
     total = len(report.cells)
     if ended == total:
@@ -119,7 +124,7 @@ def interim_sentence(report: Report) -> str | None:
 
 
 def seed_sentence(report: Report, is_imported: bool = False) -> str:
-    """What a seed is, and what a t interval over seeds does not see where a flag says that a run may have collapsed."""
+    """Say what a seed varies and, if a run is flagged, that a t interval over seeds may miss a collapse."""
     if checkpoint := report.arms[0].checkpoint:
         return CHECKPOINT_SENTENCE.format(checkpoint=checkpoint)
     if is_imported:
@@ -129,8 +134,10 @@ def seed_sentence(report: Report, is_imported: bool = False) -> str:
 
 
 def verdict_sentence(row: VerdictRow) -> str:
-    """Effect, interval, p, verdict, number of runs, tokens and detectable effect of a contrast or an effect of
-    report.json, or of a row of `bench compare`, which may be unpaired."""
+    """Return effect, interval, p, verdict, number of runs, tokens and detectable effect of a row.
+
+    The row is a contrast or an effect of report.json, or a row of `bench compare`, which may be unpaired.
+    """
     if row.verdict == "identical":
         what = "all answers and their verdicts on" if row.is_over_problems else "the final weights of all"
         return f"{_verdict_clause(row)}: {what} {_runs(row)} are equal, {_token_clause(row)}."
@@ -152,13 +159,14 @@ def verdict_sentence(row: VerdictRow) -> str:
 
 
 def verdict_details(row: VerdictRow) -> list[str]:
-    """What qualifies the sentence: missing runs, the contrast without flagged cells, notes and warnings."""
+    """Return the caveats of the sentence: missing runs, the contrast without flagged cells, notes and warnings."""
     details = [_missing_sentence(row, missing) for missing in row.missing]
     if row.look is not None and row.low_pp is not None:
         details.append(look_sentence(row.look, row.level))
     if flagged := _flagged_seeds(row):
         details.append(f"Without the flagged seeds ({flagged}): {_without_flagged(row)}.")
     if row.verdict in {"inconclusive", "equivalent"} and row.p_holm is not None:
+        # The interval's alpha is Bonferroni's share. Rounding removes the error of 1 - level, so 0.05 compares as 0.05.
         alpha = round(row.alpha * row.n_contrasts, 9)
         if row.p_holm < alpha:
             details.append(
@@ -201,13 +209,13 @@ def _verdict_clause(row: VerdictRow) -> str:
 
 
 def _tuned_clause(row: VerdictRow) -> str:
-    """What the arms are compared at, where each was tuned first."""
+    """Name the search behind each arm, if the arms were tuned first."""
     bests = row.bests
     return "" if bests is None else f", each at its best of {bests.trials} trials of {', '.join(bests.knobs)}"
 
 
 def _between_bests(bests: BestDifference, verdict: Verdict) -> str:
-    """What the searches of tuned arms leave open, and what becomes of the difference with it."""
+    """Say what the searches of tuned arms leave open, and how the difference looks between their bests."""
     sentence = (
         f"{bests.trials} trials may stop short of an arm's best. Judging by their scores, the arms at their true"
         f" best differ by {signed_pp(bests.difference_pp)} pp {interval(bests.low_pp, bests.high_pp)}"
@@ -246,7 +254,7 @@ def _runs(row: VerdictRow) -> str:
 
 
 def _token_clause(row: VerdictRow) -> str:
-    """Whether both arms generated equally many tokens in every pair; in unpaired rows, on average."""
+    """Say whether both arms generated equally many tokens: in every pair, or on average in unpaired rows."""
     if row.is_over_problems:
         return _answer_tokens_clause(row)
     if not row.tokens_known:
@@ -262,10 +270,11 @@ def _token_clause(row: VerdictRow) -> str:
 
 
 def _answer_tokens_clause(row: VerdictRow) -> str:
-    """What an answer costs: a decoding that takes more tokens is not free."""
+    """Return the tokens per answer, because a decoding that takes more tokens is not free."""
     if row.answer_tokens is None:
         return "tokens per answer not recorded"
     arm, baseline = row.answer_tokens
+    # A smaller difference would be written as 0.0% more.
     if not baseline or abs(arm / baseline - 1) < 0.0005:
         return f"{points(arm)} tokens per answer in both"
     change = f"{abs(arm / baseline - 1):.1%} {'more' if arm > baseline else 'fewer'}"
@@ -303,7 +312,7 @@ def _without_flagged(row: VerdictRow) -> str:
 
 
 def _variance_sentence(row: VerdictRow) -> str:
-    """Where the noise of a difference comes from, the largest part first."""
+    """Say where the noise of a difference comes from, the largest part first."""
     variance = row.variance
     budget = None if variance is None else variance.over(new_problems=row.is_over_problems)
     if variance is None or budget is None:
@@ -321,14 +330,17 @@ def _variance_sentence(row: VerdictRow) -> str:
 
 
 def _pairing_sentence(row: VerdictRow) -> str:
-    """What pairing did, as far as the interval of the correlation can tell. The two sides of an interaction are no
-    scores of anything, so that nothing is said of them."""
+    """Say what pairing did, as far as the interval of the correlation shows; "" for an interaction.
+
+    The two sides of an interaction are not scores.
+    """
     low, high = row.correlation_low, row.correlation_high
     if low is None or high is None or row.verdict == "identical" or row.is_interaction:
         return ""
     sides = "levels" if isinstance(row, EffectRow) else "arms"
     ends = interval(low, high, signed=False, decimals=2)
     rho = f"ρ = {row.correlation:.2f}, {percent(row.level)} interval {ends}"
+    # An interval that contains 0 does not even show the sign, so no gain is quoted.
     if low <= 0 <= high or row.variance_ratio is None:
         return f"{count(row.n_pairs or 0, row.unit)} are too few to tell what pairing does: {rho}."
     worth = f"which is worth {float(number(1 / row.variance_ratio, 2)):g} times the {row.unit}s"

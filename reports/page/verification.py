@@ -1,5 +1,4 @@
-"""A written report against the records: every number is computed and every figure drawn again, and the first that
-differs is named."""
+"""A check of a written report against the records: it is recomputed and redrawn, and the first difference is named."""
 
 from __future__ import annotations
 
@@ -19,30 +18,32 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 RELATIVE_TOLERANCE = 1e-9
-"""Sums run in another order on another machine."""
+"""Another machine may add the terms of a sum in another order."""
 ABSENT = "absent"
 FIGURES = "figures"
 _IN_FIGURE = "figure "
 
 _OF_TODAY = ("hash", "state", "digest")
-"""The fields of a cell that show whether it ran again, or went on, since the report was written."""
+"""The fields of a cell that show whether it ran again, or continued, since the report was written."""
 _SVG = re.compile(r"<svg.*?</svg>", re.DOTALL)
 _RELOADS = re.compile(r'<meta http-equiv="refresh"[^>]*>\n')
 
 Leaf = tuple[str, object]
-"""A place in a file, in words, and what stands there; a file has each place once."""
+"""A place in a file, in words, and the value there. A file has each place once."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """file, place: where. written: what stands in the report. recomputed: what the records give. is_stale: the report
-    is of other cells than those of today."""
+    """The first difference between a report and its records."""
 
     file: str
     place: str
     written: Any
+    """The value in the report."""
     recomputed: object
+    """The value that the records give."""
     is_stale: bool = False
+    """Whether the report is about other cells than today's records."""
 
     @property
     def sentence(self) -> str:
@@ -57,24 +58,25 @@ class Difference:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it is in a figure, which is compared last."""
+        """Return whether the difference is in a figure; figures are compared last."""
         return self.file.startswith(FIGURES) or self.place.startswith(_IN_FIGURE)
 
 
 @dataclass(frozen=True)
 class Verification:
-    """checked: by file, how many values agree, up to the first that does not."""
+    """The outcome of a check."""
 
     checked: dict[str, int]
+    """By file, how many values agree, up to the first that does not."""
     difference: Difference | None
 
 
 def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[str] | None = None) -> Verification:
-    """Write the report of the records as they are into another folder, and compare.
+    """Write the report of the present records into another folder, and compare the two.
 
-    folder: of the written report. reflection_words: those that it was written with. Compared are report.json, every
-    table of data/, the words and tables of report.md and index.html, and every figure, of which the same records give
-    the same bytes. Raises as `read_measurements`.
+    folder: the written report's. reflection_words: those that it was written with. The comparison covers report.json,
+    the tables of data/, the words and tables of report.md and index.html, and every figure. The same records give the
+    same bytes of a figure. Raises the errors of `read_measurements`.
     """
     from reports.page import write_report
     from reports.processes import end_processes, process_count
@@ -88,10 +90,13 @@ def verify_report(sweep: SweepRecord, folder: Path, reflection_words: Sequence[s
 
 
 def compare_reports(written: Path, recomputed: Path) -> Verification:
-    """Compare two folders of reports, of which the second is right. Raises DamagedRecordError for a file that cannot be
-    read."""
+    """Compare two folders of reports, of which the second is right.
+
+    Raises DamagedRecordError for a file that cannot be read.
+    """
     checked: dict[str, int] = {}
     stale = _stale(written / "report.json", recomputed / "report.json")
+    # A cell that changed would make many values differ, so it is reported first and alone.
     if stale is not None:
         return Verification(checked, stale)
     for file in _files(written, recomputed):
@@ -103,13 +108,14 @@ def compare_reports(written: Path, recomputed: Path) -> Verification:
 
 
 def differing(file: str, written: object, recomputed: object) -> Verification:
-    """The same of two documents, as JSON has them, of one file."""
+    """Compare two JSON documents of the same file."""
     return _compare(file, dict(_nested(written, "")), dict(_nested(recomputed, "")))
 
 
 def _compare(file: str, written: dict[str, object], recomputed: dict[str, object]) -> Verification:
-    """What stands at each place of a file, up to the first difference."""
+    """Compare the values at each place of a file, up to the first difference."""
     n_checked = 0
+    # The union has the places of both; a value that only one of them has differs from ABSENT.
     for place in recomputed | written:
         one, other = written.get(place, ABSENT), recomputed.get(place, ABSENT)
         if not _agree(one, other):
@@ -119,7 +125,7 @@ def _compare(file: str, written: dict[str, object], recomputed: dict[str, object
 
 
 def _files(*folders: Path) -> list[str]:
-    """Relative paths of what is compared in any of the folders: numbers first, then words, then figures."""
+    """Return the relative paths to compare, in any of the folders: numbers first, then words, then figures."""
 
     def names(place: str) -> list[str]:
         paths = [(folder, path) for folder in folders for path in (folder / place).glob("*")]
@@ -129,7 +135,7 @@ def _files(*folders: Path) -> list[str]:
 
 
 def _stale(written: Path, recomputed: Path) -> Difference | None:
-    """The first cell that is not as the report has it."""
+    """Return the first cell that differs from the report's."""
     reports = [read_object(path) for path in (written, recomputed)]
     before, now = ({(cell["arm"], cell["seed"]): cell for cell in report["cells"]} for report in reports)
     for arm, seed in dict.fromkeys([*before, *now]):
@@ -146,7 +152,7 @@ def _stale(written: Path, recomputed: Path) -> Difference | None:
 
 
 def _leaves(path: Path) -> Iterator[Leaf]:
-    """Every value of a file with its place; nothing for a file that is not there."""
+    """Yield every value of a file with its place; nothing for a file that does not exist."""
     if path.exists():
         yield from _READERS[path.suffix](path)
 
@@ -186,7 +192,7 @@ def _text_leaves(path: Path) -> Iterator[Leaf]:
 
 
 def _page_leaves(path: Path) -> Iterator[Leaf]:
-    """Lines, without the mark of a page that reloads itself, and then those of the figures in them."""
+    """Yield the lines of a page, without its reload tag and figures, and then those of the figures."""
     text = _RELOADS.sub("", path.read_text(encoding="utf-8"))
     yield from _lines(_SVG.sub("", text))
     for number, figure in enumerate(_SVG.findall(text), start=1):

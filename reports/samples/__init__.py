@@ -1,4 +1,4 @@
-"""The page to read samples on: samples.html with its folder `samples`, for a sweep, a search or a `bench eval`."""
+"""The page to read samples on, for a sweep, a search or a `bench eval`: samples.html with its folder `samples`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 60_000
 MOST_TOKENS = 40_000_000
-"""A page of long completions has fewer, so that its folder stays below about 200 MB."""
+"""A page of long completions has fewer samples, so that its folder stays below about 200 MB."""
 MOST_FILES = 800
 """Files of training that are read, over all cells."""
 TRAINING_STEPS = 8
-"""If the page cannot hold all samples, it shows those of so many steps, spread over training."""
+"""If the page cannot hold all samples, it shows those of this many steps, spread over training."""
 MOST_FORMULAS = 20_000
-"""Translating one takes about a third of a millisecond. Those of further samples stay as the model wrote them."""
+"""Translating one takes about a third of a millisecond. Formulas beyond this number stay as the model wrote them."""
 
 
 @dataclass(frozen=True)
 class RecordedSamples:
-    """How many samples a cell recorded. training: by step, in order. is_whole: whether all files were looked at.
-    mean_tokens: of a sample in evaluations; 0 where it is not known."""
+    """How many samples a cell recorded."""
 
     final: int
     curve: int
     training: dict[int, int]
+    """By step, in order."""
     is_whole: bool = True
+    """Whether all files were counted."""
     mean_tokens: float = 0.0
+    """The mean of samples in evaluations; 0 if unknown."""
 
     @property
     def n_training(self) -> int:
@@ -50,23 +52,24 @@ class RecordedSamples:
 
 @dataclass(frozen=True)
 class SampleQuota:
-    """How many samples of each kind a page shows of one cell. steps: those of training that are shown, with so many
-    completions `per_step`; None: all of them, with all of theirs."""
+    """How many samples of each kind a page shows of one cell."""
 
     final: int
     curve: int
     steps: tuple[int, ...] | None = None
+    """The steps of training that are shown; None: all of them, with all their completions."""
     per_step: int = 0
+    """How many completions of each step are shown."""
 
 
 def write_sweep_samples(sweep: SweepRecord, out_dir: Path) -> None:
-    """Write samples.html of a sweep or a search into the folder of its report, and its data into the folder `samples`.
+    """Write samples.html of a sweep or a search into its report's folder, and its data into the folder `samples`.
 
-    The finished cells are read. The same records give the same bytes. Raises DamagedRecordError.
+    Only finished cells are read. The same records give the same bytes. Raises DamagedRecordError.
     """
     done = {(cell.arm, cell.seed): cell for cell in sweep.cells if cell.state == "done"}
     content = {"page_title": f"{sweep.name}: samples", "title": sweep.name, "question": sweep.question}
-    # A search has no baseline that its trials could be laid beside: any two can be.
+    # A search has no baseline to compare its trials with: the reader may compare any two.
     baseline = None if sweep.is_search else sweep.baseline
     _write(done, sweep.arms, baseline, content | {"report": "index.html"}, out_dir)
     give_back_memory()
@@ -75,8 +78,8 @@ def write_sweep_samples(sweep: SweepRecord, out_dir: Path) -> None:
 def write_evaluation_samples(task: str, seed: int, stores: Mapping[str, Path], out_dir: Path) -> Path:
     """Write samples.html of a `bench eval` on one task into a folder, and return its path.
 
-    seed: of the samples' noise. stores: by the name of each model the folder of its samples; the first is the baseline
-    if there are several. Raises DamagedRecordError.
+    seed: of the samples' noise. stores: the folder of each model's samples, by the model's name. If there are several,
+    the first is the baseline. Raises DamagedRecordError.
     """
     from harness.records import CellRecord
 
@@ -87,13 +90,16 @@ def write_evaluation_samples(task: str, seed: int, stores: Mapping[str, Path], o
 
 
 def write_lm_eval_samples(seed: int, folders: Mapping[str, Path], out_dir: Path) -> Path:
-    """As `write_evaluation_samples`, of all lm-eval's tasks that `bench eval` has run on these models. folders: by the
-    name of each model the one that holds `<task>.json`."""
+    """Write the page of all lm-eval tasks that `bench eval` has run on these models, and return its path.
+
+    folders: by the name of each model, the folder with `<task>.json`. Otherwise like `write_evaluation_samples`.
+    """
     names = list(folders)
     most = MOST_SAMPLES // len(names)
     found = [read_lm_eval(folder, most, MOST_FORMULAS // len(names)) for folder in folders.values()]
     cells = {(name, seed): one for name, one in zip(names, found, strict=True)}
     sentence = f"All {sum(len(one.samples) for one in found):,} documents that were recorded, as lm-eval graded them."
+    # A model with exactly this many documents cannot be told from one with more, so the cautious sentence is used.
     if any(len(one.samples) == most for one in found):
         sentence = f"The first {most:,} documents of each model, as lm-eval graded them."
     _write_page(cells, names, _baseline_of(names), _content_of_evaluation(names, "lm-eval's tasks"), sentence, out_dir)
@@ -116,6 +122,7 @@ def _write(
     content: dict[str, Any],
     out_dir: Path,
 ) -> None:
+    # All bounds are for the page as a whole, so each cell gets an equal part.
     most_files = max(2, MOST_FILES // max(1, len(cells)))
     extents = [measure_extent(cell, most_files) for cell in cells.values()]
     mean_tokens = max((one.mean_tokens for one in extents), default=0.0)
@@ -139,12 +146,16 @@ def _write_page(
 
 
 def measure_extent(cell: CellRecord, most_files: int) -> RecordedSamples:
-    """most_files: of training; of more only some are read, spread over it. Raises DamagedRecordError."""
+    """Count the samples that a cell recorded. Raises DamagedRecordError.
+
+    most_files: the bound on files of training; of more, only some are read, spread over training.
+    """
     import pyarrow.compute as pc
 
     table = cell.read_evals(["sample", "final", "n_tokens"])
     finals = are_final(table)
     paths = cell.rollout_files()
+    # np.concatenate refuses an empty list, and a cell may have no files.
     steps = np.concatenate([np.zeros(0, dtype=int), *map(steps_of, spread(paths, most_files))])
     numbers, counts = np.unique(steps, return_counts=True)
     n_final = int(finals.sum())
@@ -159,26 +170,28 @@ def measure_extent(cell: CellRecord, most_files: int) -> RecordedSamples:
 
 
 def share(extents: Sequence[RecordedSamples], most: int) -> SampleQuota:
-    """What each of the cells may show for all to have at most so many samples.
+    """Divide at most `most` samples among the cells.
 
-    All get the same share, so that what is shown of one arm can be laid beside what is shown of another. The final
-    evaluation and training come first and divide it; evaluations along training get what is left.
+    All cells get the same share, so that arms can be compared sample by sample. The final evaluation and training come
+    first and divide it; evaluations along training get the rest.
     """
     n_final = max((one.final for one in extents), default=0)
     n_curve = max((one.curve for one in extents), default=0)
     n_training = max((one.n_training for one in extents), default=0)
     room = most // max(1, len(extents))
+    # The final evaluation may take half of the room, and whatever training leaves of the other half.
     final = min(n_final, max(room // 2, room - n_training))
     curve = max(0, min(n_curve, room - final - n_training))
     if n_training <= room - final:
         return SampleQuota(final, curve)
+    # Only steps that every trained cell recorded can be compared.
     common = sorted(set.intersection(*(set(one.training) for one in extents if one.training)))
     chosen = np.unique(np.linspace(0, len(common) - 1, min(len(common), TRAINING_STEPS)).round().astype(int))
     return SampleQuota(final, curve, tuple(common[place] for place in chosen), (room - final) // max(1, len(chosen)))
 
 
 def shown_sentence(extents: Sequence[RecordedSamples], shown: SampleQuota, n_shown: int) -> str:
-    """How many of the recorded samples are on the page, and which."""
+    """Say how many of the recorded samples are on the page, and which."""
     recorded = sum(one.total for one in extents)
     is_whole = all(one.is_whole for one in extents)
     if is_whole and n_shown == recorded:

@@ -1,15 +1,15 @@
-"""The files of a page of samples: samples.html with the first of them, and the rest in scripts that it loads as it is
-asked for them.
+"""The files of a page of samples: samples.html with the first of them, and scripts with the rest.
 
-A page opened from disk may load scripts and nothing else, so every file is a call of one function with JSON.
+The page loads a script when the reader asks for its samples. A page opened from disk may load scripts and nothing else,
+so every file is a call of one function with JSON.
 
-    samples/index.js         of all samples what filters need, by column, in the order in which they are shown
+    samples/index.js         what filters need of all samples, by column, in the order in which they are shown
     samples/text-0001.js     CHUNK_SAMPLES samples with their texts; of long ones the beginning
     samples/long-0001.js     long samples in full
     samples/prompts-0001.js  prompts and references
 
-first_samples.html is the same page with the first samples alone, in one file: it opens where the folder is not, as in a
-mail or among the artifacts of MLflow.
+first_samples.html is the same page with only the first samples, in one file. It opens where the folder is missing, as
+in a mail or among the artifacts of MLflow.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ CHUNK_SAMPLES = 400
 CHUNK_PROMPTS = 200
 LONG_CHUNK_CHARACTERS = 400_000
 FIRST_SAMPLES = 20
-"""They are in samples.html itself, for a browser without JavaScript."""
+"""Samples that are in samples.html itself, for a browser without JavaScript."""
 ONE_FILE_SAMPLES = 400
 ONE_FILE_CHARACTERS = 2_000_000
-"""So many samples, or fewer if their texts are longer, are in first_samples.html."""
+"""first_samples.html holds at most ONE_FILE_SAMPLES samples, and fewer if their texts are longer than this."""
 
 FIRST_PAGE = "first_samples.html"
 
@@ -41,19 +41,21 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ListedSample:
-    """A sample as the page lists it. problem: number of its task and id; prompt: number of its prompt, -1 if the
-    records have none. flipped: whether the baseline's sample on the same noise got the other verdict."""
+    """A sample as the page lists it."""
 
     arm: str
     seed: int
     problem: int
+    """The number of its task and id in `Collection.problems`."""
     prompt: int
+    """The number of its prompt in `Collection.prompts`; -1 if the records have none."""
     flipped: bool
+    """Whether the baseline's sample on the same noise got the opposite verdict."""
     sample: Sample
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        """What most deserves a look comes first, one sample of every problem before a second of any."""
+        """The order of the page: samples that deserve a look first, and one of every problem before a second of any."""
         one = self.sample
         kind, _, step = one.when.partition(" ")
         rank = 0 if self.flipped else 1 if one.graders_disagree else 2 if one.is_right is False else 3
@@ -62,7 +64,7 @@ class ListedSample:
 
     @property
     def flags(self) -> int:
-        """Bits: right, wrong, cut, graders disagree, flipped."""
+        """The bits right, wrong, truncated, graders disagree, flipped, from the lowest."""
         one = self.sample
         bits = (one.is_right is True, one.is_right is False, one.is_cut, one.graders_disagree, self.flipped)
         return sum(1 << place for place, bit in enumerate(bits) if bit)
@@ -70,30 +72,39 @@ class ListedSample:
 
 @dataclass(frozen=True)
 class Collection:
-    """All that a page shows. arms: in order, the baseline among them or None. problems: (task, id). prompts: JSON."""
+    """Everything that a page shows."""
 
     arms: list[str]
+    """In order, the baseline among them."""
     baseline: str | None
+    """None if there is no baseline."""
     listed: list[ListedSample]
     problems: list[tuple[str, str]]
+    """(task, id) of each."""
     prompts: list[str]
+    """Each as JSON."""
 
     @property
     def first(self) -> Collection:
-        """The first samples, each with the baseline's on the same noise, as many as one file holds. Long samples are
-        truncated."""
+        """The first samples that one file holds, each with the baseline's on the same noise.
+
+        Long samples are truncated.
+        """
         of_baseline = {_noise(one): number for number, one in enumerate(self.listed) if one.arm == self.baseline}
         kept: set[int] = set()
         prompts: dict[int, int] = {}
         room = ONE_FILE_CHARACTERS
         for number, one in enumerate(self.listed):
+            # A pair is kept or left out as a whole, so that every flip can be seen.
             new = {number, of_baseline.get(_noise(one), number)} - kept
             asked = {self.listed[place].prompt for place in new} - {*prompts, -1}
             room -= sum(len(self.listed[place].sample.head) for place in new)
             room -= sum(len(self.prompts[place]) for place in asked)
+            # The first pair is kept even if it alone exceeds the room.
             if kept and (room < 0 or len(kept) + len(new) > ONE_FILE_SAMPLES):
                 break
             kept |= new
+            # Prompts are renumbered, because the file holds only those that its samples need.
             prompts |= {place: len(prompts) + order for order, place in enumerate(sorted(asked))}
         listed = [self.listed[number] for number in sorted(kept)]
         listed = [replace(one, prompt=prompts.get(one.prompt, -1)) for one in listed]
@@ -101,12 +112,12 @@ class Collection:
 
 
 def _noise(one: ListedSample) -> tuple[int, str, int, int]:
-    """What samples that are laid side by side have in common."""
+    """Return what samples shown next to each other have in common: seed, time, problem and number."""
     return one.seed, one.sample.when, one.problem, one.sample.sample
 
 
 def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], baseline: str | None) -> Collection:
-    """The samples of all cells in the order in which they are shown."""
+    """Collect the samples of all cells, in the order of the page."""
     problems: dict[tuple[str, str], int] = {}
     prompts: dict[str, int] = {}
 
@@ -119,6 +130,7 @@ def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], bas
     placed = [
         (arm, seed, *known[sample.problem], sample)
         for (arm, seed), found in cells
+        # A loop over one element binds a name, so that a cell's problems are numbered once and not for every sample.
         for known in [[numbers(problem) for problem in found.problems]]
         for sample in found.samples
     ]
@@ -142,10 +154,13 @@ def collect(cells: Sequence[tuple[Place, CellSamples]], arms: Sequence[str], bas
 
 
 def write_files(collection: Collection, content: dict[str, object], out_dir: Path) -> None:
-    """Write samples.html and the folder `samples` beside it, and first_samples.html. content: what the template shows
-    besides the samples."""
+    """Write samples.html, its folder `samples` and first_samples.html.
+
+    content: what the template shows besides the samples.
+    """
     folder = out_dir / "samples"
     folder.mkdir(parents=True, exist_ok=True)
+    # An earlier page may have had more files. They are deleted once the new ones are written.
     stale = {path.name for path in folder.glob("*.js")}
     for name, text in _files(collection):
         write_text(folder / f"{name}.js", _call(name, text))
@@ -162,7 +177,10 @@ def write_files(collection: Collection, content: dict[str, object], out_dir: Pat
 
 
 def _files(collection: Collection) -> Iterator[tuple[str, str]]:
-    """Name and JSON of each file of the folder; one after the other, for together they are as large as all samples."""
+    """Yield the name and the JSON of each file of the folder.
+
+    One after the other, because together they are as large as all samples.
+    """
     yield "index", script_json(_index(collection, CHUNK_SAMPLES, CHUNK_PROMPTS))
     heads, long = _long_apart(collection.listed)
     for name, bodies in [
@@ -181,7 +199,7 @@ _CALL = re.compile(r'benchSamples\("[\w-]+",(.*)\);')
 
 
 def hands_on_data(script: str) -> bool:
-    """Return whether a script only hands on JSON, a call a line, as the scripts of a page of samples do."""
+    """Return whether a script only passes on JSON, a call a line, as the scripts of a page of samples do."""
     try:
         for line in filter(None, script.split("\n")):
             json.loads(found[1] if (found := _CALL.fullmatch(line)) else "")
@@ -191,7 +209,7 @@ def hands_on_data(script: str) -> bool:
 
 
 def _write_page(path: Path, collection: Collection, content: dict[str, object]) -> None:
-    """data: the script that hands on all samples of the page, where they are in it."""
+    """Write a page; content["data"] is the script with all its samples, or None if they are in the folder."""
     listed = collection.listed
     first = [_shown(collection, one) for one in listed[:FIRST_SAMPLES]]
     counts = {"n_shown": len(listed), "without_prompt": sum(one.prompt < 0 for one in listed)}
@@ -199,7 +217,10 @@ def _write_page(path: Path, collection: Collection, content: dict[str, object]) 
 
 
 def _long_apart(listed: Sequence[ListedSample]) -> tuple[list[str], dict[str, str]]:
-    """The bodies, of long ones the beginning with the place of the whole, and the files of the whole ones by name."""
+    """Split off long samples: return the bodies of all, and the files of the long ones by name.
+
+    The body of a long sample is its beginning, with the place of the whole.
+    """
     heads: list[str] = []
     parts: list[list[str]] = []
     room = 0
@@ -212,6 +233,7 @@ def _long_apart(listed: Sequence[ListedSample]) -> tuple[list[str], dict[str, st
             parts.append([])
             room = LONG_CHUNK_CHARACTERS
         room -= len(sample.body)
+        # The head is a JSON object: its closing brace is replaced to append a field without parsing it.
         heads.append(f'{sample.head[:-1]},"long":["long-{len(parts):04d}",{len(parts[-1])}]}}')
         parts[-1].append(sample.body)
     return heads, {f"long-{number:04d}": f"[{','.join(bodies)}]" for number, bodies in enumerate(parts, start=1)}
@@ -252,7 +274,7 @@ def _when_key(when: str) -> tuple[int, int]:
 
 
 def _shown(collection: Collection, one: ListedSample) -> dict[str, object]:
-    """What the page says of a sample without JavaScript."""
+    """Return what the page says of a sample without JavaScript."""
     task, problem_id = collection.problems[one.problem]
     asked = None if one.prompt < 0 else json.loads(collection.prompts[one.prompt])
     kind, _, step = one.sample.when.partition(" ")
@@ -278,7 +300,7 @@ def _shown(collection: Collection, one: ListedSample) -> dict[str, object]:
 
 
 def _in_turns(body: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """The text turn by turn, each with what the environment replied; None where it did not."""
+    """Return the text turn by turn, each with the reply of the environment, or None if it did not reply."""
     text, begin, found = body["text"], 0, []
     for end, _, reply, _ in body.get("turns", []):
         found.append((text[begin:end], reply or None))
@@ -287,7 +309,7 @@ def _in_turns(body: dict[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def _facts(body: dict[str, Any]) -> list[str]:
-    """What graders said, those together that said the same, and the reward. The first grader decides."""
+    """Return what graders said, grouped by what they said, and the reward; the first grader decides."""
     graders = body.get("graders", [])
     groups: dict[str, list[str]] = {}
     for number, (name, said, *extracted) in enumerate(graders):

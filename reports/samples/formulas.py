@@ -1,7 +1,7 @@
 """Formulas in the text of a model, found and translated to MathML.
 
-The text is untrusted. What is handed on is a tree of known elements with known attributes, never markup: the page makes
-an element of each node and writes text as text. A formula that cannot be translated, whatever the reason, stays as the
+The text is untrusted. The result is a tree of known elements with known attributes, never markup: the page makes an
+element of each node and writes text as text. A formula that cannot be translated, whatever the reason, stays as the
 model wrote it.
 """
 
@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 from reports.page.templating import readable
 
 Tree: TypeAlias = list[Any]
-"""[element, attributes, text, children]: of MathML Core, an attribute of `ATTRIBUTES` by its name, a list of trees."""
+"""[element, attributes, text, children]: an element of MathML Core, {attribute: value} of `ATTRIBUTES`, a list of
+trees."""
 
 MOST_CHARACTERS = 400
 """A longer formula stays text."""
@@ -41,12 +42,12 @@ _DELIMITED = re.compile(
     r"|(?<![\\$])\$(?P<dollar>(?![\s$])[^$\n]{1,N}?(?<![\s\\]))\$(?!\d)".replace("N", str(MOST_CHARACTERS)),
     re.DOTALL,
 )
-# They define commands, so that a short formula may stand for an endless one.
+# Commands that define commands: with them, a short formula may expand without end.
 _DEFINES = re.compile(r"\\(?:re|provide)?(?:newcommand|def|let|edef|gdef|xdef|DeclareMathOperator)")
 
 
 def find_formulas(text: str) -> Iterator[tuple[int, int, Tree]]:
-    """Where each formula that can be translated begins and ends, delimiters included, and its tree."""
+    """Yield the start, the end and the tree of each formula that can be translated; delimiters are included."""
     if "$" not in text and "\\" not in text:
         return
     for match in _DELIMITED.finditer(text):
@@ -58,7 +59,7 @@ def find_formulas(text: str) -> Iterator[tuple[int, int, Tree]]:
 
 @lru_cache(maxsize=20_000)
 def translate(latex: str, is_block: bool = False) -> Tree | None:
-    """A formula without its delimiters as MathML; None if it cannot be translated as a whole."""
+    """Translate a formula without its delimiters to MathML; return None unless all of it can be translated."""
     from latex2mathml.converter import convert_to_element
 
     if not latex or len(latex) > MOST_CHARACTERS or _DEFINES.search(latex):
@@ -71,11 +72,15 @@ def translate(latex: str, is_block: bool = False) -> Tree | None:
 
 
 class _UnknownError(ValueError):
-    """The library passed on what it does not know."""
+    """Raised if the library passes on something that it does not know."""
 
 
 def _tree(element: Any) -> Tree:
-    text = readable(html.unescape(element.text or ""))  # the library writes signs as references to characters
+    """Convert an element and its children, dropping unknown attributes.
+
+    Raises _UnknownError for an unknown element, or a command that the library left as it is.
+    """
+    text = readable(html.unescape(element.text or ""))  # the library writes operators as character references
     if element.tag not in ELEMENTS or text.startswith("\\"):
         raise _UnknownError(text or element.tag)
     attributes = {name: value for name, value in sorted(element.attrib.items()) if name in ATTRIBUTES}

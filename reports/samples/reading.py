@@ -1,7 +1,7 @@
-"""Samples to read, from the records of a cell: those of its evaluations, and completions drawn in training.
+"""Samples to read, from the records of a cell: those of its evaluations, and completions sampled in training.
 
-A sample's texts are turned into the JSON of the page at once, in the process that reads the cell, so that sixty
-thousand of them never exist as objects together.
+A sample's texts become the JSON of the page at once, in the process that reads the cell. So sixty thousand of them
+never exist as objects together.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 FINAL = "final"
 LONG_CHARACTERS = 4_000
-"""Samples whose JSON is longer lie in files of their own, which the page loads when they are opened."""
+"""Samples with longer JSON are in files of their own, which the page loads when they are opened."""
 HEAD_CHARACTERS = 600
-"""What a long sample shows before it is opened."""
+"""The characters of a long sample that show before it is opened."""
 EXTRACTED_CHARACTERS = 200
-"""What a filter of lm-eval extracts may be as long as the completion."""
+"""The bound on an extracted answer: a filter of lm-eval may return a whole completion."""
 
 REASONS = {
     "mismatch": "not the reference",
@@ -46,7 +46,7 @@ REASONS = {
     "timeout": "comparing took too long",
     "crash": "comparing failed",
 }
-"""Why a grader says that an answer is not right, by the reason in the records, for readers."""
+"""Why a grader finds an answer wrong, in words for readers, by the reason in the records."""
 
 _EVAL_COLUMNS = [
     *("step", "final", "task", "problem_id", "sample", "text", "n_tokens", "truncated", "extracted", "correct"),
@@ -60,32 +60,35 @@ _ROLLOUT_COLUMNS = [
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample. when: `final`, `evaluation 8` or `training 8`, with the step. problem: its number among
-    `CellSamples.problems`. is_right: None if nothing graded it. n_tokens: None if an import does not say.
-
-    long: whether `body` is so long that the page loads it by itself. body: what else the page shows, as JSON; the text
-    in it is a model's, and untrusted. head: the same with the beginning of a long text; else equal to body.
-    """
+    """One sample."""
 
     when: str
+    """`final`, `evaluation 8` or `training 8`, with the step."""
     problem: int
+    """Its number among `CellSamples.problems`."""
     sample: int
     is_right: bool | None
+    """None if nothing graded it."""
     is_cut: bool
     graders_disagree: bool
     n_tokens: int | None
+    """None if an import does not say."""
     long: bool
+    """Whether `body` is so long that the page loads it by itself."""
     head: str
+    """`body` with only the beginning of a long text; otherwise equal to it."""
     body: str
+    """Everything else that the page shows, as JSON. The text in it is a model's, and untrusted."""
 
 
 @dataclass(frozen=True)
 class ShownProblem:
-    """prompt: the prompt and the answer as JSON texts of their own, with formulas; None if an import knows none."""
+    """A problem that samples refer to."""
 
     task: str
     problem_id: str
     prompt: str | None
+    """The prompt and the answer as JSON, with formulas; None if an import knows none."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,9 @@ class CellSamples:
 
 
 def read_samples(cell: CellRecord, shown: SampleQuota, most_files: int, most_formulas: int) -> CellSamples:
-    """What the page shows of a cell; the same rows of every cell that evaluated the same problems.
+    """Read what the page shows of a cell: the same rows of every cell that evaluated the same problems.
 
-    Of the problems of an evaluation all are there before a second sample of any. Raises DamagedRecordError.
+    An evaluation shows a first sample of each problem before a second of any. Raises DamagedRecordError.
     """
     reader = _Reader(cell.read_problems(), most_formulas)
     samples = [*reader.evaluated(cell, shown), *reader.trained(cell, shown, most_files)]
@@ -124,8 +127,11 @@ class _Judged(TypedDict):
 
 
 def read_lm_eval(folder: Path, most: int, most_formulas: int) -> CellSamples:
-    """What lm-eval made of completions, from each `<task>.json` in a folder of `bench eval --lm-eval`. A document is
-    one sample, with all its completions, because lm-eval's metrics are of them together. Raises DamagedRecordError."""
+    """Read the documents of lm-eval from each `<task>.json` in a folder of `bench eval --lm-eval`.
+
+    A document is one sample with all its completions, because lm-eval's metrics score them together. Raises
+    DamagedRecordError.
+    """
     reader = _Reader([], most_formulas)
     samples: list[Sample] = []
     for path in lm_eval_files(folder):
@@ -136,7 +142,7 @@ def read_lm_eval(folder: Path, most: int, most_formulas: int) -> CellSamples:
 
 
 class _Reader:
-    """Numbers the problems of a cell as its samples refer to them."""
+    """Reads samples and numbers their problems."""
 
     def __init__(self, rows: Iterable[ProblemRow], most_formulas: int) -> None:
         self.problems: list[ShownProblem] = []
@@ -146,10 +152,13 @@ class _Reader:
         self._formulas_left = most_formulas
 
     def evaluated(self, cell: CellRecord, shown: SampleQuota) -> Iterator[Sample]:
+        """Yield samples of evaluations: the final one's, then those along training."""
         table = cell.read_evals(_EVAL_COLUMNS)
+        # Records of an import may have scores without texts.
         if table is None or "text" not in table.column_names:
             return
         finals = are_final(table)
+        # lexsort sorts by its last key first: final samples, then by number of the sample, then as recorded.
         order = np.lexsort((np.arange(len(table)), as_array(table["sample"]), ~finals))
         n_final = int(finals.sum())
         kept = np.concatenate([order[:n_final][: shown.final], order[n_final:][: shown.curve]])
@@ -166,6 +175,7 @@ class _Reader:
             )
 
     def trained(self, cell: CellRecord, shown: SampleQuota, most_files: int) -> Iterator[Sample]:
+        """Yield completions of training, file by file."""
         paths = spread(cell.rollout_files(), most_files)
         spec = cell.spec if paths else {}
         task = str(spec.get("task", {}).get("train", ""))
@@ -196,6 +206,7 @@ class _Reader:
                 )
 
     def judged(self, task: str, rows: Iterable[_Judged]) -> Iterator[Sample]:
+        """Yield a sample for each document of a task of lm-eval, with the metrics of all its filters as graders."""
         documents: dict[int, list[_Judged]] = {}
         for row in rows:
             documents.setdefault(row["doc_id"], []).append(row)
@@ -219,6 +230,7 @@ class _Reader:
             yield self._sample(sample, FINAL, number, sum(one["n_tokens"]), graders, {"graders": graders})
 
     def _number(self, split: str, task: str, problem_id: str) -> int:
+        """Return the number of a problem, and list it when it is first seen."""
         key = (split, task, problem_id)
         if key not in self._numbers:
             self._numbers[key] = len(self.problems)
@@ -231,7 +243,7 @@ class _Reader:
         return self._numbers[key]
 
     def _text(self, text: str) -> dict[str, object]:
-        """A text with its formulas, as many as are left to translate."""
+        """Return a text with its formulas, as many as are left to translate."""
         text = readable(text)
         found = [*islice(find_formulas(text), self._formulas_left)]
         self._formulas_left -= len(found)
@@ -252,10 +264,12 @@ class _Reader:
             shown["extracted"] = readable(str(shown["extracted"]))
         body = script_json({**self._text(text), **shown})
         is_long = len(body) > LONG_CHARACTERS
+        # Values of tokens refer to the whole text, so a head, which has only its beginning, goes without them.
         shown.pop("tokens", None)
         head = script_json({"text": readable(text[:HEAD_CHARACTERS]), "length": len(text), **shown})
         right = row.get("correct")
         return Sample(
+            # Thousands of samples share a few values of `when`.
             when=sys.intern(when),
             problem=problem,
             sample=int(row["sample"]),
@@ -270,7 +284,7 @@ class _Reader:
 
 
 def steps_of(path: Path) -> npt.NDArray[np.int_]:
-    """The step of each completion in a file of training."""
+    """Return the step of each completion in a file of training."""
     table = read_parquet(path, ["step"])
     if "step" not in table.column_names:
         return np.zeros(0, dtype=int)
@@ -279,14 +293,14 @@ def steps_of(path: Path) -> npt.NDArray[np.int_]:
 
 
 def _first_of_each(steps: npt.NDArray[np.int_], left: dict[int, int]) -> npt.NDArray[np.intp]:
-    """The places of the first completions of each step, as many as are left to be shown, which are less afterwards."""
+    """Return the places of the first completions of each step, as many as are left to show, and update `left`."""
     found = [np.flatnonzero(steps == step)[:most] for step, most in left.items()]
     left.update({step: most - len(places) for (step, most), places in zip(left.items(), found, strict=True)})
     return np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *found]))
 
 
 def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
-    """Whether each sample is one of the final evaluation, as all of `bench eval` are."""
+    """Return whether each sample belongs to the final evaluation, as all samples of `bench eval` do."""
     if table is None:
         return np.zeros(0, dtype=bool)
     if "final" not in table.column_names:
@@ -295,7 +309,10 @@ def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
 
 
 def _graders(cell: CellRecord, row: dict[str, Any]) -> list[list[str]]:
-    """[grader, the reason of its verdict] of each, the grader that decides first; [] for imported samples."""
+    """Return [grader, reason of its verdict] of each grader, the deciding one first; [] for imported samples.
+
+    Raises DamagedRecordError if the recorded reasons are no JSON object.
+    """
     recorded = row.get("reasons")
     if recorded is None:
         return []
@@ -311,12 +328,12 @@ def _name_of_metric(metric: str, filter_name: str) -> str:
 
 
 def _said_by_metric(value: float) -> str | float | None:
-    """A metric of 1 or 0 as the reason that a grader of ours would give."""
+    """Return a metric of 1 or 0 as the reason that a grader of ours would give; other values as numbers."""
     return {1.0: "match", 0.0: "mismatch"}.get(value, _rounded(value))
 
 
 def _extracted(row: _Judged) -> list[str]:
-    """What the filter made of the completions, unless that is what they are."""
+    """Return what the filter extracted from the completions, unless that is all of them."""
     filtered = row["filtered"]
     text = filtered if isinstance(filtered, str) else json.dumps(filtered, ensure_ascii=False)
     return [] if [text] == row["completions"] else [readable(text[:EXTRACTED_CHARACTERS])]
@@ -329,13 +346,15 @@ def _together(completions: Sequence[str]) -> str:
 
 
 def is_match(said: str | None) -> bool:
-    """Whether what a grader said means that the answer is right."""
+    """Return whether a grader's reason means that the answer is right."""
     return said == "match"
 
 
 def _turns(row: dict[str, Any], path: Path) -> list[list[object]]:
-    """[characters, tokens, reply, reward] of each turn: where it ends in the text, and what the environment said then;
-    none where no environment answered."""
+    """Return [characters, tokens, reply, reward] of each turn: where it ends in the text, and the environment's answer.
+
+    Empty without an environment. Raises DamagedRecordError if the recorded turns cannot be read.
+    """
     if not row.get("turns"):
         return []
     try:
@@ -349,8 +368,11 @@ def _turns(row: dict[str, Any], path: Path) -> list[list[object]]:
 
 
 def _tokens(row: dict[str, Any], path: str) -> dict[str, object] | None:
-    """What the update knew of each token; None if it was not recorded. Numbers are thousandths, so that they are short;
-    the ratio is that of the last time that the completion was scored."""
+    """Return what the update knew of each token, or None if it was not recorded.
+
+    Numbers are thousandths, which are short. The ratio is from the last time that the completion was scored. Raises
+    DamagedRecordError if the characters of the tokens do not add up to the text.
+    """
     chars = row.get("token/chars")
     if not chars:
         return None
@@ -366,7 +388,7 @@ def _tokens(row: dict[str, Any], path: str) -> dict[str, object] | None:
 
 
 def _thousandths(values: Sequence[float | None]) -> list[int | None] | int | None:
-    """One number if all are alike."""
+    """Return the values in thousandths, or a single number if all are equal."""
     rounded = [round(1000 * one) if one is not None and math.isfinite(one) else None for one in values]
     return rounded[0] if len(set(rounded)) == 1 else rounded
 
@@ -376,14 +398,15 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _as_text(prompt: str | list[dict[str, str]]) -> str:
-    """Messages of a chat one below the other, each with its role."""
+    """Return a prompt as text; messages of a chat one below the other, each with its role."""
     if isinstance(prompt, str):
         return prompt
     return "\n\n".join(f"[{message.get('role')}] {message.get('content')}" for message in prompt)
 
 
 def script_json(document: object) -> str:
-    """JSON that may stand in a script of a page: no text in it can end the script, or a line of it."""
+    """Return JSON for a script of a page: no text in it can end the script, or a line of it."""
+    # ASCII JSON has no line separators of Unicode, and without < there is no closing tag of a script.
     return _ENCODER.encode(document).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-"""The page of a search, drawn from study.json alone: index.html, report.md, report.json, figures and data."""
+"""The page of a search, from study.json alone: index.html, report.md, report.json, figures and data."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _content(study: StudyRecord) -> dict[str, Any]:
 
 
 def search_document(study: StudyRecord) -> dict[str, object]:
-    """study.json with its conclusions: `sentence`, and `best` and `default` as whole trials or None."""
+    """Return study.json with its conclusions: `sentence`, and `best` and `default` as whole trials or None."""
     document = asdict(study)
     return {
         "sweep": study.sweep,
@@ -58,7 +58,7 @@ def search_document(study: StudyRecord) -> dict[str, object]:
 
 
 def trials_csv(study: StudyRecord) -> str:
-    """A row for each trial, by number, with values under their metrics and knobs under their names, as recorded."""
+    """Return a row for each trial, by number, as recorded: values under their metrics, knobs under their names."""
     return csv_text([_row(study, trial) for trial in sorted(study.trials, key=lambda trial: trial.number)])
 
 

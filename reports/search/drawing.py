@@ -1,4 +1,4 @@
-"""What the figures of a search share: the marks of trials, the axes of knobs, and labels that fit.
+"""Shared parts of a search's figures: the marks of trials, the axes of knobs, and labels that fit.
 
 Trials differ by marker as well as by colour.
 """
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
 
 BLUE, VERMILION, GREEN = ARM_COLORS[:3]
 TICK_CHARACTER_IN = 0.062
-"""The average width of a character in the label of a tick, at TICK_POINTS."""
+"""The average width of a character in a tick label at TICK_POINTS, in inches."""
 TICK_POINTS = 7.0
 AXIS_CHARACTERS = 34
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The look of a trial. hollow: only the edge of the marker is drawn."""
+    """The look of a trial."""
 
     color: str
     marker: str
     size: float = 5.5
     hollow: bool = False
+    """Whether only the edge of the marker is drawn."""
 
     def drawn(self) -> dict[str, Any]:
-        """The arguments of `plot`."""
+        """Return the arguments of `plot`."""
         face = "none" if self.hollow else self.color
         return {"color": self.color, "marker": self.marker, "markersize": self.size, "markerfacecolor": face,
                 "markeredgewidth": 1.2, "linestyle": "none"}  # fmt: skip
@@ -52,11 +53,14 @@ MARKS = {
     "running": Mark(GREY, "^", hollow=True),
 }
 BEST = Mark(INK, "o", size=11, hollow=True)
-"""A ring around the best."""
+"""A ring around the best trial."""
 
 
 def kind_of(trial: TrialRecord) -> str:
-    """A key of MARKS. The state comes first: a default that was pruned is shown as pruned."""
+    """Return the key of MARKS for a trial.
+
+    The state comes first: a default that was pruned is shown as pruned.
+    """
     if trial.state != "complete":
         return trial.state
     if trial.is_default:
@@ -67,7 +71,7 @@ def kind_of(trial: TrialRecord) -> str:
 def draw_trials(
     axes: Axes, trials: Sequence[TrialRecord], xs: Sequence[float], ys: Sequence[float], best: int | None, **plot: Any
 ) -> dict[str, Line2D]:
-    """Draw a marker for each trial and a ring around the best. Returns a handle for each kind, for a legend."""
+    """Draw a marker for each trial and a ring around the best, and return a handle for each kind, for a legend."""
     handles: dict[str, Line2D] = {}
     for kind, mark in MARKS.items():
         mine = [(x, y) for trial, x, y in zip(trials, xs, ys, strict=True) if kind_of(trial) == kind]
@@ -84,7 +88,7 @@ def best_label(number: int) -> str:
 
 
 def count_kinds(trials: Sequence[TrialRecord]) -> str:
-    """`14 complete, 1 default, 3 pruned`."""
+    """Count the trials of each kind: `14 complete, 1 default, 3 pruned`."""
     kinds = [kind_of(trial) for trial in trials]
     return ", ".join(f"{kinds.count(kind)} {kind}" for kind in MARKS if kind in kinds)
 
@@ -97,24 +101,27 @@ def label_values(axis: Axis, objective: StudyObjective) -> None:
 
 
 def axis_label(objective: StudyObjective) -> str:
-    """The label of an axis, no longer than the axis; the name of a task may be that of a file."""
+    """Return the label of an axis, no longer than the axis; a task may have the name of a file."""
     return shortened(objective.words, AXIS_CHARACTERS) + objective.unit
 
 
 def two_lines(text: str, characters: int) -> str:
-    """The text on one line or two, broken after a space, dot or underscore if both parts fit; shortened in its middle
-    if it is too long for two."""
+    """Return the text on one line or two, broken after a space, dot or underscore if both parts fit.
+
+    A text too long for two lines is shortened in its middle.
+    """
     text = shortened(text, 2 * characters)
     if len(text) <= characters:
         return text
     breaks = [i + 1 for i, character in enumerate(text[:characters]) if character in " ._" and i > 0]
     fitting = [place for place in breaks if len(text) - place <= characters]
+    # The latest break that fits keeps the first line full; without one the text is cut at the width.
     place = max(fitting, default=characters)
     return f"{text[:place].rstrip()}\n{text[place:]}"
 
 
 def shortened(text: str, characters: int) -> str:
-    """The text, without its middle if it is longer than so many characters (at least 3)."""
+    """Return the text, without its middle if it has more than `characters` characters (at least 3)."""
     if len(text) <= characters:
         return text
     start = characters // 2
@@ -126,31 +133,37 @@ CHOICE_CENTRE = 0.5
 
 @dataclass(frozen=True)
 class KnobAxis:
-    """The range of a knob as positions from 0 to 1: equal steps, equal ratios on a log scale, or places for choices.
-
-    low, high: in the unit of the scale. choices: those of a categorical knob, as JSON; empty for any other. choice_at:
-    where a choice lies in its part of the axis.
-    """
+    """The range of a knob as positions from 0 to 1: equal steps, equal ratios on a log scale, or a place per choice."""
 
     kind: str
     low: float
+    """In the unit of the scale, like high: the logarithm on a log scale."""
     high: float
     choices: tuple[str, ...]
+    """The choices of a categorical knob, as JSON; empty for any other knob."""
     choice_at: float
+    """The position of a choice within its part of the axis."""
 
     @classmethod
     def of(cls, knob: RangeRecord, values: Iterable[Any], choice_at: float = CHOICE_CENTRE) -> KnobAxis:
-        """The axis of a knob. values: what trials drew; that of the default may lie outside the searched range."""
+        """Return the axis of a knob.
+
+        values: those that trials have; the default's may lie outside the searched range.
+        """
         if knob.kind == "categorical":
             choices = dict.fromkeys(_json(value) for value in [*(knob.choices or []), *values])
             return cls(knob.kind, 0.0, 1.0, tuple(choices), choice_at)
         is_log = knob.kind == "log"
+        # A default of 0, which has no logarithm, does not stretch a log axis.
         ends = [float(end) for end in (knob.low, knob.high, *values) if end is not None and (end > 0 or not is_log)]
         scaled = [math.log(end) if is_log else end for end in ends]
         return cls(knob.kind, min(scaled), max(scaled), (), choice_at)
 
     def position(self, value: Any) -> float:
-        """The position of a value, from 0 to 1. On a log scale a value that is not positive lies at the low end."""
+        """Return the position of a value, from 0 to 1.
+
+        On a log scale a value that is not positive lies at the low end.
+        """
         if self.choices:
             return (self.choices.index(_json(value)) + self.choice_at) / len(self.choices)
         if self.high == self.low:
@@ -160,11 +173,12 @@ class KnobAxis:
         return (math.log(value) - self.low) / (self.high - self.low) if value > 0 else 0.0
 
     def ticks(self, n: int) -> list[tuple[float, str]]:
-        """The positions and labels of ticks: every choice, or n values from end to end."""
+        """Return the positions and labels of ticks: every choice, or n values from end to end."""
         if self.choices:
             values = [json.loads(choice) for choice in self.choices]
         else:
             values = [self._value(self.low + i * (self.high - self.low) / (n - 1)) for i in range(n)]
+            # Rounding may make neighbours equal, as in a short range of integers.
             values = list(dict.fromkeys(values))
         return [(self.position(value), value_text(value)) for value in values]
 
@@ -174,5 +188,5 @@ class KnobAxis:
 
 
 def _json(value: object) -> str:
-    """The value as JSON, in which true and 1 differ, as in Python they do not."""
+    """Return the value as JSON, in which true and 1 differ; in Python they are equal."""
     return json.dumps(value, sort_keys=True)

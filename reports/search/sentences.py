@@ -1,4 +1,4 @@
-"""What a search found, in sentences, for the head of its page and the last line of `bench tune`."""
+"""The result of a search in sentences, for the head of its page and the last line of `bench tune`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CONFIRM_SEEDS = 6
 
 
 def search_statements(study: StudyRecord) -> list[Statement]:
-    """The head of the page: the best setting, the verdict on it if it was confirmed, and the warning if it was not."""
+    """Return the head of the page: the best setting, then the verdict on it or the warning that it is unconfirmed."""
     confirmed = current_confirmation(study)
     found = [headline(study), None if confirmed is None else confirmed_statement(confirmed), warning(study)]
     return [statement for statement in found if statement is not None]
 
 
 def search_sentence(study: StudyRecord) -> str:
-    """The best setting and its value, what was tried, and whether fresh seeds confirm it, on one line."""
+    """Return the best setting, its value, what was tried and whether fresh seeds confirm it, on one line."""
     best = study.best_trial
     if best is None:
         return f"{study.sweep}: nothing to pick from, {count_states(study)}."
@@ -38,7 +38,7 @@ def search_sentence(study: StudyRecord) -> str:
 
 
 def headline(study: StudyRecord) -> Statement:
-    """The best setting, the trials that it was picked among, and the sampler that proposed them."""
+    """Return the best setting, the trials that it was picked from, and the sampler that proposed them."""
     search = (
         f"Sampler {options_text(study.sampler)}, pruner {options_text(study.pruner)},"
         f" {count(len(study.seeds), 'seed')} per trial ({', '.join(map(str, study.seeds))})."
@@ -54,7 +54,7 @@ def headline(study: StudyRecord) -> Statement:
 
 
 def warning(study: StudyRecord) -> Statement | None:
-    """The warning that a winner is biased, and how to confirm it; None if nothing was picked or it is confirmed."""
+    """Warn that a winner is biased, and say how to confirm it; None if nothing was picked or it is confirmed."""
     if not _is_picked_among_several(study) or current_confirmation(study) is not None:
         return None
     objective = objectives_of(study)[0]
@@ -76,7 +76,7 @@ def warning(study: StudyRecord) -> Statement | None:
 
 
 def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
-    """The verdict of the paired comparison, and how far the scores of the winner and of the default shrank."""
+    """Return the verdict of the paired comparison, and how far the scores of the winner and the default shrank."""
     fresh = count(len(confirmed.seeds), "fresh seed")
     shrank = (
         f"Picked among {count(confirmed.n_trials, 'trial')}, trial {confirmed.trial} scored"
@@ -97,15 +97,16 @@ def confirmed_statement(confirmed: ConfirmationRecord) -> Statement:
 
 
 def confirmed_contrast(confirmed: ConfirmationRecord) -> ContrastRow:
-    """The best setting against the default, as the report of the confirming sweep has it."""
+    """Return the best setting against the default, as the confirming sweep's report has it."""
     return ContrastRow.model_validate(confirmed.contrast)
 
 
 def current_confirmation(study: StudyRecord) -> ConfirmationRecord | None:
-    """The confirmation, if it is that of the setting that is now the best."""
+    """Return the confirmation if it is of the setting that is now the best, otherwise None."""
     confirmed = study.confirmation
     if confirmed is None or study.best is None:
         return None
+    # Two trials have the same setting if one repeats the other, or both repeat a third.
     same = {study.best, study.trial(study.best).same_as}
     return confirmed if {confirmed.trial, study.trial(confirmed.trial).same_as} & (same - {None}) else None
 
@@ -115,15 +116,14 @@ def confirm_command(study: StudyRecord) -> str:
 
 
 def count_states(study: StudyRecord) -> str:
-    """20 trials: 16 complete, 3 pruned, 1 failed."""
+    """Count the trials by state: 20 trials: 16 complete, 3 pruned, 1 failed."""
     counts = {state: sum(trial.state == state for trial in study.trials) for state in get_args(TrialState)}
     states = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
     return f"{count(len(study.trials), 'trial')}{f': {states}' if states else ''}"
 
 
 def no_importance(study: StudyRecord) -> str | None:
-    """Why a figure of the importance of knobs is missing, and for which objective if the other has one; None if none is
-    missing."""
+    """Explain why the importance of knobs is missing, and for which objective; None if none is missing."""
     if study.importances_refused is None:
         return None
     shown = {found.metric for found in study.importances}
@@ -133,7 +133,7 @@ def no_importance(study: StudyRecord) -> str | None:
 
 
 def _setting(study: StudyRecord, trial: TrialRecord) -> str:
-    """learning_rate = 0.0012, temperature = 0.9."""
+    """Return the knobs of a trial: learning_rate = 0.0012, temperature = 0.9."""
     short = short_knobs(study.knobs)
     return ", ".join(f"{short[knob]} = {value_text(value)}" for knob, value in trial.params.items())
 
@@ -162,16 +162,17 @@ def _default_value(study: StudyRecord, objective: StudyObjective) -> str:
 
 
 def _is_picked_among_several(study: StudyRecord) -> bool:
-    """False if nothing came out ahead of the default, because then no claim is made."""
+    """Return False if nothing beat the default, because then no claim is made."""
     best = study.best_trial
     return best is not None and not best.is_default and len(complete_trials(study)) > 1
 
 
 def _scores(search_pp: float, confirmed_pp: float | None, fresh: str) -> str:
-    """A score in the search and with fresh seeds, and how it changed."""
+    """Return a score in the search and with fresh seeds, and how it changed."""
     if confirmed_pp is None:
         return f"{points(search_pp)}% in the search; with {fresh} no score was measured"
     shrinkage_pp = search_pp - confirmed_pp
+    # Compare as written, or the sentence would report a shrinkage of 0.0 pp.
     if points(abs(shrinkage_pp)) == points(0.0):
         change = "stayed the same"
     else:

@@ -16,7 +16,7 @@ from reports.search.values import (
 
 
 def best_table(study: StudyRecord) -> Table | None:
-    """The best setting against the default, knob by knob; None without a best setting."""
+    """Return the best setting against the default, knob by knob; None without a best setting."""
     best, default = study.best_trial, study.default_trial
     if best is None:
         return None
@@ -40,7 +40,7 @@ def best_table(study: StudyRecord) -> Table | None:
 
 
 def trials_table(study: StudyRecord) -> Table:
-    """All trials by number, with the reasons why some have no value."""
+    """Return all trials by number, with the reasons why some have no value."""
     objectives, short = objectives_of(study), short_knobs(study.knobs)
     columns = ["trial", "state", *(one.name for one in objectives), *short.values(), "time", "tokens", "reason"]
     rows = [
@@ -59,13 +59,13 @@ def trials_table(study: StudyRecord) -> Table:
 
 
 def knobs_table(study: StudyRecord) -> Table:
-    """The knobs, their ranges and when they are drawn."""
+    """Return the knobs, their ranges and when they are sampled."""
     rows = [[name, knob.kind, range_text(knob), condition_text(knob)] for name, knob in study.knobs.items()]
     return Table("What was searched", ["knob", "kind", "range", "drawn when"], rows)
 
 
 def provenance_table(study: StudyRecord) -> Table:
-    """The settings of the search."""
+    """Return the settings of the search."""
     rows = [
         ["command", study.command],
         ["profile", study.profile],
@@ -108,7 +108,7 @@ def _budget(budget: BudgetRecord) -> str:
 
 
 def _spent(study: StudyRecord) -> str:
-    """Tokens and time of all trials but repeated settings, which trained nothing."""
+    """Return the tokens and time of all trials except repeated settings, which trained nothing."""
     own = [trial for trial in study.trials if trial.same_as is None]
     generated = sum(trial.generated_tokens or 0 for trial in own)
     return f"{tokens(generated)} generated tokens, {seconds(sum(trial.duration_s or 0.0 for trial in own))} of trials"

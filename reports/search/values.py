@@ -1,4 +1,4 @@
-"""What a search optimises and what it draws, and how objectives, knobs and their values are written."""
+"""The objectives and knobs of a search, and how they and their values are written."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _COUNT = re.compile(r"\w*tokens")
 
 @dataclass(frozen=True)
 class StudyObjective:
-    """One of the objectives of a study. index: its position in the values of trials."""
+    """One of the objectives of a study."""
 
     index: int
+    """Its position in the values of trials."""
     metric: str
     maximize: bool
 
     @property
     def name(self) -> str:
-        """`eval.final.arithmetic.pass@1` -> `pass@1`, `generated_tokens` -> `generated tokens`."""
+        """The metric in words: `eval.final.arithmetic.pass@1` -> `pass@1`, `generated_tokens` -> `generated tokens`."""
         return self._last.replace("_", " ")
 
     @property
@@ -35,7 +36,7 @@ class StudyObjective:
 
     @property
     def unit(self) -> str:
-        """The unit, to be put behind `words`; counts have none."""
+        """The unit, to follow `words`; counts have none."""
         return " (%)" if self.is_fraction else ""
 
     @property
@@ -44,7 +45,7 @@ class StudyObjective:
 
     @property
     def is_fraction(self) -> bool:
-        """Whether values lie in [0, 1]; they are shown in percent."""
+        """Return whether values lie in [0, 1]; they are shown in percent."""
         return _FRACTION.fullmatch(self._last) is not None
 
     @property
@@ -56,11 +57,11 @@ class StudyObjective:
         return self.metric.rpartition(".")[2]
 
     def shown(self, value: float) -> float:
-        """The value in the unit of the label."""
+        """Return the value in the unit of the label."""
         return 100 * value if self.is_fraction else value
 
     def text(self, value: float | None) -> str:
-        """78.1%, 120k."""
+        """Format a value: 78.1%, 120k."""
         if value is None:
             return MISSING
         if self.is_fraction:
@@ -68,7 +69,7 @@ class StudyObjective:
         return tokens(value) if _COUNT.fullmatch(self._last) else number(value)
 
     def of(self, trial: TrialRecord) -> float | None:
-        """The value of a trial as recorded; None if it has none."""
+        """Return the recorded value of a trial, or None if it has none."""
         return None if trial.values is None else trial.values[self.index]
 
     def better(self, value: float, other: float) -> bool:
@@ -83,8 +84,10 @@ def objectives_of(study: StudyRecord) -> list[StudyObjective]:
 
 
 def complete_trials(study: StudyRecord) -> Sequence[TrialRecord]:
-    """The trials whose values count, by number. A pruned trial's value, if it has one, is that of a partial
-    training."""
+    """Return the trials whose values count, by number.
+
+    A pruned trial's value, if it has one, comes from partial training.
+    """
     return sorted((trial for trial in study.trials if trial.state == "complete"), key=lambda trial: trial.number)
 
 
@@ -92,13 +95,13 @@ VALUE_DIGITS = 4
 
 
 def short_knobs(names: Iterable[str]) -> dict[str, str]:
-    """The shortest ending of each dotted name that no other name has: `train.learning_rate` -> `learning_rate`."""
+    """Return the shortest unique ending of each dotted name: `train.learning_rate` -> `learning_rate`."""
     all_names = [*names]
     return {name: _shortest_ending(name, [other for other in all_names if other != name]) for name in all_names}
 
 
 def value_text(value: object) -> str:
-    """The value of a knob: numbers with four digits, words as they are, anything else as JSON."""
+    """Format the value of a knob: numbers with four digits, words as they are, anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, float):
@@ -107,12 +110,12 @@ def value_text(value: object) -> str:
 
 
 def param_text(params: Mapping[str, object], knob: str) -> str:
-    """The value that a trial drew, or a dash if it drew none."""
+    """Format the value of a trial's knob, or a dash if the trial has none."""
     return value_text(params[knob]) if knob in params else MISSING
 
 
 def range_text(knob: RangeRecord) -> str:
-    """`0.0001 to 0.003 on a log scale`, `one of 1, 2, 4`."""
+    """Format the range of a knob: `0.0001 to 0.003 on a log scale`, `one of 1, 2, 4`."""
     if knob.kind == "categorical":
         return f"one of {', '.join(map(value_text, knob.choices or []))}"
     scale = {"log": " on a log scale", "int": ", whole numbers", "float": ""}[knob.kind]
@@ -121,13 +124,13 @@ def range_text(knob: RangeRecord) -> str:
 
 
 def condition_text(knob: RangeRecord) -> str:
-    """`train.updates_per_rollout is 2 or 4`, `always`."""
+    """Format when a knob is sampled: `train.updates_per_rollout is 2 or 4`, `always`."""
     conditions = [f"{other} is {' or '.join(map(value_text, values))}" for other, values in knob.when.items()]
     return " and ".join(conditions) or "always"
 
 
 def options_text(plugin: Mapping[str, object]) -> str:
-    """{"type": "tpe", "seed": 0} -> tpe (seed 0)."""
+    """Format a plug-in with its options: {"type": "tpe", "seed": 0} -> tpe (seed 0)."""
     options = ", ".join(f"{name} {value_text(value)}" for name, value in plugin.items() if name != "type")
     name = str(plugin.get("type", MISSING))
     return f"{name} ({options})" if options else name

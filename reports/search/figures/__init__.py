@@ -1,4 +1,4 @@
-"""Figures of a search, found in this folder and in plug-ins: every `SearchFigure` at a module's top level is one."""
+"""Figures of a search, from this folder and plug-ins: every `SearchFigure` at a module's top level is registered."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from reports.search.values import StudyObjective, objectives_of
 
 @dataclass(frozen=True)
 class SearchFigure:
-    """One figure of the page of a search.
-
-    name, title, order: as those of a `reports.figures.Figure`. draw: draws it for an objective, or returns None if the
-    record holds nothing to show. each_objective: it is drawn for the second objective too, not for the first alone.
-
-    Raises ValueError for a name that cannot be that of a file.
-    """
+    """One figure of the page of a search. Raises ValueError for a name that cannot be that of a file."""
 
     name: str
+    """Like title and order, as in a `reports.figures.Figure`."""
     title: str
     draw: Callable[[StudyRecord, StudyObjective], Drawing | None]
+    """Draws the figure for an objective, or returns None if the record holds nothing to show."""
     each_objective: bool = False
+    """Whether it is drawn for the second objective too, not only for the first."""
     order: int = AFTER_OURS
 
     def __post_init__(self) -> None:

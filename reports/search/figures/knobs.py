@@ -1,4 +1,4 @@
-"""What each knob did: its share of the variance of an objective, and the objective against it."""
+"""The effect of each knob: its share of the variance of an objective, and the objective against it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ EDGE = 0.06
 
 
 def draw_importance(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """fANOVA's share of each knob in the variance of an objective; None if it was refused, and then the page says
-    why."""
+    """Draw fANOVA's share of each knob in an objective's variance; None if refused, and the page says why."""
     found = next((one for one in study.importances if one.metric == objective.metric), None)
     if found is None or not found.shares:
         return None
     labels = short_knobs(study.knobs)
+    # Ascending, because barh draws upwards: the largest share ends on top. Names break ties, so output is reproducible.
     shares = sorted(found.shares.items(), key=lambda item: (item[1], item[0]))
     figure = new_figure(MARGINS_IN + BAR_IN * max(2, len(shares)))
     axes = figure.subplots()
@@ -57,6 +57,7 @@ def draw_importance(study: StudyRecord, objective: StudyObjective) -> Drawing | 
         )
     axes.set_yticks(range(len(shares)), names)
     axes.grid(visible=False, axis="y")
+    # Room for the label behind the longest bar; 1 if all shares are 0.
     axes.set_xlim(0, 1.15 * max(100 * share for _, share in shares) or 1.0)
     axes.set_ylim(-0.6, len(shares) - 0.4)
     axes.set_xlabel(f"share of the variance of {objective.name} (%)")
@@ -73,7 +74,7 @@ def draw_importance(study: StudyRecord, objective: StudyObjective) -> Drawing | 
 
 
 def draw_slices(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """The objective against each knob by itself; None with fewer than two complete trials."""
+    """Draw the objective against each knob by itself; None with fewer than two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
     if len(trials) < MIN_TRIALS or not knobs:
@@ -82,10 +83,12 @@ def draw_slices(study: StudyRecord, objective: StudyObjective) -> Drawing | None
         name: KnobAxis.of(study.knobs[name], [trial.params[name] for trial in trials if name in trial.params])
         for name in knobs
     }
+    # Wider panels, and fewer of them, if any tick label would not fit.
     columns, width, characters = NARROW if all(_fits(axis, NARROW[1]) for axis in axes_of.values()) else WIDE
     columns = min(columns, len(knobs))
     kinds = {kind_of(trial) for trial in trials}
     labels = [*kinds, *([] if study.best is None else [best_label(study.best)])]
+    # -(-a // b) is a / b rounded up.
     figure, panels = PANELS(-(-len(knobs) // columns), columns).draw_some(len(knobs), labels)
     short = short_knobs(study.knobs)
     handles: dict[str, Line2D] = {}
@@ -144,6 +147,7 @@ def _fits(axis: KnobAxis, width_in: float) -> bool:
 
 
 def _fitting_characters(ticks: int, width_in: float) -> int:
+    """Return how many characters a tick label may have, at least 3, with a gap of one to its neighbour."""
     return max(3, int(width_in / (1 + 2 * EDGE) / ticks / TICK_CHARACTER_IN) - 1)
 
 

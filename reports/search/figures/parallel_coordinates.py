@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MIN_TRIALS = 2
 CHOICE_AT = 0.06
-"""Where in its part of the axis a choice lies. Its name stands to the right, so that no line runs through a name."""
+"""The position of a choice within its part of the axis. Its name is to the right, so that no line crosses a name."""
 # The middle of cividis, which is visible on white and on a dark page; each of its ends is lost on one of them.
 DARK, LIGHT = 0.25, 0.88
 BAR_STEPS = 64
@@ -34,8 +34,7 @@ BAR_TICKS = 5
 
 @dataclass(frozen=True)
 class CoordinatesLayout:
-    """Where things lie on the sheet, in inches from its left or from its top. name_lift: how far the name of a knob
-    stands above its band; 0 beside it."""
+    """Positions on the sheet, in inches from its left or top edge."""
 
     names: float = 0.12
     low: float = 2.25
@@ -46,6 +45,7 @@ class CoordinatesLayout:
     band: float = 0.2
     below: float = 0.25
     name_lift: float = 0.0
+    """How far the name of a knob stands above its band; 0 if it stands next to it."""
     name_characters: int = 23
 
     def x(self, position: float) -> float:
@@ -90,7 +90,7 @@ class Scale:
 
 
 def draw_parallel_coordinates(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """None with fewer than two complete trials."""
+    """Draw every complete trial as a line through its knobs; None with fewer than two complete trials."""
     trials = complete_trials(study)
     knobs = [name for name in study.knobs if any(name in trial.params for trial in trials)]
     if len(trials) < MIN_TRIALS or not knobs:
@@ -131,10 +131,11 @@ def draw_parallel_coordinates(study: StudyRecord, objective: StudyObjective) -> 
 
 
 def _blank(height_in: float) -> tuple[Figure, Axes]:
-    """A figure with a single plot, whose coordinates are inches from its upper left corner."""
+    """Return a figure with a single plot, whose coordinates are inches from its upper left corner."""
     figure = new_figure(height_in, laid_out=False)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
+    # The y axis is reversed, so that coordinates grow downwards.
     axes.set(xlim=(0, width_in()), ylim=(height_in, 0))
     return figure, axes
 
@@ -187,7 +188,7 @@ def _draw_bar(axes: Axes, sheet: CoordinatesLayout, y: float, scale: Scale, obje
 def _path(
     trial: TrialRecord, knobs: Sequence[str], knob_axes: dict[str, KnobAxis], sheet: CoordinatesLayout, end: float
 ) -> tuple[list[float], list[float]]:
-    """The line of a trial: straight down through the band of each knob, then over to the next."""
+    """Return the line of a trial: straight down through the band of each knob, then over to the next."""
     xs, ys = [], []
     for row, name in enumerate(knobs):
         x = sheet.x(knob_axes[name].position(trial.params[name])) if name in trial.params else sheet.not_drawn

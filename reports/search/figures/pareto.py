@@ -1,4 +1,4 @@
-"""Two objectives against each other: what one costs in terms of the other."""
+"""Two objectives against each other: the price of one in terms of the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LABEL_IN = (0.3, 0.17)
 
 
 def draw_pareto(study: StudyRecord, objective: StudyObjective) -> Drawing | None:
-    """The first objective against the second; None with one objective or without a complete trial."""
+    """Draw the first objective against the second; None with one objective or without a complete trial."""
     trials = complete_trials(study)
     if len(study.objectives) == 1 or not trials:
         return None
@@ -76,10 +76,11 @@ def _columns(points: dict[int, tuple[float, float]]) -> tuple[list[float], list[
 
 
 def _labelled(study: StudyRecord, points: dict[int, tuple[float, float]]) -> Sequence[int]:
-    """The trials of the front whose numbers do not run into each other, the best first."""
+    """Return the trials of the front whose numbers do not overlap, the best first."""
     spans = [max(values) - min(values) or 1.0 for values in _columns(points)]
     chosen: list[int] = []
     for number in sorted(study.front, key=lambda number: (number != study.best, points[number])):
+        # Labels overlap if they are closer than a label in both directions; distances are scaled to inches on the axes.
         near = [
             all(
                 abs(one - other) / span * size < label

@@ -47,11 +47,11 @@ class Forecast:
     n_predicted: int
     rmse_law: float
     rmse_last: float
-    """Of the rival that continues the mean of the last points before the cut."""
+    """Error of the rival that continues the mean of the last points before the cut."""
     rmse_step: float
-    """Of a straight line in log(1 + step)."""
+    """Error of a straight line in log(1 + step)."""
     rmse_line: float
-    """Of a straight line in the entropy with the same later entropies: it shows what exp(H) adds to knowing them."""
+    """Error of a straight line in the entropy with the same later entropies: it shows what exp(H) adds to knowing them."""
 
     @property
     def beats(self) -> bool:
