@@ -51,7 +51,7 @@ class Forecast:
     rmse_step: float
     """Error of a straight line in log(1 + step)."""
     rmse_line: float
-    """Error of a straight line in the entropy with the same later entropies: it shows what exp(H) adds to knowing them."""
+    """Error of a straight line in the entropy with the same later entropies: it shows what exp(H) adds to them."""
 
     @property
     def beats(self) -> bool:

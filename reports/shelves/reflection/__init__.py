@@ -60,7 +60,7 @@ class Reflection:
     arms: list[ArmWords]
     """A row for each arm and word, and for each arm and all words together; empty if no word occurs."""
     tallies: dict[str, dict[int, Tally]]
-    """The curve of all words together, by arm and seed."""
+    """The totals of all words together, by arm and seed."""
 
 
 @dataclass(frozen=True)
