@@ -135,7 +135,7 @@ def test_imports_run_downwards() -> None:
             "harness.training.batch",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import harness.run.prompts",
         ),
-        ("reports.page.verdict", "from reports.search.values import Objective"),
+        ("reports.page.verdict", "from reports.search.values import StudyObjective"),
         ("reports.page.tables", "from reports.shelves.laws.page import law_tables"),
         ("harness.errors", "from tests import synthetic"),
         ("harness.a_new_room.file", "from harness.errors import BenchError"),

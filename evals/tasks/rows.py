@@ -201,7 +201,7 @@ class TaskRows:
         self._check_rows(problems, origin)
         digest = rows_digest(problems)
         matches = None if self.digest is None else digest == self.digest
-        # Only rows of the source that the digest was made from must match it; see `Rows.digest_of`.
+        # Only rows of the source that the digest was made from must match it; see `TaskRows.digest_of`.
         if matches is False and source == self.digest_of:
             raise EvalError(
                 f"{origin} is not the data that {self.name} was pinned to: its rows have the digest {digest}, pinned "

@@ -23,6 +23,7 @@ from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
 from harness.run.provenance import append_start
 from harness.sampling.sampler import Policy
+from harness.sampling.services import services_in
 from harness.sampling.store import OnProgress, RememberingSampler, ignore_progress
 
 
@@ -167,9 +168,11 @@ class Suite:
         evaluations = [task.run(home, policy, progress(task.name), tell) for task in self.tasks]
         memorisation = []
         if probe is not None:
-            for task, problems in statements:
-                told = progress(f"{task.name}, statements")
-                memorisation.append(probe.run(self.subject, task, problems, home, _required(policy), told))
+            # The probe asks the graders of the tasks, which run programs only if that is allowed.
+            with services_in(home, any(task.allow_code for task in self.tasks)):
+                for task, problems in statements:
+                    told = progress(f"{task.name}, statements")
+                    memorisation.append(probe.run(self.subject, task, problems, home, _required(policy), told))
         return SuiteResult(
             self.subject.label,
             evaluations,

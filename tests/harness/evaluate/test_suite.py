@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evals.errors import EvalError
+from evals.shelves.code import grading
 from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.evaluate.suite import Suite, SuiteResult, paired_changes
@@ -52,3 +54,21 @@ def test_statements_that_are_too_short_are_refused_before_anything_is_drawn(
     with pytest.raises(EvalError, match="none of 2 problems has a statement"):
         both.run(home, lambda: counting, lambda stage: lambda *words: None)  # type: ignore[arg-type, return-value]
     assert counting.drawn == []
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_programs_are_run_for_statements_where_that_is_allowed(
+    evaluation: Make, sampler: EngineSampler, home: Path, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    lent: list[bool] = []
+
+    class Probe(MemorisationProbe):
+        def run(self, *asked: Any) -> dict[str, Any]:
+            lent.append(bool(grading._lent))
+            return {}
+
+    monkeypatch.setattr(Suite, "_statements", lambda self: [(get_task("arithmetic"), [Problem("p", "1 + 2", "3")])])
+    monkeypatch.setattr(Probe, "require", lambda self, task, problems: None)
+    asked = replace(evaluation(problems=1, samples=1), allow_code=allowed)
+    Suite(asked.subject, [asked], None, Probe(16)).run(home, lambda: sampler, lambda stage: lambda *words: None)
+    assert lent == [allowed]

@@ -38,7 +38,7 @@ class StoppedError(Exception):
 
 def run(folder: Path, spec: RunSpec, start: StartingPoint | None = None, stop_after: int | None = None) -> CellRecord:
     def stop(progress: Any) -> None:
-        if progress.step == stop_after:
+        if progress["step"] == stop_after:
             raise StoppedError
 
     folder.mkdir(exist_ok=True)

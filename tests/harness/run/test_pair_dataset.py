@@ -217,7 +217,7 @@ class TestStage:
     def test_without_a_reference_nothing_is_scored(
         self, tmp_path: Path, data: str, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("harness.training.sequences.Scorer", None)
+        monkeypatch.setattr("harness.training.sequences.SequenceScorer", None)
         pairs = prepare(tmp_path / "pairs", spec_of(data, "simpo"), model)
         assert pairs.ref_chosen_logps is None
         assert pairs.batch([0]).ref_logps is None

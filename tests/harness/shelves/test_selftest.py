@@ -123,13 +123,13 @@ def test_an_engine_that_breaks_its_promises_fails_the_check(monkeypatch: pytest.
 
 PRETENDED = """
 from pathlib import Path
-from harness.shelves.selftest.checks import CHECKS, Place
+from harness.shelves.selftest.checks import CHECKS, CheckPlace
 from harness.models.language_model import load_model
 from tests.cuda import device
 load_model("builtin:tiny")  # once without the device, else transformers leaves buffers of later ones uninitialised
 device.install()
 for name in ("engine contract", "mismatch in bfloat16", "graphs against eager"):
-    finding = CHECKS.find(name).run(Place("cuda", Path(".")))
+    finding = CHECKS.find(name).run(CheckPlace("cuda", Path(".")))
     print(name, finding)
     assert finding.passed
 """

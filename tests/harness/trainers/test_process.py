@@ -44,8 +44,8 @@ def test_a_killed_parent_takes_its_program_along(tmp_path: Path) -> None:
     argv, child = family(tmp_path)
     code = f"""
 import pathlib, time
-from harness.trainers.process import Process
-Process({argv!r}, None, {{}}, pathlib.Path({str(tmp_path / "log")!r}))
+from harness.trainers.process import ProcessGroup
+ProcessGroup({argv!r}, None, {{}}, pathlib.Path({str(tmp_path / "log")!r}))
 time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", code])

@@ -88,6 +88,6 @@ def test_the_version_is_of_what_can_change_a_verdict(tmp_path: Path) -> None:
 
 def test_what_a_text_shows_tells_the_kinds_apart(tmp_path: Path) -> None:
     kinds = [type(judge_in(path)).__name__ for path in (write(tmp_path), write_judge(tmp_path, address=ADDRESS))]
-    assert kinds == ["PairJudge", "Judge"]
+    assert kinds == ["PairJudge", "ModelJudge"]
     (tmp_path / "sweep.yaml").write_text("name: other")
     assert judge_in(str(tmp_path / "sweep.yaml")) is None and judge_in("numeric") is None

@@ -178,7 +178,7 @@ def run_judged(
 
     def on_progress(progress: Any) -> None:
         ignore_progress(progress)
-        if stop_after is not None and progress.step > stop_after:
+        if stop_after is not None and progress["step"] > stop_after:
             raise StopError
 
     begin = partial(start.for_training, spec, spec.model.source)
