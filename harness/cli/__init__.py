@@ -1,4 +1,4 @@
-"""The command line, `bench`: the only place that may import everything. `app` says which file holds a verb."""
+"""The command line, `bench`: the only package that may import everything. `app` lists the file of each verb."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 _LONG_WORD = re.compile(r"\S{500,}")
 INTERRUPTED = 130
 OUTPUT_CLOSED = 141
-"""What a shell gives for a program that wrote into a pipe which nobody reads any more: 128 + SIGPIPE."""
+"""The shell's exit code for a program that wrote into a pipe without a reader: 128 + SIGPIPE."""
 
 
 def main() -> None:
-    """Entry point. Users' mistakes end in a message, never in a traceback; exit codes: docs/reference/exit_codes.md."""
-    # An output closed from the start is None, for which print() takes stdout; and the next file opened would have its
-    # descriptor, so that what a library or a subprocess writes there would end in a record.
+    """Run the command line. Users' mistakes end in a message, never in a traceback.
+
+    The exit codes are in docs/reference/exit_codes.md.
+    """
+    # A stream is None if the shell closed it. Open /dev/null in its place, or the next file that is opened gets its
+    # descriptor, and what a library or a subprocess prints ends in a record.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     redact_output()
@@ -39,7 +42,7 @@ def main() -> None:
 
 
 def _exit_code() -> int:
-    """Do what the command line asks, up to the last byte of its output. Faults of our own are raised."""
+    """Run the command line and flush its output; return the exit code. Our own faults are raised."""
     from typer import TyperException
 
     from harness.errors import BenchError
@@ -49,10 +52,11 @@ def _exit_code() -> int:
         from harness.cli.app import app
 
         code = app(prog_name="bench", standalone_mode=False) or 0
-        if code == INTERRUPTED:  # typer's answer to it
+        if code == INTERRUPTED:  # typer's exit code for Ctrl-C
             raise KeyboardInterrupt
         sys.stdout.flush()
-    except (SystemExit, BrokenPipeError):  # the first is typer's answer to the second
+    # Typer turns a BrokenPipeError into a SystemExit.
+    except (SystemExit, BrokenPipeError):
         if _silence_closed_outputs():
             return OUTPUT_CLOSED
         raise
@@ -65,15 +69,18 @@ def _exit_code() -> int:
 
         if is_disk_full(error):
             return _refused("the disk is full. Once there is room, the same command continues.", 1)
-        if error.errno is None:  # not the system's word on a file, but some library's on something of ours
+        # Without a number it is not the system's error about a file, but a library's: a fault of our own.
+        if error.errno is None:
             raise
         return _refused(_about_a_file(error), 2)
     return int(code)
 
 
 def _refused(message: str, code: int) -> int:
-    """Say why on stderr, as far as it can be written, and give the code back. Words as long as no name or path is, such
-    as a number of thousands of digits, are shortened."""
+    """Print why on stderr, if it can be written, and return the exit code.
+
+    Words that are too long for a name or path, such as a number of thousands of digits, are shortened.
+    """
     message = _LONG_WORD.sub(lambda word: f"{word[0][:100]}...{word[0][-20:]}", redact(message))
     with suppress(OSError):
         sys.stdout.flush()
@@ -84,7 +91,10 @@ def _refused(message: str, code: int) -> int:
 
 
 def _silence_closed_outputs() -> bool:
-    """Whether an output takes nothing any more. It is led nowhere, as Python would complain of it at its end."""
+    """Return whether an output is closed or full, and redirect such an output to /dev/null.
+
+    Otherwise Python complains of it when it exits.
+    """
     broken = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None and _is_broken(stream)]
     for stream in broken:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -92,18 +102,19 @@ def _silence_closed_outputs() -> bool:
 
 
 def _is_broken(stream: TextIO) -> bool:
-    """Whether the stream is full or nobody reads it. A failed write may leave nothing behind for another to fail on."""
+    """Return whether the stream is full or has no reader."""
     try:
         stream.flush()
     except OSError:
         return True
+    # After a failed write the buffer may be empty, so a flush proves nothing. poll() shows a pipe without a reader.
     watched = select.poll()
     watched.register(stream.fileno(), 0)
     return any(event & select.POLLERR for _, event in watched.poll(0))
 
 
 def _usage(error: TyperException) -> str:
-    """A mistake in the command line, as our own errors tell theirs: what was given, the rule, where help is."""
+    """Return a message about a mistake in the command line, in the form of our own errors: value, rule, help."""
     from pydantic import ValidationError
 
     message = error.format_message()
@@ -121,7 +132,8 @@ def _usage(error: TyperException) -> str:
 
 
 def _about_a_file(error: OSError) -> str:
-    """What the system refused, and what to do about it. A rename that fails is about its target."""
+    """Return a message about what the system refused, and what to do about it."""
+    # A rename has two paths, and one that fails is about its target.
     path = error.filename2 or error.filename
     match error:
         case FileNotFoundError():

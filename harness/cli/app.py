@@ -1,5 +1,7 @@
-"""The verbs in their groups; those on shelves are found, not imported. Heavy imports wait inside the functions, so that
-help and mistakes come at once."""
+"""The verbs in their groups; those on shelves are found, not imported by name.
+
+Heavy imports are inside the functions, so that help and error messages come at once.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +54,11 @@ class Verbs(TyperGroup):
 
 
 _SENTENCE = 80
-"""Characters; a first sentence up to this length is not cut. A test checks that they fit beside the names."""
+"""The length up to which a first sentence is not truncated. A test checks that they fit next to the names."""
 
 
 def _name(verb: Callable[..., None]) -> str:
+    """Return the verb's name; a function whose name would hide a builtin has an underscore at the end."""
     return verb.__name__.rstrip("_")
 
 

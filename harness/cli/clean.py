@@ -43,6 +43,7 @@ def clean(
     """
     folder = home_folder(home)
     inside = folder.resolve()
+    # A link may lead out of the home; nothing outside of it is listed or deleted.
     found = [one for one in _leftovers(folder) if one.path.parent.resolve().is_relative_to(inside)]
     deleted = [one for one in found if _delete(one)] if yes else []
     total = sum(one.n_bytes for one in found)
@@ -69,17 +70,18 @@ def clean(
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something that no sweep refers to. what: a description. cell: the cell that it is or lies in, and whose lease
-    protects it; None for results in the cache."""
+    """A file or folder that no sweep refers to."""
 
     path: Path
     what: str
+    """A description."""
     n_bytes: int
     cell: CellRecord | None = None
+    """The cell that it is, or belongs to, and whose lease protects it; None for results in the cache."""
 
 
 def _leftovers(home: Path) -> Iterator[Leftover]:
-    """In the order of sweeps, the cache last."""
+    """Yield what no sweep refers to, in the order of sweeps, and the cache last."""
     from harness.records import read_sweep
 
     for path in sorted(home.glob(f"*/.*{DELETED}")) + sorted(home.glob(f"*/cells/.*{DELETED}")):
@@ -92,9 +94,11 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
         except BenchError as error:
             note(f"warning: {path.parent.name} and the cache are left as they are: {error}")
             is_known = False
+    # A running sweep may read any result and start any cell next, so nothing of it is touched.
     running = [sweep for sweep in sweeps if _is_running(sweep)]
     if running:
         note(f"warning: {few([sweep.name for sweep in running])} and the cache are left as they are: cells are running")
+    # A sweep over a checkpoint refers to the cell that holds it.
     evaluated = [Path(sweep.checkpoint).resolve() for sweep in sweeps if sweep.checkpoint is not None]
     leftovers = [
         one
@@ -104,6 +108,7 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
         if not any(one.path.resolve() in (checkpoint, *checkpoint.parents) for checkpoint in evaluated)
     ]
     yield from leftovers
+    # The results that a cell reads are known only if every sweep can be read.
     if is_known and not running:
         going = {one.path for one in leftovers}
         made_here = [sweep for sweep in sweeps if not sweep.is_imported]
@@ -113,13 +118,14 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
 
 
 def _is_running(sweep: SweepRecord) -> bool:
-    """Whether a process holds one of its cells; it may start any other next."""
+    """Return whether a process holds one of the cells; it may start any other one next."""
     from harness.records.lease import is_leased
 
     return any(is_leased(cell.path) for cell in [*sweep.cells, *sweep.other_cells])
 
 
 def _leftover_cells(sweep: SweepRecord) -> Iterator[Leftover]:
+    """Yield the cells, and the evaluations of cells, that a sweep no longer asks for."""
     for cell in sweep.other_cells:
         if not _is_young(cell.path):
             yield Leftover(cell.path, f"a cell that {sweep.name} no longer asks for", _n_bytes(cell.path), cell)
@@ -134,7 +140,10 @@ def _leftover_cells(sweep: SweepRecord) -> Iterator[Leftover]:
 
 
 def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Leftover]:
-    """Results of stages in the cache that none of the cells reads; nothing if that is unknown for one of the cells."""
+    """Yield the results of stages in the cache that no cell reads.
+
+    Yields nothing if that is unknown for one of the cells.
+    """
     from harness.run.stages import STAGES
 
     results = [path for path in sorted((home / "cache").glob("*")) if _is_result(path.name, STAGES.names())]
@@ -151,8 +160,10 @@ def _leftover_results(home: Path, cells: Sequence[CellRecord]) -> Iterator[Lefto
 
 
 def _results_of(cell: CellRecord) -> Iterator[str]:
-    """The names, without endings, of what a cell and its report read from the cache. Raises BenchError if that is
-    unknown."""
+    """Yield the names, without endings, of what a cell and its report read from the cache.
+
+    Raises BenchError if that is unknown.
+    """
     from harness.config.run_spec import recorded_spec
     from harness.run.stages import STAGES
 
@@ -162,16 +173,18 @@ def _results_of(cell: CellRecord) -> Iterator[str]:
 
 
 def _is_result(file: str, stages: Iterable[str]) -> bool:
-    """Whether a file of the cache is the result of a stage, finished or not; the cache holds other files too."""
+    """Return whether a file of the cache is the result of a stage, finished or not; the cache holds other files too."""
     return any(file.startswith(f"{name.replace('_', '-')}-") for name in stages)
 
 
 def _key(file: str) -> str:
+    """Return a file's name without its endings."""
     return file.partition(".")[0]
 
 
 def _is_young(path: Path) -> bool:
-    """Whether it, or a file in it, was written in the last `YOUNG_S`."""
+    """Return whether a path, or a file in it, was written in the last `YOUNG_S`."""
+    # A file that vanishes meanwhile shows that a process works here: that counts as young.
     now_s = time.time()
     with contextlib.suppress(FileNotFoundError):
         return any(now_s - one.stat().st_mtime < YOUNG_S for one in [path, *path.rglob("*")])
@@ -179,19 +192,20 @@ def _is_young(path: Path) -> bool:
 
 
 def _n_bytes(path: Path) -> int:
+    """Return the size of a file, or of all files in a folder; 0 if it vanishes meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return sum(one.lstat().st_size for one in [path, *path.rglob("*")] if not one.is_dir())
     return 0
 
 
 def _delete(leftover: Leftover) -> bool:
-    """Delete it; returns False if another process has taken the cell meanwhile. It is renamed first, so that nobody
-    finds it half deleted."""
+    """Delete a leftover; return False if another process has taken the cell meanwhile."""
     from harness.records.lease import LeaseTakenError, hold_lease
 
     path = leftover.path
     aside = path.with_name(f".{path.name}{DELETED}")
     try:
+        # The rename comes first, so that nobody finds a half-deleted folder.
         with hold_lease(leftover.cell.path) if leftover.cell is not None else contextlib.nullcontext():
             path.rename(aside)
     except (LeaseTakenError, FileNotFoundError):

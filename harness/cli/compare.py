@@ -1,4 +1,4 @@
-"""`bench compare`: any two arms or runs, whether one sweep put them side by side or not."""
+"""`bench compare`: any two arms or runs, whether or not one sweep contains both."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reports.report import ContrastRow
 
 Read = TypeVar("Read")
-# A seed fixes the order of prompts and the noise of samples, but what it is drawn from differs with these.
+# A seed fixes the order of prompts and the noise of samples. If one of these differs, so does what they apply to.
 _MEANING_OF_A_SEED = ("model.source", "model.cold_start", "task.train", "task.template")
 # These knobs of the evaluation do not change final scores.
 _NOT_OF_FINAL_SCORES = ("eval.every", "eval.curve_samples", "eval.k", "eval.tasks")
@@ -39,11 +39,12 @@ class Runs:
     """The cells that a name on the command line refers to, and their sweep."""
 
     label: str
+    """The name as given on the command line, or the cell's folder."""
     sweep: SweepRecord
     cells: list[CellRecord]
 
     def setting_aside(self, error: DamagedRecordError) -> Runs:
-        """The same runs; if the error names one of their cells, that cell is `damaged`."""
+        """Return the same runs; if the error names one of their cells, that cell is `damaged`."""
         cells = [replace(cell, fault=str(error)) if cell.is_named_in(error) else cell for cell in self.cells]
         return replace(self, cells=cells)
 
@@ -83,6 +84,7 @@ def compare(
     if margin_pp is not None and not math.isfinite(margin_pp):
         raise RefusedError(f"--margin-pp is {margin_pp:g}, but must be a finite number of percentage points, e.g. 1.")
     folder = home_folder(home)
+    # Records made from another tool's results live only as long as the comparison.
     with TemporaryDirectory() as aside:
         sides = [
             _runs(given, folder, Path(aside) / name, metric)
@@ -92,6 +94,7 @@ def compare(
 
 
 def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alpha: float, json: bool) -> None:
+    """Compare two sides by the metric, and print the row, the verdict and what differs."""
     from harness.cli.report import print_judgement
     from harness.plan.gate import ABSENT
     from reports.measure.measurements import MetricError, TaskMetric
@@ -103,10 +106,11 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     wanted = metric or sides[0].sweep.metric
 
     def compared(sides: list[Runs]) -> tuple[list[Group], ContrastRow, dict[str, tuple[Any, Any]]]:
-        """The two groups, the row that compares them, and the knobs that differ."""
+        """Return the two groups, the row that compares them, and the knobs that differ."""
         differs = _knobs_that_differ(*sides)
         metrics = [TaskMetric.parse(wanted, side.sweep) for side in sides]
         _require_same_task(sides, [parsed.task for parsed in metrics])
+        # Over one checkpoint the evaluation itself may be the question, so its knobs may differ.
         if not _evaluate_one_checkpoint(sides):
             _require_same_evaluation(differs, metrics[0].task)
         matching, names = _matched_problems(sides, metrics)
@@ -140,7 +144,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     if differs:
         labels = ["knob", *(side.label for side in sides)]
         print_table("", labels, [[knob, knob_text(one), knob_text(other)] for knob, (one, other) in differs.items()])
-    # A knob that exists on one side only follows from another that decides so.
+    # A knob that exists on one side only follows from another knob, which is counted.
     decided = [knob for knob, pair in differs.items() if ABSENT not in pair]
     if len(decided) > 1:
         note(f"warning: {len(decided)} knobs differ, so the difference cannot be put down to one of them")
@@ -158,8 +162,10 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
 
 
 def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]) -> tuple[list[Runs], Read]:
-    """Read the sides, leaving out cells that prove damaged; returns the sides and the result. Raises
-    DamagedRecordError if anything else is damaged, or no cell of a side is left."""
+    """Read the sides, leaving out cells that prove damaged; return the sides and the result.
+
+    Raises DamagedRecordError if anything else is damaged, or no cell of a side is left.
+    """
     from harness.records.files import DamagedRecordError
 
     while True:
@@ -167,13 +173,17 @@ def _reading_around_damage(sides: list[Runs], read: Callable[[list[Runs]], Read]
             return sides, read(sides)
         except DamagedRecordError as error:
             whole = [side.setting_aside(error) for side in sides]
+            # Without a change the next round would find the same fault.
             if whole == sides or any(all(cell.fault for cell in side.cells) for side in whole):
                 raise
             sides = whole
 
 
 def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
-    """aside: where the records of results of another tool are written. metric: as asked for."""
+    """Return the runs that a name refers to: a cell's folder, SWEEP/ARM, or results of another tool.
+
+    aside: where the records of results of another tool are written. metric: as given by --metric.
+    """
     from harness.records import read_sweep
     from harness.records.cell import is_cell_directory_name
 
@@ -193,6 +203,7 @@ def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
                 "`bench run` left it, under <home>/<sweep>/cells."
             )
         sweep = read_sweep(folder)
+        # Read as the question reads it, which may be under another evaluation than the cell's own.
         return Runs(path.name, sweep, [sweep.cell_at(path)])
     name, slash, arm = given.rpartition("/")
     sweep = read_sweep(run_folder(name if slash else given, home))
@@ -206,13 +217,14 @@ def _runs(given: str, home: Path, aside: Path, metric: str | None) -> Runs:
 
 
 def _is_foreign(given: str) -> bool:
-    """Whether it names results of another tool: a file, an address, a pattern, or a folder that is not ours."""
+    """Return whether it names results of another tool: a file, an address, a pattern, or a folder that is not ours."""
     path = Path(given)
     ours = any((place / name).is_file() for place in (path, path.parent) for name in ("status.json", "sweep.json"))
     return "{" in given or "#" in given or path.is_file() or (path.is_dir() and not ours)
 
 
 def _imported(given: str, aside: Path, metric: str | None) -> Runs:
+    """Return the runs in results of another tool. Raises RefusedError if they have several arms."""
     reader = next(added(Reader), None)
     if reader is None:
         raise RefusedError(f"{given}: is no run of bench, and what reads results of other tools is not installed.")
@@ -226,8 +238,9 @@ def _imported(given: str, aside: Path, metric: str | None) -> Runs:
 
 
 def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
-    """Without a task in its name the metric is of each side's first; and tasks of one's own can share a name."""
+    """Raise RefusedError if the two sides were measured on different tasks or different rows."""
     treatment, baseline = sides
+    # A metric without a task in its name means the first task of each side.
     task, other = tasks
     if task != other:
         shared = [name for name in treatment.sweep.tasks if name in baseline.sweep.tasks]
@@ -236,6 +249,7 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
             f"{treatment.label} is measured on {task}, {baseline.label} on {other}: scores on different tasks do not "
             f"compare. {remedy if shared else 'No task is in both'}."
         )
+    # Tasks of a user's own can share a name, so their data is compared too.
     one, another = ({row.digest for row in side.sweep.data_of(task)} for side in sides)
     if one and another and not one & another:
         origins = [", ".join(row.origin for row in side.sweep.data_of(task)) for side in sides]
@@ -248,8 +262,11 @@ def _require_same_task(sides: list[Runs], tasks: list[str]) -> None:
 def _matched_problems(
     sides: list[Runs], metrics: list[TaskMetric]
 ) -> tuple[Matching | None, list[dict[str, str] | None]]:
-    """Match the problems of two sides where another tool named some of them: the matching, and of each side the ids of
-    matched problems with those that both share. Ids of a task of ours need no matching, unless its problems changed."""
+    """Match the problems of two sides if another tool named those of one.
+
+    Returns the matching, and for each side its ids of matched problems mapped to the ids that both share. Ids of our
+    own tasks need no matching, unless a task's problems changed.
+    """
     from harness.records.scores import match_problems
 
     task = metrics[0].task
@@ -258,7 +275,7 @@ def _matched_problems(
         return None, [None, None]
     known = {side.label: _contents(side, metric) for side, metric in zip(sides, metrics, strict=True)}
     if not all(known.values()):
-        return None, [None, None]  # only numbers are known
+        return None, [None, None]  # a side has scores, but no samples
     matching, names = match_problems(task, known)
     for label, other in itertools.permutations(known):
         if matching.by == "id" and (lacks := known[other].keys() - known[label].keys()):
@@ -270,8 +287,10 @@ def _matched_problems(
 
 
 def _contents(side: Runs, metric: TaskMetric) -> dict[str, str | None]:
-    """The ids of the problems with final samples, each with the digest of its content. Unknown for runs of ours, whose
-    prompts hold the template too."""
+    """Map the ids of the problems with final samples to the digest of their content.
+
+    It is None for our own runs, whose prompts hold the template too.
+    """
     from reports.measure.measurements import Measurement
 
     found: dict[str, str | None] = {}
@@ -283,11 +302,13 @@ def _contents(side: Runs, metric: TaskMetric) -> dict[str, str | None]:
 
 
 def _problems(cell: CellRecord, task: str) -> list[ProblemRow]:
+    """Return the problems of a task that a cell was evaluated on."""
     return [row for row in cell.read_problems() if (row["task"], row["split"]) == (task, "test")]
 
 
 def _require_same_answers(sides: list[Runs], task: str) -> None:
-    """The prompts of one problem differ with the template; its reference answer does not."""
+    """Raise RefusedError if one problem has different reference answers on the two sides."""
+    # The prompts of one problem differ with the template; its reference answer does not.
     one, other = (
         {row["problem_id"]: row["answer"] for cell in side.cells for row in _problems(cell, task)} for side in sides
     )
@@ -301,6 +322,7 @@ def _require_same_answers(sides: list[Runs], task: str) -> None:
 
 
 def _require_measured(side: Runs, group: Group, metric: str) -> None:
+    """Raise RefusedError if a side has no finished cell, or none with the metric."""
     done = group.measurements
     if not done:
         states = ", ".join(sorted({cell.state for cell in group.cells}))
@@ -321,6 +343,7 @@ def _require_measured(side: Runs, group: Group, metric: str) -> None:
 
 
 def _how_to_run(side: Runs) -> str:
+    """Return advice on how to get finished cells of a side."""
     if side.sweep.is_search:
         return (
             f"Name one setting of the search by its trial, e.g. {side.sweep.name}/trial_0; the "
@@ -330,21 +353,23 @@ def _how_to_run(side: Runs) -> str:
 
 
 def _knobs_that_differ(treatment: Runs, baseline: Runs) -> dict[str, tuple[object, object]]:
-    """Knob -> its value on both sides. Within a group only the seed differs. Settings of another tool have names of
-    their own, so that nothing is known of how they differ from ours."""
+    """Map each knob that differs to its values on both sides."""
     from harness.plan.gate import imported_settings_that_differ, values_that_differ
 
     foreign = [side.sweep.is_imported for side in (treatment, baseline)]
     if all(foreign):
         one, other = (side.cells[0].spec["imported"] for side in (treatment, baseline))
         return imported_settings_that_differ(one, other)
+    # Another tool's settings have names of their own: how they differ from ours is unknown.
     if any(foreign):
         return {}
+    # Within a group only the seed differs, so one cell stands for all.
     specs = {name: _spec(side) for name, side in (("treatment", treatment), ("baseline", baseline))}
     return {knob: (values["treatment"], values["baseline"]) for knob, values in values_that_differ(specs).items()}
 
 
 def _spec(side: Runs) -> RunSpec:
+    """Return the settings of a side's first cell that was started and is not damaged."""
     from harness.config.run_spec import recorded_spec
 
     whole = (cell for cell in side.cells if cell.fault is None)
@@ -355,7 +380,7 @@ def _spec(side: Runs) -> RunSpec:
 
 
 def _evaluate_one_checkpoint(sides: Sequence[Runs]) -> bool:
-    """Whether nothing was trained on either side, and the weights are the same: then the evaluation is the question."""
+    """Return whether neither side was trained and the weights are the same: then the evaluation is the question."""
     from harness.config.hashing import weights_fingerprint
 
     if any(side.sweep.is_imported for side in sides):
@@ -365,7 +390,7 @@ def _evaluate_one_checkpoint(sides: Sequence[Runs]) -> bool:
 
 
 def _require_same_evaluation(differs: Mapping[str, tuple[object, object]], task: str) -> None:
-    """Scores of different evaluations do not compare."""
+    """Raise RefusedError if the two sides were evaluated differently: their scores do not compare."""
     unlike = [
         f"{knob} ({knob_text(one)} against {knob_text(other)})"
         for knob, (one, other) in differs.items()
@@ -379,7 +404,8 @@ def _require_same_evaluation(differs: Mapping[str, tuple[object, object]], task:
 
 
 def _unlike_seeds(sides: list[Runs], differs: Mapping[str, tuple[object, object]]) -> str | None:
-    """Why one seed means other draws on the two sides; None if it means the same. Arms of one sweep share theirs."""
+    """Say why one seed means other samples on the two sides, or return None if it means the same."""
+    # Arms of one sweep share the meaning of a seed by design.
     if sides[0].sweep.path == sides[1].sweep.path:
         return None
     unlike = [knob for knob in differs if knob.startswith(_MEANING_OF_A_SEED)]

@@ -1,4 +1,4 @@
-"""Output that people and programs can read: tables and sentences that fit a terminal, plain lines elsewhere."""
+"""Output for people and for programs: tables and sentences that fit a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ COLOURS = {"green": 32, "red": 31, "yellow": 33, "blue": 34, "bold": 1}
 
 
 def print_json(document: object) -> None:
-    """One JSON document on stdout. If a reader of records goes without some of their code, it says so as `left_out`."""
+    """Print one JSON document; if user code was left out while reading records, it says so as `left_out`."""
     if isinstance(document, dict) and (left_out := plugins.left_out()):
         document = document | {"left_out": [{"sentence": one} for one in left_out]}
     print(json_text(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on stdout: on a terminal in lines that fit it, aligned plain text elsewhere. Nothing is ever cut.
+    """Print a table: on a terminal in lines that fit it, elsewhere as aligned plain text. Nothing is ever truncated.
 
     The first column names the row. On a terminal, columns without any entry are left out.
     """
@@ -47,15 +47,18 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def _aligned(table: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table given by columns, the headings first."""
+    """Yield the lines of a table given by columns, the headings first."""
     widths = [max(map(len, cells)) for cells in table]
     for row in zip(*table, strict=True):
         yield GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
-    """Lines that fit a terminal, in the first of these forms that does: headings and prose on several lines, each name
-    on a line above its row, an entry a line. A name that repeats is written once there."""
+    """Yield lines that fit a terminal, in the first form that does.
+
+    The forms are: headings and prose on several lines; each name on a line above its row; one entry per line. In the
+    last two, a name that repeats is written once.
+    """
     heading, *rows = zip(*table, strict=True)
     if (widths := _widths(table, available)) is not None:
         yield from map(bold, _wrapped_row(heading, widths, at_bottom=True))
@@ -79,6 +82,7 @@ def _fitted(table: Sequence[Sequence[str]], available: int) -> Iterator[str]:
 
 
 def _entries(headings: Sequence[str], cells: Sequence[str], available: int) -> Iterator[str]:
+    """Yield the entries of a row, each on lines of its own behind its heading."""
     for heading, cell in zip(headings, cells, strict=True):
         is_value = len(cell) <= min(WHOLE_CHARACTERS, available - 2 * len(INDENT))
         if cell:
@@ -86,9 +90,10 @@ def _entries(headings: Sequence[str], cells: Sequence[str], available: int) -> I
 
 
 def _widths(table: Sequence[Sequence[str]], available: int, *, keeps_names: bool = True) -> list[int] | None:
-    """The width of each column so that all fit, the widest made narrower first; None if they cannot without cutting.
+    """Return the width of each column so that all fit, or None if they cannot without truncation.
 
-    keeps_names: whether the first column names the rows, and so stays on one line.
+    The widest column is made narrower first. keeps_names: whether the first column names the rows, and so stays on one
+    line.
     """
     widths = [max(map(len, cells)) for cells in table]
     least = [_least_width(*cells) for cells in table]
@@ -104,12 +109,13 @@ def _widths(table: Sequence[Sequence[str]], available: int, *, keeps_names: bool
 
 
 def _least_width(heading: str, *entries: str) -> int:
+    """Return the least width of a column: its longest word, or its longest short value."""
     whole = [len(entry) if len(entry) <= WHOLE_CHARACTERS else _longest_word(entry) for entry in entries]
     return max(_longest_word(heading), *whole, 0)
 
 
 def _wrapped_row(row: Sequence[str], widths: Sequence[int], *, at_bottom: bool = False) -> Iterator[str]:
-    """The lines of a row. at_bottom: short cells stand in the last of them, as headings do."""
+    """Yield the lines of a row; with at_bottom, short cells stand in the last of them, as headings do."""
     cells = [_wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
     height = max(map(len, cells))
     padded = [[""] * (height - len(cell)) + cell if at_bottom else cell + [""] * (height - len(cell)) for cell in cells]
@@ -118,13 +124,14 @@ def _wrapped_row(row: Sequence[str], widths: Sequence[int], *, at_bottom: bool =
 
 
 _WHOLE = re.compile(r"`[^`]*`|\[[^][]*\]")
-"""A command, which is there to be copied, and an interval."""
+"""A command, which users copy, and an interval: neither is broken over lines."""
 
 
 def _wrap(text: str, width: int, indent: str = "", indent_of_rest: str | None = None) -> list[str]:
-    """Lines of at most this width, broken at spaces; longer only where a word, a command or an interval is."""
+    """Return lines of at most this width, broken at spaces; a long word, command or interval may exceed it."""
     rest = indent if indent_of_rest is None else indent_of_rest
     wrapper = textwrap.TextWrapper(max(width, 1), indent, rest, break_long_words=False, break_on_hyphens=False)
+    # TextWrapper does not break at no-break spaces.
     joined = _WHOLE.sub(lambda found: _unbroken(found[0]), text)
     return [line.replace("\xa0", " ") for line in wrapper.wrap(joined)] or [""]
 
@@ -138,7 +145,7 @@ def _longest_word(text: str) -> int:
 
 
 def print_text(text: str, indent: str = "", sign: str = "", colour: str = "") -> None:
-    """A sentence or more on stdout: wrapped on a terminal, behind its sign if it has one; one line elsewhere."""
+    """Print a sentence or more: wrapped on a terminal, behind its sign if it has one; one line elsewhere."""
     if not sys.stdout.isatty():
         print(indent + text)
         return
@@ -150,7 +157,7 @@ def print_text(text: str, indent: str = "", sign: str = "", colour: str = "") ->
 
 
 def print_link(label: str, path: Path) -> None:
-    """`label: path` on stdout; terminals that know links (OSC 8) open it with a click."""
+    """Print `label: path`; terminals that support links (OSC 8) open it with a click."""
     address = f"\x1b]8;;{path.resolve().as_uri()}\x1b\\{path}\x1b]8;;\x1b\\" if _has_styles() else str(path)
     print(f"{label}: {address}")
 
@@ -160,10 +167,10 @@ def bold(text: str) -> str:
 
 
 def styled(text: str, style: str) -> str:
-    """The text in one of COLOURS, where stdout is a terminal that shows them and NO_COLOR is not set."""
+    """Return the text in one of COLOURS if stdout is a terminal that shows them and NO_COLOR is not set."""
     return f"\x1b[{COLOURS[style]}m{text}\x1b[0m" if style and text and _has_styles() else text
 
 
 def _has_styles() -> bool:
-    """See https://no-color.org."""
+    """Return whether stdout shows styles; see https://no-color.org."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

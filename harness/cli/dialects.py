@@ -31,7 +31,10 @@ from harness.settings import dotted
 
 
 def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequence[str], json: bool) -> None:
-    """name: an algorithm with --as, a file with --from. Raises RefusedError for what cannot be answered."""
+    """Show an algorithm in another trainer's settings (--as), or what such settings compute (--from).
+
+    name: an algorithm with --as, a file with --from. Raises RefusedError for what cannot be answered.
+    """
     if as_ is not None and from_ is not None:
         raise RefusedError("--as and --from ask opposite questions: give one of them.")
     if from_ is None:
@@ -59,6 +62,7 @@ def show_elsewhere(name: str, as_: str | None, from_: str | None, settings: Sequ
 
 
 def _translation_document(translation: Translation) -> dict[str, object]:
+    """Return the document that --json prints for --as."""
     return {
         "trainer": translation.dialect.title,
         "config": translation.config.name,
@@ -95,6 +99,7 @@ def _print_translation(name: str, translation: Translation) -> None:
 
 
 def _understood_document(understood: Understood, others: Sequence[str]) -> dict[str, object]:
+    """Return the document that --json prints for --from."""
     return {
         "trainer": understood.dialect.title,
         "config": understood.config.name,
@@ -114,7 +119,7 @@ def _understood_document(understood: Understood, others: Sequence[str]) -> dict[
 
 
 def _apart(understood: Understood, name: str) -> dict[str, Any]:
-    """In what the settings differ from the preset of that name."""
+    """Return the knobs in which the settings differ from the preset of that name."""
     pairs = differences(describe(name).objective, understood.objective)
     return {f"{PREFIX}{knob}": {name: a, "here": b} for knob, (a, b) in pairs.items()}
 
@@ -160,8 +165,11 @@ def _print_limits(limits: Sequence[str]) -> None:
 
 
 def read_settings(path: Path) -> dict[str, object]:
-    """The settings in a file, by dotted names: YAML or JSON (also a list of Hydra's overrides), TOML, or a script with
-    the trainer's command line. Raises RefusedError for a file that holds none."""
+    """Return the settings in a file, by dotted names.
+
+    The file is YAML or JSON (also a list of Hydra's overrides), TOML, or a script with the trainer's command line.
+    Raises RefusedError for a file without settings.
+    """
     try:
         text = read_text(path)
         if path.suffix in (".yaml", ".yml", ".json"):
@@ -182,12 +190,16 @@ def read_settings(path: Path) -> dict[str, object]:
 
 
 def _of_command_line(text: str) -> dict[str, object]:
-    """The settings in a shell script: Hydra's overrides wherever they stand; without any, `--key value` and `--flag` of
-    the trainer's command, or of an array that becomes a part of it. Variables that the script sets are filled in."""
+    """Return the settings in a shell script.
+
+    These are Hydra's overrides anywhere in it. Without any, they are the `--key value` and `--flag` of the trainer's
+    command, or of an array that becomes a part of it. Variables that the script sets are filled in.
+    """
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise YamlError(f"is no shell script that can be read: {error}.") from None
+    # Options before the last `-m` belong to a launcher, unless their names have a dot.
     command = max((place for place, word in enumerate(words) if word == "-m"), default=-1)
     variables: dict[str, str] = {}
     overrides: dict[str, object] = {}
@@ -211,7 +223,7 @@ def _of_command_line(text: str) -> dict[str, object]:
 
 
 def _filled(word: str, variables: Mapping[str, str]) -> str:
-    """`$name`, `${name}` and `${name:-default}` of what is known; the rest stays as it is."""
+    """Return a word with known `$name`, `${name}` and `${name:-default}` filled in; the rest stays as it is."""
 
     def value(found: re.Match[str]) -> str:
         return variables.get(found[1] or found[3], found[0] if found[2] is None else found[2])
@@ -220,13 +232,13 @@ def _filled(word: str, variables: Mapping[str, str]) -> str:
 
 
 def _override(word: str) -> tuple[str, object] | None:
-    """`+section.key=value` of Hydra; None for another word."""
+    """Parse Hydra's `+section.key=value`; return None for another word."""
     found = re.fullmatch(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=(.*)", word, re.DOTALL)
     return None if found is None else (found[1], _value(found[2]))
 
 
 def _value(text: str) -> Any:
-    """True, None as Python writes them too."""
+    """Parse a value as YAML, and True, False and None as Python writes them."""
     try:
         value = parse_yaml(text)
     except YamlError:

@@ -136,6 +136,7 @@ def eval_(
 
     cells = [Path(name) for name in (model, baseline) if name is not None]
     use_recorded_plugins(sweeps_holding(cells), plugin or [])
+    # Without --tasks and --lm-eval, a cell is evaluated as its sweep did.
     own = tasks is None and lm_eval is None
     if tasks is None and not own:
         _refuse_unheeded(
@@ -199,8 +200,10 @@ def eval_(
 
     subjects = [subject]
     if baseline is not None:
-        if preset == OWN_PRESET:  # both on what the cell was trained on
+        # Both models run as the cell was trained, so that only the weights differ.
+        if preset == OWN_PRESET:
             engine, device, dtype = subject.spec.rollout.engine, subject.spec.train.device, subject.spec.model.dtype
+        # The baseline comes first, so that changes read from it to the model.
         subjects.insert(0, find_subject(baseline, engine, device, dtype))
     lm_eval_tasks = foreign if foreign.tasks else None
     suites = [
@@ -216,12 +219,13 @@ def eval_(
 
 
 def _refuse_unheeded(needed: str, options: dict[str, object]) -> None:
-    """Raise RefusedError if an option is given that nothing asked for would heed."""
+    """Raise RefusedError for options that have no effect without the `needed` one."""
     if unheeded := [option for option, value in options.items() if value is not None]:
         raise RefusedError(f"{', '.join(unheeded)} would do nothing without {needed}.")
 
 
 def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
+    """Run what is asked of one model, after warnings about it."""
     from harness.cli.live import Countdown
 
     if suite.subject.moves:
@@ -238,7 +242,7 @@ def _run(suite: Suite, home: Path, seed: int, regrade: bool) -> SuiteResult:
 
 
 def _log(result: SuiteResult, home: Path) -> None:
-    """The results are kept already: a server that is away costs nothing but a warning."""
+    """Log the results to MLflow; they are saved already, so a server that does not answer only causes a warning."""
     from harness.tracking import MirrorError, log_evaluation, log_lm_eval, tracking_uri
 
     try:
@@ -251,8 +255,10 @@ def _log(result: SuiteResult, home: Path) -> None:
 
 
 def _write_samples(results: list[SuiteResult], seed: int) -> None:
-    """A page to read samples on for each task of each model, and one for all of lm-eval's; a baseline's lie beside
-    those of the model."""
+    """Write a page to read samples on for each task of each model, and one for all of lm-eval's tasks.
+
+    A baseline's samples are shown next to those of the model.
+    """
     from reports.samples import write_evaluation_samples, write_lm_eval_samples
 
     for place in range(len(results)):
@@ -265,7 +271,7 @@ def _write_samples(results: list[SuiteResult], seed: int) -> None:
 
 
 def _show(results: list[SuiteResult], home: Path, json: bool) -> None:
-    """The model's results, behind those of the baseline if there is one."""
+    """Print the model's results, after those of the baseline if there is one."""
     from dataclasses import asdict
 
     from harness.cli.eval_tables import print_changes, print_suite
@@ -288,7 +294,7 @@ def _show(results: list[SuiteResult], home: Path, json: bool) -> None:
 
 
 def _policy(subject: Subject, seed: int) -> Policy:
-    """Loads the model when the first sample is to be drawn, and once."""
+    """Return a function that loads the model on its first call, when the first sample is needed."""
     from functools import cache
 
     @cache
@@ -301,13 +307,14 @@ def _policy(subject: Subject, seed: int) -> Policy:
         language_model = load_as_it_is(subject.spec, StartingPoint())
         for remark in language_model.remarks():
             note(remark)
+        # The evaluation's seed, which may differ from that of the cell's training.
         return EngineSampler.of(subject.spec.model_copy(update={"seed": seed}), language_model)
 
     return make
 
 
 def _note_overlap(suite: Suite) -> None:
-    """What the training prompts of a cell give away; of other models they are not known."""
+    """Print how much of each task the training prompts of a cell contain; those of other models are unknown."""
     subject = suite.subject
     if subject.checkpoint is None:
         return

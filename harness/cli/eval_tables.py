@@ -1,4 +1,4 @@
-"""What `bench eval` shows people: scores, spread, changes from another model, statements known by heart."""
+"""The output of `bench eval` for people: scores, spread, changes from another model, and memorised statements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def print_suite(result: SuiteResult, figure: Path | None) -> None:
-    """All that was asked of one model. figure: of accuracy against thinking budget, if one was drawn."""
+    """Print all results of one model. figure: accuracy against thinking budget, if it was made."""
     if result.evaluations:
         print_evaluations(result.label, result.evaluations)
     if figure is not None:
@@ -28,13 +28,14 @@ def print_suite(result: SuiteResult, figure: Path | None) -> None:
 
 
 def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
-    """Contents of scores.json: a table of metrics, then a sentence on each evaluation."""
+    """Print a table of the metrics in scores.json documents, then a sentence on each evaluation."""
     columns = ["task", "problems", "samples", "metric", "value (%)", "standard error (pp)"]
     rows = []
     for document in documents:
         first = [_name(document), str(document["n_problems"]), str(document["n_samples"])]
         for (value, error), metrics in _by_value(document).items():
             rows.append([*(first or ["", "", ""]), " = ".join(metrics), percent(value), percent(error)])
+            # The task is named in the first of its rows only.
             first = []
     print_table(label, columns, rows)
     for document in documents:
@@ -58,7 +59,7 @@ def print_evaluations(label: str, documents: Sequence[dict[str, Any]]) -> None:
 
 
 def print_lm_eval(label: str, result: LmEvalResult, folder: Path) -> None:
-    """lm-eval's own scores, as it gives them."""
+    """Print lm-eval's own scores, unchanged."""
     n_docs = {task.name: str(task.n_docs) for task in result.tasks}
     print_table(
         f"{label}, lm-eval's tasks",
@@ -72,7 +73,7 @@ def print_lm_eval(label: str, result: LmEvalResult, folder: Path) -> None:
 
 
 def print_changes(before: str, after: str, changes: Sequence[PairedChange]) -> None:
-    """From one model to another, paired by problem."""
+    """Print the changes from one model to another, paired by problem."""
     print_table(
         f"{after} against {before}, paired by problem",
         ["task", "metric", "filter", "problems", "before", "after", "difference", "stderr", "gained", "lost"],
@@ -89,23 +90,25 @@ def print_changes(before: str, after: str, changes: Sequence[PairedChange]) -> N
 
 
 def _by_value(document: dict[str, Any]) -> dict[tuple[float | None, float | None], list[str]]:
-    """(value, standard error) -> the metrics of so many samples that have them. Metrics that are one, as pass@1 and
-    avg@n are, are told once."""
+    """Map (value, standard error) to the metrics that have them; equal metrics such as pass@1 and avg@n share a row."""
     found: dict[tuple[float | None, float | None], list[str]] = {}
     for metric, value in document["metrics"].items():
         if "@" in metric or "^" in metric:
             error = document["standard_errors"].get(metric)
+            # Rounding unites values that differ only by the order of their sums.
             key = tuple(None if number is None else round(number, 12) for number in (value, error))
             found.setdefault((key[0], key[1]), []).append(metric)
     return found
 
 
 def _name(document: Mapping[str, object]) -> str:
+    """Return the task's name, with the thinking budget if there is one."""
     budget = document["thinking_budget_tokens"]
     return str(document["task"]) if budget is None else f"{document['task']}, thinking {budget}"
 
 
 def percent(value: float | None) -> str:
+    """Return a fraction in percent, or `-` for None."""
     return "-" if value is None else f"{100 * value:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""Where cells run: the command-line options for it, and the executor that they choose."""
+"""Where cells run: the command-line options, and the executor that they choose."""
 
 from __future__ import annotations
 
@@ -52,40 +52,42 @@ _SHORTEST_STALL_S = 10
 
 @dataclass
 class ChosenExecutor:
-    """The executor that --executor names. It is looked up on first use, because a plug-in of the sweep file may define
-    it. Its slots are listed on first use, because a cluster takes seconds to answer."""
+    """The executor that --executor names."""
 
     given: str
+    """The value of --executor: a name, with what follows a colon as its argument."""
     home: Path
     stalled_after: str = STALLED_AFTER
 
     @cached_property
     def kind(self) -> ExecutorKind:
-        """Raises UnknownNameError."""
+        """The kind of executor. Raises UnknownNameError."""
         from harness.executors.base import EXECUTORS
 
+        # Looked up on first use, because a plug-in of the sweep file may define it.
         return EXECUTORS.find(self.given.partition(":")[0])
 
     @cached_property
     def slots(self) -> Sequence[Slot]:
-        """Raises RefusedError."""
+        """The slots that the executor has. Raises RefusedError."""
+        # Listed on first use, because a cluster takes seconds to answer.
         return self.kind.slots(self.given.partition(":")[2])
 
     def on_gpu(self) -> bool:
-        """Whether a cell that leaves its device open runs on a GPU."""
+        """Return whether a cell without a device of its own runs on a GPU."""
         return any(slot.kind == "cuda" for slot in self.slots)
 
     def at_once(self, specs: Iterable[RunSpec]) -> int:
-        """How many cells of these specs run at once if --workers is not given; at least 1. A missing slot is an error
-        only when the executor is opened, since all cells may be done."""
+        """Return how many cells of these specs run at once if --workers is not given; at least 1."""
         from harness.executors.slots import fitting_slots, joined
 
         specs = list(specs)
         together = joined(self.slots, _processes_of(specs))
+        # A missing slot is an error only when the executor is opened, since all cells may be done.
         return max(1, len(fitting_slots(together, {spec.train.device for spec in specs})))
 
     def shortages(self, arms: Mapping[str, RunSpec], count: int) -> list[str]:
-        """Warnings about arms that may not fit into the memory of `count` slots."""
+        """Return warnings about arms that may not fit into the memory of `count` slots."""
         from harness.executors.slots import choose_slots, fitting_slots, joined
         from harness.plan.memory import shortages
 
@@ -94,13 +96,16 @@ class ChosenExecutor:
         return shortages(arms, choose_slots(self.slots, devices, count, processes) if is_any else [])
 
     def opener(self, specs: Iterable[RunSpec]) -> Callable[[int], Executor]:
-        """A function that opens the executor with slots for a number of simultaneous jobs of these specs. RefusedError
-        if `stalled_after` is not a duration."""
+        """Return a function that opens the executor with slots for a number of simultaneous jobs of these specs.
+
+        Raises RefusedError if `stalled_after` is not a duration.
+        """
         from harness.executors.base import StallGuard
         from harness.executors.slots import choose_slots
 
         specs = list(specs)
         devices = {spec.train.device for spec in specs}
+        # Parsed here rather than in `opened`, so that a mistake is reported before any work begins.
         limit_s = _seconds("--stalled-after", self.stalled_after, _SHORTEST_STALL_S)
 
         def opened(count: int) -> Executor:
@@ -111,12 +116,15 @@ class ChosenExecutor:
 
 
 def _processes_of(specs: Iterable[RunSpec]) -> int:
-    """A slot has as many GPUs, or cores, as the largest of the cells has processes."""
+    """Return the processes of the largest cell; a slot has as many GPUs or cores."""
     return max((spec.train.processes for spec in specs), default=1)
 
 
 def _seconds(option: str, given: str, shortest_s: int) -> int:
-    """Parse a duration such as `90s`, `30m` or `1h30m`. Raises RefusedError for others, and below the minimum."""
+    """Parse a duration such as `90s`, `30m` or `1h30m` into seconds.
+
+    Raises RefusedError for anything else, and below the minimum.
+    """
     found = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", given)
     hours, minutes, rest = (int(part or 0) for part in found.groups()) if found else (0, 0, 0)
     total_s = 3600 * hours + 60 * minutes + rest

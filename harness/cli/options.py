@@ -1,4 +1,4 @@
-"""Arguments and options that verbs share."""
+"""Arguments and options that several verbs share."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ PluginOption = Annotated[
 
 
 def _trust_code(yes: bool) -> bool:
+    """Record whether code that comes with the records may run, before any verb reads them."""
     from harness.plugins import user_code
 
     user_code.trust_all(yes)
@@ -79,8 +80,10 @@ def knob_text(value: object) -> str:
 
 
 def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
-    """The preset, moved by `--set objective.<knob>=value`. Raises RefusedError for an unknown name, other keys and bad
-    values."""
+    """Return a preset with the overrides of `--set objective.<knob>=value`.
+
+    Raises RefusedError for an unknown name, other keys and invalid values.
+    """
     from algorithms import active_knobs, preset, with_overrides
     from harness.plan.sweep_file import parse_settings
     from harness.settings.faults import FaultyError
@@ -100,13 +103,13 @@ def find_objective(name: str, settings: Sequence[str]) -> AnyObjective:
 
 
 def title(name: str, settings: Sequence[str]) -> str:
-    """`grpo with rule.clip_high=0.28`."""
+    """Return an algorithm's name with its overrides, such as `grpo with rule.clip_high=0.28`."""
     changes = ", ".join(setting.strip().removeprefix(PREFIX) for setting in settings)
     return f"{name} with {changes}" if changes else name
 
 
 def use_plugins(names: list[str] | None) -> None:
-    """Let the modules of --plugin be plug-ins. Raises RefusedError for one that cannot be found or imported."""
+    """Use the modules of --plugin as plug-ins; raise RefusedError if one cannot be found or imported."""
     if names:
         from harness import plugins
 
@@ -114,7 +117,7 @@ def use_plugins(names: list[str] | None) -> None:
 
 
 def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
-    """What a verb is to read the question from: the records of a sweep that was run, where only its name is given.
+    """Return what to read the question from: the records of a sweep that was run, if only its name is given.
 
     asks_anew: whether options state the question too. Then a shipped sweep of that name is asked as they say.
     """
@@ -122,6 +125,7 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
     from harness.records import read_sweep
 
     folder = home / sweep
+    # A path or a file name says by itself where the question is.
     if Path(sweep).name != sweep or Path(sweep).suffix or (asks_anew and sweep in shipped(SHIPPED)):
         return sweep
     if not (folder / "sweep.json").is_file():
@@ -129,6 +133,7 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
     record = read_sweep(folder)
     if (asked := record.asked) is None:
         return str(folder) if record.is_imported else sweep
+    # Without the kept sweep file, only a shipped sweep or a file can state the question.
     if not (folder / KEPT / asked.file).is_file():
         return sweep
     options = [word for setting in asked.settings for word in ("--set", setting)]
@@ -140,14 +145,14 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
 
 
 def arm_names(given: str | None) -> list[str]:
-    """The arms of --arms; [] if it was not given, which means all."""
+    """Return the arms of --arms; [] means all."""
     if given is None:
         return []
     return words("--arms", given)
 
 
 def words(option: str, given: str) -> list[str]:
-    """The words between commas. Raises RefusedError if there are none."""
+    """Return the words between commas; raise RefusedError if there are none."""
     found = [word.strip() for word in given.split(",") if word.strip()]
     if not found:
         raise RefusedError(f"{option} is {given!r}, but must be one or more names separated by commas.")
@@ -155,7 +160,7 @@ def words(option: str, given: str) -> list[str]:
 
 
 def whole_numbers(option: str, given: str) -> list[int]:
-    """Positive integers between commas. Raises RefusedError for anything else."""
+    """Return the positive integers between commas; raise RefusedError for anything else."""
     found = words(option, given)
     if not all(word.isdecimal() and int(word) >= 1 for word in found):
         raise RefusedError(f"{option} is {given!r}, but must be positive integers separated by commas, e.g. 1,8.")
@@ -163,7 +168,7 @@ def whole_numbers(option: str, given: str) -> list[int]:
 
 
 def with_eval_samples(settings: list[str] | None, eval_samples: int | None) -> list[str]:
-    """Those of --set, with that which --eval-samples stands for."""
+    """Return the settings of --set, with the one that --eval-samples stands for."""
     return [*(settings or []), *([] if eval_samples is None else [f"eval.samples={eval_samples}"])]
 
 
@@ -175,7 +180,7 @@ def command_line(
     seeds: int | None,
     arms: str | None = None,
 ) -> str:
-    """The command that makes these records, for captions."""
+    """Return the command that makes these records, for captions."""
     parts = ["bench", verb, sweep]
     parts += ["--profile", profile] if profile else []
     parts += [word for setting in settings or [] for word in ("--set", setting)]
@@ -185,7 +190,7 @@ def command_line(
 
 
 def numbers(option: str, given: str) -> list[int]:
-    """Non-negative integers between commas. Raises RefusedError for anything else."""
+    """Return the non-negative integers between commas; raise RefusedError for anything else."""
     found = words(option, given)
     if not all(word.isdecimal() for word in found):
         raise RefusedError(f"{option} is {given!r}, but must be integers separated by commas, e.g. 0,3.")

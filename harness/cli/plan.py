@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from harness.plan.expected_time import ExpectedTime, Pace
     from harness.records import CellRecord
 
-# The sd of paired differences where neither cells nor the profile say it: 2 pp is common on full benchmarks.
+# The sd of paired differences if neither cells nor the profile give one; 2 pp is common on full benchmarks.
 ASSUMED_SD_PP = 2.0
 MOST_NAMED_KNOBS = 8
 
@@ -73,6 +73,7 @@ def plan(
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
     where = ChosenExecutor(executor, folder)
     asked = make_plan(given, profile, with_eval_samples(set_, eval_samples), seeds, arm_names(arms), where.on_gpu)
+    # Arms whose search has ended already have their settings, and so a hash.
     planned = with_known_tuning(asked, folder)
     if time:
         planned.require_answerable()
@@ -88,6 +89,7 @@ def plan(
             "lacks": lacks,
             "evaluation": cell.evaluation,
         }
+        # Before its search, an arm's settings are unknown, and the hash of the untuned ones would mislead.
         | ({"hash": None, "state": "after its search"} if cell.arm in planned.to_tune else {})
         for cell, state, lacks in standing
     ]
@@ -118,6 +120,7 @@ def plan(
         "noops": [{"arms": list(n.arms), "reasons": n.reasons, "refused": n.refused} for n in planned.noops],
         "leave_one_out": dict(planned.sweep.leave_one_out),
         "warnings": planned.warnings + where.shortages(planned.arms, where.at_once(planned.arms.values())),
+        # The trials that are left count as cells.
         "cost": replace(planned, cells=[*_search_cells(planned, folder), *planned.cells]).cost(),
         "time": None if expected is None else expected.as_json(),
         "screening": None if planned.sweep.screening is None else planned.sweep.screening.model_dump(),
@@ -133,11 +136,14 @@ def plan(
 def _expected_time(
     planned: Plan, where: ChosenExecutor, standing: Sequence[tuple[PlannedCell, str, str | None]], may_measure: bool
 ) -> ExpectedTime | None:
-    """The time of the cells that `bench run` would start, in its order. standing: each cell, its state and what it
-    still lacks."""
+    """Return the time of the cells that `bench run` would start, in its order.
+
+    standing: each cell, its state and what it still lacks.
+    """
     from harness.plan.expected_time import expected_time
 
     def measure(spec: RunSpec) -> Pace:
+        """Measure the pace of one training step in a temporary folder."""
         from harness.cli.live import LiveRun
         from harness.run.timed_step import timed_pace
 
@@ -146,6 +152,7 @@ def _expected_time(
 
     home = where.home
 
+    # `bench run` starts all arms of one seed before the next.
     by_seed = sorted(standing, key=lambda one: one[0].seed)
     missing = [(cell.spec, lacks) for cell, state, lacks in by_seed if state not in ("done", "invalid")]
     searched = [cell.spec for cell in _search_cells(planned, home)]
@@ -156,7 +163,7 @@ def _expected_time(
 
 
 def _searches(planned: Plan, home: Path) -> list[dict[str, Any]]:
-    """A row for each arm that is tuned first; [] without `tune`."""
+    """Return a row for each arm that is tuned first; [] without `tune`."""
     from harness.plan.tuning import arm_searches, ended_trials
 
     return [
@@ -174,7 +181,10 @@ def _searches(planned: Plan, home: Path) -> list[dict[str, Any]]:
 
 
 def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
-    """The cells that searches are still to train, each with its arm's settings untuned, which cost about as much."""
+    """Return the cells that searches still have to train.
+
+    Each has its arm's untuned settings, which cost about as much as tuned ones.
+    """
     from harness.plan import PlannedCell
     from harness.plan.tuning import arm_searches
 
@@ -189,9 +199,11 @@ def _search_cells(planned: Plan, home: Path) -> list[PlannedCell]:
 
 
 def _detectable_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, object]:
-    """Smallest difference that the design finds at 80 % power in each of its contrasts, in a screening on the seeds
-    that confirm its best arms. The spread is that of finished pairs, given two, else the profile's, else assumed; that
-    of an effect of a factorial follows from it."""
+    """Return the smallest difference that the design detects at 80 % power in each of its contrasts.
+
+    In a screening, the seeds are those that confirm its best arms. The sd is that of finished pairs if there are two,
+    else the profile's, else assumed.
+    """
     from reports.measure.interactions import declared_names
     from reports.statistics import MIN_PAIRS, power
 
@@ -202,16 +214,20 @@ def _detectable_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, ob
     n_contrasts = max(1, len(declared)) if screening is None else screening.best
     seeds = len(planned.request.seed_list) if screening is None else screening.seeds
     sd, origin = _paired_sd_pp(planned, records)
+    # The sd of a factorial's effect follows from that of a pair.
     sd *= max((contrast.sd_ratio for contrast in declared), default=1.0)
+    # Bonferroni: the contrasts share the level.
     alpha = planned.sweep.compare.alpha / n_contrasts
     value = power(sd, n=seeds, alpha=alpha).effect if seeds >= MIN_PAIRS and sd > 0 else None
     return {"value": value, "from": origin, "sd_pp": sd, "contrasts": n_contrasts}
 
 
 def _detectable_over_problems_pp(planned: Plan, records: Sequence[CellRecord]) -> dict[str, object]:
-    """The same where problems are replicated. Before there are answers, their noise is taken at its largest, where
-    every problem is solved half the time, and what an arm changes as the same on every problem. The one sample of a
-    greedy arm is the least certain, however many the others have."""
+    """Return the smallest detectable difference if problems are replicated.
+
+    Before there are answers, their noise is assumed to be the largest possible, and the effect of an arm the same on
+    every problem. The single sample of a greedy arm is the least certain, however many the others have.
+    """
     from reports.measure.contrasts import differences_by_problem, pair_by_seed
     from reports.measure.measurements import Measurement, TaskMetric
     from reports.statistics import MIN_PAIRS, power
@@ -226,6 +242,7 @@ def _detectable_over_problems_pp(planned: Plan, records: Sequence[CellRecord]) -
         sd = max(statistics.stdev(one) for one in differences) if n > 1 else 0.0
     else:
         n, origin = planned.first_spec.eval.problems or 0, "the largest possible sampling noise"
+        # The variance p(1 - p) of one sample is at most 0.25, where every problem is solved half the time.
         noise = {arm: 0.25 / _samples_of_a_problem(planned, arm) for arm in planned.arms}
         sd = 100 * math.sqrt(max(noise[arm] for arm in treatments) + noise[planned.baseline])
     contrasts = max(1, len(planned.arms) - 1)
@@ -235,15 +252,17 @@ def _detectable_over_problems_pp(planned: Plan, records: Sequence[CellRecord]) -
 
 
 def _samples_of_a_problem(planned: Plan, arm: str) -> int:
-    """How many different ones an arm over a checkpoint draws: another seed changes nothing of what has no noise."""
+    """Return how many different samples an arm over a checkpoint has per problem."""
     from evals.tasks import get_task
 
     spec = planned.arms[arm].eval
     task = get_task(planned.metric_task_as_given)
+    # Another seed changes nothing of what has no noise.
     return 1 if spec.is_greedy or task.gives_choices else spec.samples * len(planned.request.seed_list)
 
 
 def _paired_sd_pp(planned: Plan, records: Sequence[CellRecord]) -> tuple[float, str]:
+    """Return the sd of paired differences in pp, and its origin."""
     from harness.plan.profile import MeasuredSpread
 
     differences = _finished_differences_pp(planned, records)
@@ -255,7 +274,7 @@ def _paired_sd_pp(planned: Plan, records: Sequence[CellRecord]) -> tuple[float, 
 
 
 def _finished_differences_pp(planned: Plan, records: Sequence[CellRecord]) -> list[float]:
-    """Differences (pp) of the first contrast's finished pairs."""
+    """Return the differences (pp) of the first contrast's finished pairs."""
     treatment = next((arm for arm in planned.arms if arm != planned.baseline), planned.baseline)
     scores: dict[tuple[str, int], float] = {}
     for cell in records:
@@ -271,10 +290,11 @@ def _finished_differences_pp(planned: Plan, records: Sequence[CellRecord]) -> li
 
 
 def _in_words(knobs: Sequence[str]) -> str:
-    """Knobs by name, those of one section as a number where they are many: algorithms of two families share none."""
+    """Return the names of knobs, or only the number for a section with many."""
     by_section: dict[str, list[str]] = {}
     for knob in knobs:
         by_section.setdefault(knob.partition(".")[0], []).append(knob)
+    # Algorithms of two families share no knob, so all knobs of both would be listed.
     named = [
         ", ".join(within) if len(within) <= MOST_NAMED_KNOBS else f"{section} ({len(within)} knobs, see --json)"
         for section, within in by_section.items()
@@ -283,7 +303,7 @@ def _in_words(knobs: Sequence[str]) -> str:
 
 
 def _changes_in_words(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What differs from finished cells, a sentence for all arms in which the same does."""
+    """Return what differs from finished cells, with one sentence for all arms that share the change."""
     from harness.settings.words import written
 
     by_knobs: dict[str, list[dict[str, Any]]] = {}
@@ -313,6 +333,7 @@ def _state(cell: Mapping[str, object]) -> str:
 
 
 def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
+    """Print the plan for people, in the order of the document."""
     from harness.cli.live import duration
     from harness.plan import expected_time
     from harness.plan.designs import RECIPE
@@ -324,6 +345,7 @@ def _print(document: dict[str, Any], expected: ExpectedTime | None) -> None:
         print_table("", ["arm", "trials", "seeds", "best setting"], [_search_row(row) for row in document["searches"]])
         print_text("Each arm is tuned first; the comparison uses each arm's best setting and fresh seeds.")
         print()
+    # Cells over one checkpoint share its hash and differ in their evaluation.
     shown = "evaluation" if document["checkpoint"] else "hash"
     rows = [[cell["arm"], str(cell["seed"]), (cell[shown] or "")[:10], _state(cell)] for cell in document["cells"]]
     print_table("", ["arm", "seed", "hash", "state"], rows)

@@ -1,4 +1,4 @@
-"""`bench power`: what would settle each contrast; how many seeds an effect needs, and which effect seeds can detect."""
+"""`bench power`: what would settle each contrast, how many seeds an effect needs, and which effect seeds can detect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.runs import finished_analysis, finished_verdicts, home_folder
 
 MIN_PAIRS_FOR_SD = 2
 SMALLEST_PP = 0.001
-"""The smallest effect or sd accepted. No evaluation is as fine, and far below it the numbers of seeds overflow."""
+"""The smallest effect or sd accepted: no evaluation is as fine, and far below it the numbers of seeds overflow."""
 INSTEAD = (
     "Assume a spread instead, e.g. --sd 2 --correlation 0.6: the run-to-run sd of an arm in pp, and the correlation of "
     "two arms over seeds."
@@ -26,32 +26,38 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class Pilot:
-    """What is known of a contrast. sd_pp: of its paired differences, from n_pairs finished ones, or assumed (0).
-    flagged_seeds: of pairs with a flagged cell; sd_unflagged_pp: of the others."""
+    """What is known of a contrast before its power is computed."""
 
     arm: str
     n_pairs: int
+    """The number of finished pairs; 0 if the spread is assumed."""
     sd_pp: float
+    """The sd of the paired differences."""
     correlation: float | None
     flagged_seeds: Sequence[int] = ()
+    """The seeds of pairs with a flagged cell."""
     sd_unflagged_pp: float = math.nan
+    """The sd of the other pairs."""
 
 
 @dataclass(frozen=True)
 class PowerDesign:
-    """A sweep's contrasts. n_seeds: of the sweep. alpha: shared by the contrasts."""
+    """The contrasts of a sweep."""
 
     sweep: str
     baseline: str
     n_seeds: int
+    """The seeds of the sweep."""
     alpha: float
+    """The level that the contrasts share."""
     pilots: list[Pilot]
     source: str
     unit: str = "seed"
-    """What is replicated: a seed, or a problem where one checkpoint is evaluated."""
+    """What is replicated: a seed, or a problem if one checkpoint is evaluated."""
 
     @property
     def alpha_each(self) -> float:
+        # Bonferroni.
         return self.alpha / len(self.pilots)
 
 
@@ -123,8 +129,10 @@ def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
 
 
 def _percentage_points(given: str) -> float:
+    """Parse an effect such as `2pp`; raise RefusedError without the unit or out of range."""
     text = given.strip()
     number = text.removesuffix("pp").strip()
+    # Without its unit, 0.02 could mean a fraction or percentage points.
     if number == text:
         raise RefusedError(
             f"--effect is {given!r}: give the difference in percentage points with its unit, e.g. 2pp for 70 % to 72 %."
@@ -141,7 +149,7 @@ def _percentage_points(given: str) -> float:
 
 
 def _measured(given: str, home: Path) -> PowerDesign:
-    """The design with the spread of finished pairs. Raises RefusedError where there is none."""
+    """Return the design with the sd of finished pairs; raise RefusedError if there is none."""
     from reports.measure.interactions import declared_contrasts
 
     try:
@@ -173,7 +181,7 @@ def _measured(given: str, home: Path) -> PowerDesign:
 
 
 def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> PowerDesign:
-    """The design of a sweep, run or not, with an assumed spread for every contrast."""
+    """Return the design of a sweep, run or not, with an assumed sd for every contrast."""
     from harness.plan.sweep_file import load_sweep
     from harness.records import read_sweep
     from reports.measure.interactions import declared_names
@@ -187,6 +195,7 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> PowerD
         raise RefusedError(
             f"--correlation is {correlation:g}: it must be at least -1 and below 1, e.g. --correlation 0.6."
         )
+    # A sweep that was run is judged as it ran: the file of that name may have changed since.
     if (home / given / "sweep.json").is_file():
         record = read_sweep(home / given)
         name, arms, baseline, grid = record.name, record.arms, record.baseline, record.grid
@@ -202,6 +211,7 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> PowerD
             f"--sd is the spread of an arm over training seeds, and {name} trains nothing: its problems are what is "
             "replicated. Run it, and leave --sd out."
         )
+    # sd * sqrt(2 (1 - correlation)): pairing removes the noise that two arms share over seeds.
     paired_sd = difference_sd(sd_pp, correlation)
     pilots = [
         Pilot(contrast.name, 0, paired_sd * contrast.sd_ratio, correlation)
@@ -211,6 +221,7 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> PowerD
 
 
 def _document(design: PowerDesign, effect_pp: float) -> dict[str, Any]:
+    """Return the document that --json prints."""
     from reports.statistics import TARGET_POWER
 
     return {
@@ -226,12 +237,15 @@ def _document(design: PowerDesign, effect_pp: float) -> dict[str, Any]:
 
 
 def _contrast(pilot: Pilot, design: PowerDesign, effect_pp: float) -> dict[str, object]:
-    """seeds_needed_upper: with the sd at its 80% upper bound, as a pilot's is more often too low than too high.
-    sd_unflagged_pp: without the pairs of flagged_seeds; None where none is flagged or too few are left."""
+    """Return the row of one contrast.
+
+    seeds_needed_upper: with the sd at its 80% upper bound, since the sd of a pilot is more often too low than too high.
+    sd_unflagged_pp: without the pairs of flagged_seeds; None if none is flagged or too few are left.
+    """
     from reports.statistics import MIN_PAIRS, power, sd_upper_bound
 
     alpha, n = design.alpha_each, pilot.n_pairs or design.n_seeds
-    known = pilot.sd_pp > 0  # not so for NaN
+    known = pilot.sd_pp > 0  # False for NaN
     upper = sd_upper_bound(pilot.sd_pp, pilot.n_pairs) if known and pilot.n_pairs else None
     return {
         "arm": pilot.arm,
@@ -280,6 +294,7 @@ def _print(document: dict[str, Any]) -> None:
             seeds, rest = ", ".join(map(str, row["flagged_seeds"])), row["sd_unflagged_pp"]
             without = f"without them it is {rest:.2f} pp" if rest is not None else "too few others are left for one"
             print_text(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
+    # The dash in the table needs an explanation only where it occurs.
     if any(row["seeds_needed"] is None for row in contrasts):
         print_text(
             f"–: the spread is unknown: fewer than {MIN_PAIRS_FOR_SD} finished pairs, equal differences, or few that "

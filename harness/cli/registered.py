@@ -1,4 +1,4 @@
-"""Verbs that hold a sweep to its word: `bench freeze` before it runs, `bench verify` and `bench verdict` afterwards."""
+"""Verbs that hold a sweep to its question: `bench freeze` before it runs, `bench verify` and `bench verdict` after."""
 
 from __future__ import annotations
 
@@ -70,13 +70,15 @@ def freeze(
     on_gpu = ChosenExecutor(executor, folder).on_gpu
 
     def planned_with(count: int | None) -> Plan:
+        """Return the plan with a number of seeds."""
         return with_known_tuning(make_plan(sweep, profile, set_ or [], count, arm_names(arms), on_gpu), folder)
 
     planned = planned_with(seeds)
     planned.require_answerable()
     if until is not None:
         require_looks(planned)
-        # All cells that may be made are registered.
+        # Every cell that may be trained is registered.
+        # The last look has the most seeds.
         planned = planned_with(planned_looks(planned, most_seeds)[-1])
     place = planned.folder(folder)
     require_same_kind(place, is_search=False)
@@ -96,6 +98,7 @@ def freeze(
     question = register_design(asked, None if until is None else planned_design(planned, asked, most_seeds))
     specs = {arm: spec.model_dump(mode="json") for arm, spec in planned.arms.items()}
     registration, earlier = Registration.of(question, specs), read_registration(place)
+    # No cell has run (checked above), so a registration may be replaced, and the output says so.
     replaced = None if earlier is None or earlier.digest == registration.digest else earlier.digest
     registration.write(place)
     if json:
@@ -209,6 +212,7 @@ def verdict(
     judged = [judge(one, rows, interim) for one in asked]
     sentences = [statement.sentence for statement in statements(document)]
     registered = [row.sentence for row in document.registration]
+    # A next step is shown only for contrasts without a verdict.
     open_rows = [row for row in document.declared if row.verdict in OPEN_VERDICTS]
     if json:
         print_json({"sweep": record.name, "verdicts": sentences, "interim": interim,

@@ -1,4 +1,4 @@
-"""`bench report`: the page, from the records alone."""
+"""`bench report`: the page of a sweep, written from its records alone."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reports.report import Report
 
 _STAND = ".stand"
+"""The file in the report's folder with the digest of what the report was made from."""
 COLOUR_OF = {
     "better": "green",
     "best": "green",
@@ -76,6 +77,7 @@ def report(
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
     followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
+    # Only a search has a study, and its report is another one.
     if (folder / "study.json").is_file():
         _report_search(folder, followed, format_, json)
         if open_:
@@ -96,7 +98,7 @@ def report(
 
 
 def write_search(folder: Path) -> tuple[dict[str, object], str]:
-    """Write the report of a search's folder; returns report.json and the sentence that it comes down to."""
+    """Write the report of a search's folder; return report.json and a sentence with its result."""
     from harness.records import read_sweep
     from harness.records.study import read_study
     from reports.processes import meanwhile, process_count
@@ -107,6 +109,7 @@ def write_search(folder: Path) -> tuple[dict[str, object], str]:
     with _alone_on_page(folder):
         study, trials = read_study(folder), read_sweep(folder)
         note("writing the report")
+        # The samples page does not depend on the report, so another process writes it at the same time.
         with meanwhile(partial(write_sweep_samples, trials, page), process_count(len(trials.cells))):
             document = write_search_report(study, page)
     list_runs(folder.parent)
@@ -129,10 +132,11 @@ def _report_search(folder: Path, followed: object, format_: TableFormat | None, 
 
 
 def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report:
-    """Write the report of a sweep's folder, and return it. Showing the verdicts of a complete plan is recorded as
-    a look.
+    """Write the report of a sweep's folder, and return it.
 
-    Raises RefusedError if no cell is done, or none has the metric that the sweep compares."""
+    Showing the verdicts of a complete plan is recorded as a look. Raises RefusedError if no cell is done, or none has
+    the metric that the sweep compares.
+    """
     from harness.records import read_sweep
     from harness.records.sweep import reading_around_damage
     from reports.measure.measurements import MetricError
@@ -144,6 +148,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report
     with _alone_on_page(folder):
 
         def written(sweep: SweepRecord) -> tuple[SweepRecord, Report]:
+            """Return the sweep that was read, without damaged cells, and its report."""
             require_any_done(sweep, "nothing to report")
             processes = process_count(len(sweep.cells))
             with meanwhile(partial(write_sweep_samples, sweep, page), processes):
@@ -152,13 +157,17 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report
                 except MetricError as error:
                     raise RefusedError(f"{error}.") from None
 
+        # The states are fixed, so that all parts of the page see the same ones while cells go on.
         whole = read_sweep(folder).as_it_stands
         require_any_done(whole, "nothing to report")
         note("writing the report")
+        # Taken before anything is read: a change while the page is written makes another stand, and the page out of
+        # date.
         records = whole.stand()
         sweep, document = reading_around_damage(whole, written)
         warn_of_damage(sweep.cells)
         record_look(sweep, document)
+        # Only a page with the usual words and without damage may be reused.
         if reflection_words is None and sweep is whole:
             (page / _STAND).write_text(_stand(records, page))
     list_runs(folder.parent)
@@ -166,7 +175,7 @@ def write(folder: Path, reflection_words: Sequence[str] | None = None) -> Report
 
 
 def written_already(folder: Path) -> Report | None:
-    """The written report if the records, the page and the code that makes it have not changed since; else None."""
+    """Return the written report if its records, its files and the code that makes it are unchanged; else None."""
     from harness.records import read_sweep
     from reports.report import read_report
 
@@ -179,7 +188,7 @@ def written_already(folder: Path) -> Report | None:
 
 
 def _stand(records: str, page: Path) -> str:
-    """A digest that changes with the records, with a file of the report, and with the code that makes it."""
+    """Return a digest that changes with the records, with a file of the report, and with the code that makes it."""
     import harness.records
     import reports
     from harness.records.counted import stand
@@ -190,13 +199,16 @@ def _stand(records: str, page: Path) -> str:
 
 @contextmanager
 def _alone_on_page(folder: Path) -> Iterator[None]:
-    """Keep other processes from rendering this page: `bench run` and `bench ui` may do so at once, and a
-    page that was begun earlier, from fewer records, would replace a later one. Processes that help are started once,
-    and end here."""
+    """Keep other processes from rendering this page during the block.
+
+    Helper processes are started once, and end with the block.
+    """
     from harness.records.files import require_inside
     from reports.processes import end_processes
 
     require_inside(folder, [folder / ".report.lock", folder / "report", *(folder / "report").rglob("*")])
+    # `bench run` and `bench ui` may render at once. A page begun earlier, from fewer records, would replace a later
+    # one.
     with (folder / ".report.lock").open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -214,13 +226,13 @@ def list_runs(home: Path) -> None:
 
 
 def announce_page(folder: Path) -> None:
-    """Say where the page of a run that begins will be. It is in the page of all runs from now on."""
+    """Say where the page of a run that begins will be, and add it to the page of all runs."""
     list_runs(folder.parent)
     note(f"page: {page_of(folder)} (live: bench ui)")
 
 
 def result_tables(document: Report) -> list[Table]:
-    """What a report comes down to: the effects of a factorial, and the arms."""
+    """Return the tables of results: the effects of a factorial, and the arms."""
     from reports.page.effects import effect_table
     from reports.page.tables import result_table
 
@@ -229,7 +241,7 @@ def result_tables(document: Report) -> list[Table]:
 
 
 def print_verdict(document: Report, folder: Path) -> None:
-    """The tables of effects and arms, the verdicts, what qualifies them, the answer, and the report's path last."""
+    """Print the tables of effects and arms, the verdicts, their caveats, the answer, and the report's path last."""
     from reports.page.effects import secondary_note
     from reports.page.verdict import interim_sentence, statements
 
@@ -254,19 +266,21 @@ def print_verdict(document: Report, folder: Path) -> None:
         for one in notes:
             print_text(one, "  - ")
     for answer in document.headline:
+        # An answer that equals a statement was printed above.
         if answer.sentence not in [statement.sentence for statement in said]:
             print_text(answer.sentence)
     print_link("report", page_of(folder))
 
 
 def print_judgement(verdict: str, sentence: str) -> None:
-    """A sentence that says this verdict; on a terminal behind the verdict's sign, in its colour."""
+    """Print the sentence of a verdict; on a terminal behind the verdict's sign, in its colour."""
     from reports.page.verdict import SIGNS
 
     print_text(sentence, sign=SIGNS[verdict], colour=COLOUR_OF.get(verdict, ""))
 
 
 def page_of(folder: Path) -> Path:
+    """Return the path of a run's page."""
     return folder / "report" / "index.html"
 
 
@@ -280,7 +294,7 @@ def open_page(folder: Path) -> None:
 
 
 def _notes(document: Report) -> dict[tuple[str, ...], list[str]]:
-    """What qualifies the verdicts, by the contrasts that it is about: what several share is said once."""
+    """Map contrasts to the caveats of their verdicts; a caveat that several contrasts share appears once."""
     from reports.page.verdict import verdict_details
 
     about: dict[str, list[str]] = {}
@@ -294,8 +308,10 @@ def _notes(document: Report) -> dict[tuple[str, ...], list[str]]:
 
 
 def _compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[list[str]]]:
-    """Title, columns and rows. If all rows have the same number of seeds, it moves to the title; where problems are the
-    unit of replication, only if it is above 1."""
+    """Return title, columns and rows; a number of seeds that all rows share moves to the title.
+
+    If problems are the unit of replication, the number is shown there only if it is above 1.
+    """
     place = table.columns.index("seeds")
     counts = {row[place] for row in table.rows}
     if len(counts) != 1:
@@ -306,4 +322,5 @@ def _compact(table: Table, over_problems: bool) -> tuple[str, list[str], list[li
 
 
 def _without(values: list[str], place: int) -> list[str]:
+    """Return the values without the one at an index."""
     return values[:place] + values[place + 1 :]

@@ -1,4 +1,4 @@
-"""`bench run`: what a sweep lacks is trained and evaluated, and its question answered."""
+"""`bench run`: train and evaluate what a sweep lacks, and answer its question."""
 
 from __future__ import annotations
 
@@ -133,6 +133,7 @@ def run(
     where = ChosenExecutor(executor, folder, stalled_after)
 
     def planned_with(count: int | None) -> Plan:
+        """Return the plan with a number of seeds; None means the sweep's own."""
         planned = make_plan(given, profile, settings, count, arm_names(arms), where.on_gpu)
         return with_known_tuning(planned, folder)
 
@@ -146,16 +147,18 @@ def run(
         say_what_differs(repeated, first)
     for warning in [*first.warnings, *where.shortages(first.arms, at_once)]:
         note(f"warning: {warning}")
+    # The cells of a tuned arm have no hash before its search, so the sweep is planned again afterwards.
     if first.to_tune:
         each_at_its_best(first, folder, command, at_once, open_executor)
         first = planned_with(seeds)
     plans: Iterable[Plan] = [first]
     if until is not None:
         looks = write_design(first, most_seeds, folder, command)
+        # Lazy: each look is planned only if the one before left a contrast unsettled.
         plans = map(planned_with, looks_to_take(read_sweep(first.folder(folder)), looks))
     for planned in plans:
         sweep_run = SweepRun(planned, folder, command, at_once, open_executor, retry_invalid, fail_fast, retry_failed)
-        with ExitStack() as mirrored:  # to the end, so that MLflow gets the report too
+        with ExitStack() as mirrored:  # closed last, so that MLflow gets the report too
             records = watched(sweep_run, folder, mirrored)
             if until is not None and goes_on(read_sweep(sweep_run.folder)):
                 continue
@@ -176,8 +179,10 @@ def run(
 
 
 def run_to_repeat(given: str, home: Path) -> Path:
-    """The folder of the records that --from names. Raises RefusedError if it lies in the home where the repeated run
-    would go, or holds a search."""
+    """Return the folder of the records that --from names.
+
+    Raises RefusedError if it lies in the home of the repeated run, or holds a search.
+    """
     from harness.records import read_sweep
 
     place = Path(given)
@@ -208,6 +213,7 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
     for name, (then, now) in differ.items():
         note(f"differs from {repeated}: {name} was {few(then)}, is {now}")
     trained = {(cell.arm, cell.seed) for cell in finished}
+    # The hash of an arm that is tuned first is not known yet.
     both = [cell for cell in planned.cells if cell.arm not in planned.to_tune and (cell.arm, cell.seed) in trained]
     found = zip(both, records_of(both, repeated / "cells"), strict=True)
     others = [f"{cell.arm}-s{cell.seed}" for cell, record in found if not record.own.is_done]
@@ -221,7 +227,7 @@ def say_what_differs(repeated: Path, planned: Plan) -> None:
 
 
 def say_whether_equal(repeated: Path, folder: Path) -> None:
-    """Print how many cells have the same final weights as in the run that was repeated, bit for bit."""
+    """Print how many cells have the same final weights as in the repeated run, bit for bit."""
     from harness.records import read_sweep
 
     then, now = (
@@ -235,8 +241,10 @@ def say_whether_equal(repeated: Path, folder: Path) -> None:
 
 
 def _confirm_screening(screened: SweepRun) -> list[str]:
-    """If the sweep is a screening, train its best arms and the baseline on fresh seeds, and store the verdicts with the
-    sweep. Returns the cells that are not done, as `_unmeasured` does."""
+    """Train the best arms of a screening and the baseline on fresh seeds, and store the verdicts with the sweep.
+
+    Returns the cells that are not done, as `_unmeasured` does; [] if the sweep is no screening.
+    """
     from harness.cli.report import write
     from harness.run.screening import best_arms, confirming_plan, record_confirmation
 
@@ -249,7 +257,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     plan = confirming_plan(screened.plan, screening, best, screened.home)
     fresh = len(plan.request.seed_list)
     note(f"confirming {', '.join(best)} against {screened.plan.baseline} on {fresh} fresh seeds")
-    command = command_line("run", plan.sweep.name, None, None, None)  # goes on from its records
+    command = command_line("run", plan.sweep.name, None, None, None)  # continues from its records
     confirming = replace(screened, plan=plan, command=command, retry_invalid=False)
     with ExitStack() as mirrored:
         unmeasured = _unmeasured(watched(confirming, screened.home, mirrored))
@@ -259,7 +267,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
 
 
 def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) -> list[str]:
-    """Report and verdict; returns the cells that are not done, as `<arm>-s<seed> (<state>)`."""
+    """Write the report and print the verdict; return the cells that are not done."""
     from harness.cli.report import print_verdict, write, written_already
 
     unmeasured = _unmeasured(records)
@@ -270,6 +278,7 @@ def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) ->
             ]
             from reports.report import SECTIONS
 
+            # The keys of a report, so that a reader of the JSON finds all of them.
             print_json({key: [] for key in SECTIONS} | {"cells": cells})
         return unmeasured
     document = written_already(folder) or write(folder)
@@ -281,4 +290,5 @@ def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) ->
 
 
 def _unmeasured(records: Sequence[CellRecord]) -> list[str]:
+    """Return the cells that are not done, as `<arm>-s<seed> (<state>)`."""
     return [f"{r.arm}-s{r.seed} ({r.state})" for r in records if r.state != "done"]

@@ -1,4 +1,4 @@
-"""`bench status`: where the cells of a sweep are."""
+"""`bench status`: the state of each cell of a sweep."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StatusCell(TypedDict):
-    """A cell as `--json` shows it. steps: None where they are not known."""
+    """A cell as `--json` shows it."""
 
     arm: str
     seed: int
@@ -23,6 +23,7 @@ class StatusCell(TypedDict):
     lacks: str | None
     step: int
     steps: int | None
+    """The steps to take; None if unknown."""
     digest: str | None
     path: str
     reason: str | None
@@ -30,7 +31,7 @@ class StatusCell(TypedDict):
 
 
 class SearchRow(TypedDict):
-    """An arm's search: how many of its trials have ended, and the best setting once all have."""
+    """An arm's search: the number of ended trials, and the best setting once all have ended."""
 
     arm: str
     search: str
@@ -48,9 +49,11 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
     from harness.records.files import DamagedRecordError
 
     def row(cell: CellRecord) -> StatusCell:
+        """Return the row of a cell; a fault in its steps makes it `damaged`."""
         now = cell.read_status()
         step = now.get("step", 0)
         try:
+            # status.json states the step only once the cell is done; until then, its rows are counted.
             step = step if cell.own.is_done or now["state"] == "damaged" else len(cell.read_steps())
         except DamagedRecordError as error:
             now = {**now, "state": "damaged", "reason": str(error)}
@@ -99,7 +102,7 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
 
 
 def _searches(record: SweepRecord) -> list[SearchRow]:
-    """A row for each arm that is tuned first."""
+    """Return a row for each arm that is tuned first."""
     from harness.plan.tuning import ended_trials, in_words
 
     tuning = record.tuning
@@ -120,15 +123,17 @@ def _searches(record: SweepRecord) -> list[SearchRow]:
 
 
 def _budget_frac(cell: CellRecord, state: str, budget_tokens: int | None) -> float:
-    """Share of the token budget that is used; 0 without one, and where it cannot be read."""
+    """Return the used fraction of the token budget; 0 without a budget, and for a damaged cell."""
     return (cell.generated_tokens or 0) / budget_tokens if budget_tokens and state != "damaged" else 0.0
 
 
 def _is_ended_by_budget(cell: StatusCell, budget_frac: float) -> bool:
+    """Return whether training stopped before its last step because the token budget was reached."""
     return cell["state"] == "done" and budget_frac >= 1 and cell["step"] < (cell["steps"] or 0)
 
 
 def _steps(cell: StatusCell, budget_frac: float, is_imported: bool) -> str:
+    """Return a cell's progress in words."""
     step, steps = cell["step"], cell["steps"]
     if steps == 0:
         return "unknown" if is_imported else "none, only evaluates"

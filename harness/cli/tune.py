@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from harness.search.run import SearchRun
 
 WAIT_S = 2.0
-"""How often a search waiting to be confirmed checks whether other workers are still training trials."""
+"""Seconds between two checks whether other workers still train trials, before a search is confirmed."""
 
 
 def tune(
@@ -118,7 +118,8 @@ def tune(
             _wait_until_all_have_ended(search_run)
             try:
                 problem = _confirm(search_run, confirm, f"{command} --confirm {confirm}")
-            except RefusedError as error:  # what the search found is shown all the same
+            # The result of the search is shown in any case, and the error after it.
+            except RefusedError as error:
                 problem = error
     _report_search(search_run.folder, json)
     if problem is not None:
@@ -137,8 +138,10 @@ def _wait_until_all_have_ended(search_run: SearchRun) -> None:
 
 
 def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | None:
-    """Confirm the best setting and write that into the study; returns what is missing of it. Raises RefusedError where
-    there is nothing to confirm."""
+    """Confirm the best setting and record that in the study; return an error if cells are not done.
+
+    Raises RefusedError if there is nothing to confirm.
+    """
     from harness.cli.report import write
     from harness.records.study import read_study
     from harness.run.sweep import SweepRun
@@ -160,15 +163,18 @@ def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | No
             f"{len(unmeasured)} of {len(confirming.cells)} confirming cells are not done: {', '.join(unmeasured)}. See "
             f"`bench status {confirming.sweep.name}`."
         )
+    # Without any cell there is no contrast to record.
     if len(unmeasured) == len(confirming.cells):
         return problem
     found = confirmation(confirming, winner, write(sweep_run.folder).as_json())
-    with search_run.study.turn():  # others write study.json after each of their trials
+    # Other workers write study.json after each of their trials.
+    with search_run.study.turn():
         write_confirmation(search_run.folder, found)
     return problem
 
 
 def _report_search(folder: Path, as_json: bool) -> None:
+    """Write the report of a search and print its trials; raise BenchError if no trial is complete."""
     from harness.cli.report import page_of, write_search
     from harness.records.study import read_study
 
@@ -200,7 +206,7 @@ def _trial_json(trial: TrialRecord) -> dict[str, object]:
 
 
 def _short_names(knobs: Collection[str]) -> dict[str, str]:
-    """Each knob's last segment, or all of it where two knobs share that."""
+    """Map each knob to its last segment, or to its whole name if two knobs share that segment."""
     last = Counter(map(_last_segment, knobs))
     return {knob: knob if last[_last_segment(knob)] > 1 else _last_segment(knob) for knob in knobs}
 
@@ -222,7 +228,7 @@ def _short(value: object) -> str:
 def each_at_its_best(
     planned: Plan, home: Path, command: str, workers: int, open_executor: Callable[[int], Executor]
 ) -> None:
-    """Do the searches for the best setting of an arm that are still to be done. What they find is written down."""
+    """Run the searches for the best setting of an arm that are left, and record the results."""
     from harness.plan.tuning import arm_searches, end_warnings, ended_trials, in_words, with_tuning
     from harness.run.question import require_same_kind, write_question
     from harness.search.run import SearchRun
@@ -243,7 +249,8 @@ def each_at_its_best(
             _wait_until_all_have_ended(search_run)
         found = tuned_arm(search, home)
         planned = with_tuning(planned, {**planned.request.tuned, arm: found})
-        write_question(replace(planned, cells=[]), home, command)  # no cell has the settings that were found yet
+        # No cell has the new settings yet.
+        write_question(replace(planned, cells=[]), home, command)
         note(f"{arm}: the best of {found.complete} scored trials is trial {found.trial}, {in_words(found.values)}")
         for warning in end_warnings(arm, found):
             note(f"warning: {warning}")

@@ -1,10 +1,10 @@
 """`bench ui`: the pages of a home in a browser, live.
 
-Whoever can reach the port can read what it serves, so it listens to this machine only, answers to names of this machine
-only (a page from elsewhere could give itself another), and serves nothing but the files that pages consist of.
+Whoever can reach the port can read what it serves. So the server listens to this machine only, answers to names of this
+machine only (a page from elsewhere could use another name for it), and serves only the files that pages consist of.
 
-A run may have been copied from elsewhere, so its files are strangers too. In a page only bench's own scripts run, no
-page can send anything away, and untrusted code of a run is executed for none without --trust-code.
+A run may have been copied from elsewhere, so its files are untrusted too. In a page only bench's own scripts run, and
+no page can send anything away. Untrusted code of a run is not executed without --trust-code.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from harness.runs import home_folder
 ADDRESS = "127.0.0.1"
 PORT = 8642
 EVERY_S = 15.0
-"""A page is written anew at most so often."""
+"""The least seconds between two renewals of a page."""
 AT_LEAST_IDLE = 4
-"""After writing a page for a second, no page is written for so many seconds: the machine is there to train."""
+"""After a page took one second to write, no page is written for this many: the machine is there to train."""
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -51,14 +51,16 @@ TYPES = {
     ".png": "image/png",
     ".parquet": "application/octet-stream",
 }
-"""What pages consist of, by ending. No other file is served: neither weights, nor code, nor the database."""
+"""The files that pages consist of, by ending. No other file is served: no weights, no code, no database."""
 
 LIVE_SCRIPT = "/live.js"
 _OUR_NAMES = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 _LEADS_AWAY = re.compile(r"(?<=http)-(?=equiv)|<(?=link|i?frame)", re.IGNORECASE)
-"""A policy does not stop `<meta http-equiv="refresh">`, nor connections ahead of a `<link>` or a frame. No page of ours
-has any of them."""
+"""The tags that no policy stops: `<meta http-equiv="refresh">`, and early connections of a `<link>` or a frame.
+
+No page of ours has any of them.
+"""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -71,8 +73,9 @@ _POLICY = (
     "form-action 'none'; frame-ancestors 'none'; "
 )
 _OF_PAGE = "script-src 'self'{scripts}; sandbox allow-scripts allow-same-origin allow-downloads"
-"""Scripts from here (`self`) are ours or data, see `_send_file`. They are told apart from those of other sites by their
-origin, which a sandbox would take away."""
+"""Scripts from here (`self`) are ours or data, see `_send_file`. Their origin tells them apart from those of other
+sites, and a sandbox would take it away.
+"""
 _OF_FILE = "script-src 'none'; sandbox"
 
 
@@ -98,6 +101,7 @@ def ui(
     try:
         server = Server(folder, port, trust_code)
     except OSError as error:
+        # These two are mistakes in --port; others are faults.
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         raise RefusedError(f"port {port}: {os.strerror(error.errno)}. --port 0 takes any that is free.") from None
@@ -106,6 +110,7 @@ def ui(
             print_json({"home": str(folder), "address": server.address})
         else:
             print(f"runs in {folder}: {server.address}")
+        # A program that reads the address through a pipe would otherwise wait for it: the server runs until Ctrl-C.
         sys.stdout.flush()
         note("Ctrl-C stops it")
         try:
@@ -116,10 +121,10 @@ def ui(
 
 @dataclass
 class Renewal:
-    """Writes the page of a run anew when somebody looks at it and its records have changed, one page at a time.
+    """Writes the page of a run anew if somebody looks at it and its records have changed, one page at a time.
 
-    Each is written by a process of its own: runs may need different plug-ins, and pages are answered meanwhile. The
-    page of a run at rest stays as it is, whatever the times of its files became when they were copied.
+    Each page is written by a process of its own: runs may need different plug-ins, and requests are answered meanwhile.
+    The page of a run at rest stays as it is, whatever times its files got when they were copied.
     """
 
     home: Path
@@ -130,7 +135,8 @@ class Renewal:
     _not_before_s: float = 0.0
 
     def look(self, name: str) -> None:
-        """Somebody looks at the page of the run of this name. Returns at once."""
+        """Start writing the page of a run that somebody looks at, if it is out of date. Returns at once."""
+        # The thread that writes releases the lock; without such a thread, this function does.
         if time.monotonic() < self._not_before_s or not self._writing.acquire(blocking=False):
             return
         newest = None
@@ -144,8 +150,10 @@ class Renewal:
             threading.Thread(target=self._write, args=(name,), daemon=True).start()
 
     def _due(self, folder: Path) -> int | None:
-        """The time of the newest record of a run in nanoseconds, None if its page shows that already, or cannot be
-        written yet."""
+        """Return the time of a run's newest record in nanoseconds, or None if its page is up to date.
+
+        Also None if the page cannot be written yet.
+        """
         from harness.records import read_sweep
         from harness.records.study import STUDY
 
@@ -153,7 +161,7 @@ class Renewal:
             sweep = read_sweep(folder)
             if not sweep.is_search and not any(cell.is_done for cell in sweep.cells):
                 return None
-        except (BenchError, OSError):  # the page of all runs says so
+        except (BenchError, OSError):  # the page of all runs shows the error
             return None
         paths = []
         if sweep.is_search:
@@ -164,17 +172,22 @@ class Renewal:
                 paths += [cell.path / "steps.jsonl", cell.scores, *(one / "status.json" for one in folders)]
         newest = max((_changed_ns(path) for path in paths), default=0)
         shown = self._written.get(folder.name)
-        if shown is not None:  # what was recorded while the page was written is older than the page, and not on it
+        # Compared with the records before the last writing, not with the page's time: what was recorded while the
+        # page was written is older than the page, and not on it.
+        if shown is not None:
             return None if newest == shown else newest
+        # For a page of an earlier server, only records written since this one began count: copied files have any times.
         page_ns = _changed_ns(folder / "report" / "report.json")
         return newest if not page_ns or newest > max(page_ns, self.began_ns) else None
 
     def _write(self, name: str) -> None:
+        """Write the page of a run in a process of its own, then release the lock."""
         started_s = time.monotonic()
         try:
             trust = [TRUST_OPTION] if self.trusts_code else []
             command = "from harness.cli import main; main()"
             process = subprocess.run(
+                # -P keeps the working folder off the import path, where a module could have the name of one of ours.
                 [sys.executable, "-P", "-c", command, "report", name, "--home", str(self.home), *trust],
                 check=False,
                 stdout=subprocess.DEVNULL,
@@ -191,6 +204,7 @@ class Renewal:
 
 
 def _changed_ns(path: Path) -> int:
+    """Return the time of a file's last change in nanoseconds; 0 without the file."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -214,13 +228,13 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def file_at(self, path: str) -> Path | None:
-        """The file of the home at a path of an address; None if there is none, or it is not to be served."""
+        """Return the file of the home at the path of a URL, or None if there is none or it must not be served."""
         parts = [part for part in path.split("/") if part]
         if "\0" in path or _is_hidden(parts):
             return None
         try:
             found = self.home.joinpath(*parts).resolve(strict=True)
-        except OSError:  # also names that are too long
+        except OSError:  # missing, or a name that is too long
             return None
         # A link may lead elsewhere, or to what is hidden.
         if not found.is_relative_to(self.home) or _is_hidden(found.relative_to(self.home).parts):
@@ -228,7 +242,7 @@ class Server(ThreadingHTTPServer):
         return found if found.suffix in TYPES and found.is_file() else None
 
     def run_at(self, path: str) -> str | None:
-        """The name of the run whose page has this path, whether it is written or not."""
+        """Return the name of the run whose page has this path, whether it is written or not."""
         from reports.home import PAGE, SWEEP
 
         name, _, rest = path.removeprefix("/").partition("/")
@@ -238,11 +252,12 @@ class Server(ThreadingHTTPServer):
 
 
 def _is_hidden(parts: list[str] | tuple[str, ...]) -> bool:
+    """Return whether a path has a part that begins with a dot."""
     return any(part.startswith(".") for part in parts)
 
 
 class _Answer(BaseHTTPRequestHandler):
-    """One request. Methods without a function here are refused by the base class."""
+    """One request. The base class refuses methods without a function here."""
 
     server: Server
     protocol_version = "HTTP/1.1"
@@ -250,6 +265,7 @@ class _Answer(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
+        # DNS rebinding: a page from elsewhere can point its own name to this machine, but then sends that name as Host.
         if _OUR_NAMES.fullmatch(self.headers.get("Host", "")) is None:
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "This is not a name of this machine; use localhost")
             return
@@ -281,7 +297,7 @@ class _Answer(BaseHTTPRequestHandler):
         return home_page(read_home(self.server.home), "Runs", is_live=True).encode()
 
     def _live_page(self, path: str) -> bytes | None:
-        """The page of all runs, or of one, as it is now; None for another path."""
+        """Return the page of all runs, or of one, as it is now; None for another path."""
         if path in ("/", "/index.html"):
             return self._home_page()
         name = self.server.run_at(path)
@@ -292,6 +308,7 @@ class _Answer(BaseHTTPRequestHandler):
         return self._waiting_page(name) if file is None else file.read_bytes()
 
     def _waiting_page(self, name: str) -> bytes:
+        """Return a page for a run that has none yet."""
         from reports.home import home_page, read_run
 
         return home_page(
@@ -299,7 +316,7 @@ class _Answer(BaseHTTPRequestHandler):
         ).encode()
 
     def _send_news(self, asked: dict[str, str]) -> None:
-        """Tell an open page the version of itself, and what it is now if that is another."""
+        """Send an open page its present version, and the page itself if the version differs."""
         from reports.samples.reading import script_json
 
         page = self._live_page(unquote(asked.get("page", "")))
@@ -310,10 +327,11 @@ class _Answer(BaseHTTPRequestHandler):
         news = {"version": _tag(content)}
         if news["version"] != asked.get("version"):
             news["html"] = content.decode(errors="replace")
+        # A script, because the policy of pages lets them open no connection (connect-src 'none').
         self._send(f"benchLive({script_json(news)});\n".encode(), ".js")
 
     def _send_file(self, path: str) -> None:
-        """Send a file as what it is. A script is sent if it only hands on data: then any page may run it."""
+        """Send a file with its own type; a script is sent only if it just holds data, since any page may run it."""
         from reports.samples.files import hands_on_data
 
         file = self.server.file_at(path)
@@ -324,7 +342,7 @@ class _Answer(BaseHTTPRequestHandler):
             self._send(_defused(content) if file.suffix == ".html" else content, file.suffix)
 
     def _send(self, content: bytes, suffix: str) -> None:
-        """Send the content, or that it is still what the browser has."""
+        """Send the content, or 304 if the browser has it already."""
         version = _tag(content)
         if self.headers.get("If-None-Match") == f'"{version}"':
             self.send_response(HTTPStatus.NOT_MODIFIED)
@@ -338,7 +356,8 @@ class _Answer(BaseHTTPRequestHandler):
         self.send_header(
             "Content-Security-Policy", _POLICY + (_policy_of_page(content) if suffix == ".html" else _OF_FILE)
         )
-        if suffix == ".svg":  # a document of its own, in which XML has more ways to write a frame than can be told
+        # An SVG is a document of its own, and XML has more ways to write a frame than `_defused` can find.
+        if suffix == ".svg":
             self.send_header("Content-Disposition", "attachment")
         self.end_headers()
         if self.command == "GET":
@@ -346,8 +365,10 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 def _policy_of_page(page: bytes) -> str:
-    """Let the scripts run that bench ships, and those that only hand on data; none where the bytes are not UTF-8, which
-    may be another text to the browser than to us."""
+    """Return the policy that lets a page run bench's own scripts and those that only hold data.
+
+    No script runs if the bytes are not UTF-8, because a browser may read them as another text than we do.
+    """
     from reports.page.templating import shipped_scripts
     from reports.samples.files import hands_on_data
 
@@ -360,19 +381,20 @@ def _policy_of_page(page: bytes) -> str:
 
 
 def _defused(page: bytes) -> bytes:
-    """The page without what could lead away from it by itself. It reads the same."""
+    """Return the page with tags disarmed that could lead away from it by themselves. It reads the same."""
     text = _text(page)
     return page if text is None else _LEADS_AWAY.sub(lambda found: f"&#{ord(found[0])};", text).encode()
 
 
 def _with_live_script(page: bytes) -> bytes:
-    """A page of ours with the script that keeps it up to date."""
+    """Return a page of ours with the script that keeps it up to date."""
     script = f'<script src="{LIVE_SCRIPT}" data-version="{_tag(page)}"></script>'.encode()
     head, end, rest = page.rpartition(b"</body>")
     return head + script + end + rest if end else page
 
 
 def _text(content: bytes) -> str | None:
+    """Return the content as text, or None if it is not UTF-8."""
     try:
         return content.decode()
     except UnicodeDecodeError:
@@ -380,6 +402,7 @@ def _text(content: bytes) -> str | None:
 
 
 def _tag(content: bytes) -> str:
+    """Return a digest that names this version of a content."""
     return hashlib.blake2b(content, digest_size=12).hexdigest()
 
 

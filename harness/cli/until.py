@@ -1,4 +1,4 @@
-"""`bench run NAME --until verdict`: looks at more and more seeds, fixed beforehand, until all is settled."""
+"""`bench run NAME --until verdict`: looks at more and more seeds, fixed beforehand, until every contrast is settled."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MostSeedsOption = Annotated[
 
 
 def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: int | None) -> None:
-    """Raise RefusedError for options that do not go together."""
+    """Raise RefusedError for options of the number of seeds that contradict one another."""
     if until is None:
         if most_seeds is not None:
             raise RefusedError(
@@ -54,24 +54,27 @@ def require_one_plan_of_seeds(until: str | None, most_seeds: int | None, seeds: 
 
 
 def command_until(command: str, until: str | None, most_seeds: int | None) -> str:
-    """The command of a run, with its design."""
+    """Return the command of a run, with the options of its design."""
     if until is not None:
         command += f" --until {until}"
     return command if most_seeds is None else f"{command} --most-seeds {most_seeds}"
 
 
 def looks_to_take(record: SweepRecord, looks: Sequence[int]) -> list[int]:
-    """What is left of a design, in numbers of seeds: all from the last look that was taken, if that settled everything
-    or was the last one, else those after it."""
+    """Return the remaining looks of a design, as numbers of seeds.
+
+    If the last look that was taken settled everything, or was the last one, it is repeated.
+    """
     taken = {len(look.seeds): look.verdicts for look in record.looks if look.question == record.asks and look.planned}
+    # A settled look is judged again, and the run ends with its report.
     left = [n for n in looks if n not in taken or is_settled(taken[n].values())]
     return left or [looks[-1]]
 
 
 def goes_on(record: SweepRecord) -> bool:
-    """Judge this look, write it down and say what was found; whether there is another one, and need of it.
+    """Judge this look, record it and print the result; return whether another look is needed.
 
-    Where nothing could be measured there is none: the report says why.
+    If nothing could be measured there is none: the report says why.
     """
     from harness.records.sweep import reading_around_damage
     from reports.measure.interactions import declared_contrasts
@@ -88,16 +91,19 @@ def goes_on(record: SweepRecord) -> bool:
         return False
     looks, seeds = design.looks, len(record.seeds)
     verdicts = {contrast.arm: contrast.verdict for contrast in contrasts}
+    # Recorded before it is shown: every look that was shown must be in the records.
     record.record_look(verdicts)
     note(_sentence(looks, seeds, verdicts))
     return seeds < looks[-1] and not is_settled(verdicts.values())
 
 
 def is_settled(verdicts: Collection[str]) -> bool:
+    """Return whether no contrast is left without a verdict."""
     return not UNSETTLED & {*verdicts}
 
 
 def _sentence(looks: Sequence[int], seeds: int, verdicts: Mapping[str, str]) -> str:
+    """Return a sentence on this look: its number, its seeds and its verdicts."""
     left = looks[-1] - seeds
     rest = f"{left} more are not needed" if is_settled(verdicts.values()) else f"at most {left} more"
     found = ", ".join(f"{arm} {verdict.replace('_', ' ')}" for arm, verdict in verdicts.items())

@@ -1,4 +1,4 @@
-"""What a shelf adds to the command line: objects of these classes in its `cli.py`."""
+"""The classes with which a shelf extends the command line, as objects in its `cli.py`."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ Added = TypeVar("Added")
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb of `bench`. `bench --help` shows it behind those of its group that are not on shelves."""
+    """A verb of `bench`. `bench --help` shows it after the verbs of its group that are not on shelves."""
 
     group: str
     """A key of `harness.cli.app.GROUPS`."""
     run: Callable[..., None]
-    """The function that typer calls; its name is the verb's, without an underscore at the end."""
+    """The function that typer calls; its name, without a trailing underscore, is the verb's."""
     lists: Mapping[str, str] = field(default_factory=dict)
-    """Words that `bench ls` takes besides, each with the place of its kind, `module:NAME`."""
+    """More words for `bench ls`, each with its kind as `module:NAME`."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of results that other tools wrote, for `bench compare`."""
+    """A reader of other tools' results, for `bench compare`."""
 
     read: Callable[[str, Path, str | None], SweepRecord]
-    """(what was given, the folder to write records to, the metric asked for) -> the records."""
+    """(argument, folder to write records to, value of --metric) -> the records."""
 
 
 @dataclass(frozen=True)
 class StatementProbe:
-    """What `bench eval --memorisation` asks of a model besides its tasks."""
+    """The test of `bench eval --memorisation`, which runs next to the tasks."""
 
     make: Callable[[int | None], Probe]
-    """(the most tokens of a completion, if that was given) -> the probe."""
+    """(value of --max-completion-tokens) -> the probe."""
     show: Callable[[Sequence[dict[str, Any]]], None]
-    """Prints its summaries, one of each task."""
+    """Prints its summaries, one for each task."""
 
 
 def added(kind: type[Added]) -> Iterator[Added]:

@@ -1,4 +1,4 @@
-"""`bench worker`: runs free cells of a sweep. Many workers, on any number of machines, share one sweep."""
+"""`bench worker`: run free cells of a sweep. Many workers, on any number of machines, share one sweep."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ def worker(
         retry_failed=retry_failed,
         waits=wait,
     )
+    # No MLflow mirror here: `bench run` or `bench sync` writes it when all cells are done.
     with told_of_signals(), LiveRun() as live:
         work.run(live)
     _say_what_is_done(work, as_json=json)
@@ -111,7 +112,7 @@ def worker(
 
 
 def _say_what_is_done(work: WorkerRun, as_json: bool) -> None:
-    """Print what this worker ran, the state of the sweep, and the command that writes the report: no worker does."""
+    """Print what this worker ran, the state of the sweep, and the command for the report, which no worker writes."""
     records = work.records()
     states = {record.path: record.read_status() for record in records}
     found = Counter(status["state"] for status in states.values())

@@ -1,4 +1,4 @@
-"""What a sweep leaves on disk: the truth that reports and the MLflow mirror read. Layout: docs/reference/records.md."""
+"""The records that a sweep leaves on disk, for reports and the MLflow mirror. Layout: docs/reference/records.md."""
 
 from harness.records.cell import CellRecord, cell_directory_name
 from harness.records.rows import CellState

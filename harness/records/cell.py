@@ -1,13 +1,13 @@
-"""The folder of one cell: where each record lies, and how to read it. Layout: docs/reference/records.md.
+"""The folder of one cell: the path of each record, and functions that read it. Layout: docs/reference/records.md.
 
-Each start of a cell has a number, its epoch, and a row in starts.jsonl that says who started it, where and from which
-step. Rows of steps, scores, timing and samples carry the epoch of their writer. An owner that was taken for dead may
-append one more row as it wakes up (see `harness.records.fence`). Readers drop rows of steps that a later start has
-begun anew, and of the same row by two starts they take that of the later one.
+Each start of a cell has a number, its epoch, and a row in starts.jsonl: who started it, where, and from which step.
+Rows of steps, scores, timing and samples carry the epoch of their writer. An owner that was taken for dead may append
+one more row when it wakes up (see `harness.records.fence`). Readers drop rows of steps that a later start has repeated.
+If two starts wrote the same row, they take the row of the later start.
 
-A cell is evaluated once as part of its run. Whoever asks for another evaluation of the trained cell finds it in a
-folder of its own, evaluations/<hash>/, with the same files: spec.json, status.json, starts.jsonl, scores.jsonl,
-evals.parquet and problems.jsonl.
+A cell is evaluated once as part of its run. Another evaluation of the trained cell has a folder of its own,
+evaluations/<hash>/, with the same files: spec.json, status.json, starts.jsonl, scores.jsonl, evals.parquet and
+problems.jsonl.
 """
 
 from __future__ import annotations
@@ -48,40 +48,47 @@ if TYPE_CHECKING:
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
 RowOfStep = TypeVar("RowOfStep")
 _TELLS_ROWS = ("task", "final")
+"""The fields that, besides its number, tell the rows of one step apart."""
 _START = ("epoch", "from_step", "owner", "time", "registered")
+"""The fields of a start that are not provenance."""
 EVALUATIONS = "evaluations"
 EVALUATION_FILE = "evaluation.json"
 STARTS_FILE = "starts.jsonl"
 EMBEDDINGS_FILE = "embeddings.jsonl"
 _COUNTED = (STARTS_FILE, "steps.jsonl", "timing.jsonl", "scores.jsonl", PROBLEMS_FILE, "rollouts")
+"""The files and folders whose size a checkpoint records."""
 
 
 def cell_directory_name(arm: str, seed: int, training_hash: str) -> str:
+    """Return the name of a cell's folder, `<arm>-s<seed>-<hash10>`."""
     return f"{arm}-s{seed}-{training_hash[:10]}"
 
 
 def write_status(folder: Path, state: CellState, **fields: object) -> None:
-    """Replace status.json in the folder of a cell or an evaluation, keeping earlier fields that are not given."""
+    """Replace status.json in the folder of a cell or an evaluation; earlier fields that are not given stay."""
     path = folder / "status.json"
     earlier = read_object(path) if path.exists() else {}
     write_json(path, {"schema": SCHEMA} | earlier | {"state": state, "reason": None} | fields)
 
 
 def read_starts(folder: Path) -> list[Start]:
-    """Return the rows of starts.jsonl, without any that an owner wrote after a later start. Raise
-    DamagedRecordError."""
+    """Return the rows of starts.jsonl, without those that an owner wrote after a later start.
+
+    Raises DamagedRecordError.
+    """
     rows: list[Start] = []
     path = folder / STARTS_FILE
     for row in typed_rows(path, read_jsonl(path), Start):
+        # Epochs grow. A smaller one comes from an owner that was taken for dead and woke up late.
         if not rows or row["epoch"] > rows[-1]["epoch"]:
             rows.append(row)
     return rows
 
 
 def begins_s(starts: Sequence[Start], path: Path) -> list[float]:
-    """When the starts in a starts.jsonl began, in Unix seconds; imported ones do not say it and are left out.
+    """Return when each start began, in Unix seconds; imported starts without a time are left out.
 
-    Raises DamagedRecordError, naming the file, if a time is none.
+    Raises DamagedRecordError, naming the file, if a time cannot be parsed.
     """
     try:
         return [datetime.fromisoformat(start["time"]).timestamp() for start in starts if "time" in start]
@@ -90,29 +97,30 @@ def begins_s(starts: Sequence[Start], path: Path) -> list[float]:
 
 
 def is_cell_directory_name(name: str) -> bool:
+    """Return whether a folder's name has the form `<arm>-s<seed>-<hash10>`."""
     return _DIRECTORY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
 class CellRecord:
-    """One cell on disk; `arm`, `seed` and `hash` are its identity. Attributes that change are read anew each time.
-
-    evaluation: which one its samples, scores and state are read from: the name of a folder under `evaluations`, or
-    None for the evaluation that the cell was run with. fault: what a reader found to be damaged in it. seen: a
-    status that is not to be read anew.
-    """
+    """One cell on disk, identified by `arm`, `seed` and `hash`. Attributes that change are read from disk each time."""
 
     path: Path
     arm: str
     seed: int
     hash: str
     evaluation: str | None = None
+    """The folder under `evaluations` from which samples, scores and state are read; None for the evaluation of the
+    cell's own run.
+    """
     fault: str | None = None
+    """The damage that a reader found in this cell."""
     seen: Status | None = field(default=None, repr=False, compare=False)
+    """A status to use instead of reading it from disk."""
 
     @classmethod
     def at(cls, path: Path) -> CellRecord:
-        """The cell in a folder named `<arm>-s<seed>-<hash10>`; ValueError for any other name."""
+        """Return the cell in a folder named `<arm>-s<seed>-<hash10>`; raise ValueError for any other name."""
         match = _DIRECTORY.fullmatch(path.name)
         if match is None:
             raise ValueError(f"{path} is not a cell: cells are named <arm>-s<seed>-<hash10>.")
@@ -120,12 +128,12 @@ class CellRecord:
 
     @property
     def own(self) -> CellRecord:
-        """The same cell under the evaluation that it was run with."""
+        """The same cell under the evaluation of its own run."""
         return self if self.evaluation is None else replace(self, evaluation=None, seen=None)
 
     @property
     def as_it_stands(self) -> CellRecord:
-        """The same, which keeps the status of now, for a reader who asks for it again and again."""
+        """The same cell with its present status fixed, for a reader that asks for it repeatedly."""
         return replace(self, seen=self.read_status())
 
     @property
@@ -153,28 +161,32 @@ class CellRecord:
         return self.path / "log.txt"
 
     def add_to_log(self, text: str) -> None:
+        """Append a text to log.txt, with secrets redacted."""
         with self.log.open("a", encoding="utf-8") as handle:
             handle.write(redact(text))
 
     def read_status(self) -> Status:
-        """status.json, or that of a cell that never started. `state` is `running` exactly while the lease is alive, and
-        `damaged` where status.json is not what was written, or a finished cell lacks some of what it counted.
+        """Return status.json, or the status of a pending cell if there is none.
 
-        Of a trained cell under another evaluation, `state` and `reason` are those of the evaluation.
+        `state` is `running` exactly while the lease is alive. It is `damaged` if status.json is not valid, or if a
+        finished cell lacks part of what it counted. For a trained cell under another evaluation, `state` and `reason`
+        are those of the evaluation.
         """
         if self.seen is not None:
             return self._with_fault(self.seen)
         status = self._written_status()
+        # The lease decides: a killed process may have left any state in status.json.
         is_running = self.fault is None and is_leased(self.path)
         return {**status, "state": "running", "reason": None} if is_running else status
 
     def _written_status(self) -> Status:
-        """Whatever a lease says."""
+        """Return the status that the files state, without a look at the lease."""
         status = status_in(self.path)
         if self.fault is not None or self.evaluation is None or status["state"] != "done":
             return self._with_fault(status)
+        # Training is done, so the evaluation decides.
         evaluated = status_in(self.evaluation_folder)
-        if "digest" in evaluated:  # of its answers
+        if "digest" in evaluated:  # the digest of its answers
             status = {**status, "digest": evaluated["digest"]}
         return {**status, "state": evaluated["state"], "reason": evaluated.get("reason")}
 
@@ -182,11 +194,12 @@ class CellRecord:
         return status if self.fault is None else {**status, "state": "damaged", "reason": self.fault}
 
     def is_named_in(self, error: DamagedRecordError) -> bool:
-        """Whether the error is about this cell, which was not known to be damaged."""
+        """Return whether the error is about this cell and the cell was not known to be damaged."""
+        # The slash keeps a cell from matching another whose name begins the same.
         return self.fault is None and f"{self.path}/" in str(error)
 
     def require_readable(self) -> None:
-        """Raise DamagedRecordError if its state is unknown, or it is done and lacks some of what it counted."""
+        """Raise DamagedRecordError if the state is unknown, or if a finished cell lacks part of what it counted."""
         if fault := self.fault or checked_status(self.path)[1] or checked_status(self.evaluation_folder)[1]:
             raise DamagedRecordError(fault)
 
@@ -198,16 +211,18 @@ class CellRecord:
                     raise DamagedRecordError(with_remedy(fault, folder))
 
     def count(self, *also: str) -> Counted:
-        """The size on disk of its files of rows (the evaluation's), its rollouts and the files named."""
+        """Return the size on disk of the evaluation's row files, the rollouts and the files named in `also`."""
         return count(self.evaluation_folder, [*_COUNTED, *also])
 
     def count_finished(self) -> Counted:
-        """The same of a finished cell, or of one of its evaluations that is finished."""
+        """Return the counts of a finished cell or evaluation, including its samples and embeddings."""
         return self.count(self.evals.name, EVALUATION_FILE, EMBEDDINGS_FILE)
 
     def shortfall(self, counted: Counted) -> str | None:
-        """What its files lack of what was counted, in words; None if all of it is there, or was put aside for another
-        evaluation."""
+        """Describe what the files lack of what was counted, or return None if all of it is present.
+
+        A file that was moved to the folder of another evaluation counts as present.
+        """
         for name, there in counted.items():
             places = [self.path / name, *self.path.glob(f"{EVALUATIONS}/*/{name}")]
             faults = [shortfall(path, there) for path in places]
@@ -216,18 +231,17 @@ class CellRecord:
         return None
 
     def write_status(self, state: CellState, **fields: object) -> None:
-        """Replace status.json, that of the evaluation if it is not the cell's own, keeping earlier fields that are not
-        given."""
+        """Replace status.json of the cell, or of the evaluation that it is read under; other earlier fields stay."""
         write_status(self.evaluation_folder, state, **fields)
 
     @property
     def is_done(self) -> bool:
-        """Whether the records say so, though this process may hold the lease."""
+        """Whether the records say `done`, even if this process holds the lease."""
         return bool(self._written_status()["state"] == "done")
 
     @property
     def lacks(self) -> Literal["training", "evaluation"] | None:
-        """What is still to be done; a cell that lacks its evaluation is trained already."""
+        """The work that is left. A cell that lacks only its evaluation is already trained."""
         if self.is_done:
             return None
         return "evaluation" if self.own.is_done else "training"
@@ -246,7 +260,7 @@ class CellRecord:
 
     @property
     def digest(self) -> str | None:
-        """blake2b of the final weights of a finished cell; of its answers where it only evaluates a checkpoint."""
+        """blake2b of the final weights of a finished cell, or of its answers if it only evaluates a checkpoint."""
         return self.read_status().get("digest")
 
     @property
@@ -259,10 +273,9 @@ class CellRecord:
 
     @property
     def generated_tokens(self) -> int | None:
-        """In training: of a cell that is done as its status says, else up to its last recorded step; None where an
-        imported cell's source does not say.
+        """The completion tokens sampled in training, up to the last recorded step.
 
-        Raises DamagedRecordError if that step does not say it.
+        None if the source of an imported cell does not say. Raises DamagedRecordError if the last step does not say.
         """
         status = self.read_status()
         if "generated_tokens" in status or status["state"] == "damaged":
@@ -276,32 +289,31 @@ class CellRecord:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Raises DamagedRecordError without one; a cell has it from before its first step."""
+        """The resolved settings; written before the first step. Raises DamagedRecordError if the file is missing."""
         return read_object(self.evaluation_folder / "spec.json")
 
     def read_starts(self) -> list[Start]:
-        """A row for each start: `epoch` (from 1), `from_step`, `owner`, `time`, `registered` (the digest of the
-        registration that it found, or None), and the provenance of what was made from there on. Starts of another
-        evaluation than the cell's own come last.
+        """Return a row for each start; those of another evaluation than the cell's own come last.
 
-        Raises DamagedRecordError.
+        A row has `epoch` (from 1), `from_step`, `owner`, `time`, `registered` (the digest of the registration that the
+        start found, or None) and the provenance of everything made from there on. Raises DamagedRecordError.
         """
         rows = read_starts(self.path)
         return rows if self.evaluation is None else [*rows, *read_starts(self.evaluation_folder)]
 
     @property
     def last_epoch(self) -> int:
-        """That of its last start; 0 before the first. Raises as `read_starts`."""
+        """The epoch of the last start; 0 before the first. Raises as `read_starts`."""
         return max((start["epoch"] for start in self.own.read_starts()), default=0)
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """That of the last start of training. Raises DamagedRecordError without one; every cell that was run has it."""
+        """The provenance of the last start of training; every cell that was run has one. Raises DamagedRecordError."""
         return self.own.provenances[-1]
 
     @property
     def provenances(self) -> list[dict[str, object]]:
-        """Those of all starts; raises as `provenance`."""
+        """The provenance of every start; raises as `provenance`."""
         starts = self.read_starts()
         if not starts:
             raise DamagedRecordError(
@@ -310,17 +322,22 @@ class CellRecord:
         return [{name: value for name, value in start.items() if name not in _START} for start in starts]
 
     def read_steps(self) -> list[dict[str, Any]]:
-        """Rows of steps.jsonl. Raises DamagedRecordError, also for fewer rows than a finished cell has steps."""
-        n_steps = self._finished_steps()  # first: the cell may finish meanwhile
+        """Return the rows of steps.jsonl.
+
+        Raises DamagedRecordError, also if a finished cell has fewer rows than steps.
+        """
+        # Counted before the rows are read: the cell may finish meanwhile.
+        n_steps = self._finished_steps()
         rows = self._current(read_jsonl(self.path / "steps.jsonl"))
         self._require_steps(len(rows), n_steps)
         return rows
 
     def read_step_columns(self) -> pyarrow.Table:
-        """The same by column, see `harness.records.tables`; raises as `read_steps`."""
+        """Return the rows of steps.jsonl by column, see `harness.records.tables`; raises as `read_steps`."""
         n_steps = self._finished_steps()
         table = read_columns(self.path / "steps.jsonl")
         if "epoch" in table.column_names:
+            # Only these two columns become Python objects.
             steps = zip(table["epoch"].to_pylist(), table["step"].to_pylist(), strict=True)
             kept = self._counts([(epoch or 0, step) for epoch, step in steps])
             table = table.drop_columns("epoch")
@@ -329,13 +346,13 @@ class CellRecord:
         return table
 
     def _current(self, rows: list[RowOfStep]) -> list[RowOfStep]:
-        """The rows that count, without their epochs."""
+        """Return the rows that count, without their epochs."""
         plain = cast(list[dict[str, Any]], rows)
         keys = [(row.pop("epoch", 0), row.get("step", 0), *(row.get(name) for name in _TELLS_ROWS)) for row in plain]
         return [row for row, counts in zip(rows, self._counts(keys), strict=True) if counts]
 
     def _counts(self, rows: Sequence[tuple[int, int, *tuple[object, ...]]]) -> list[bool]:
-        """Return which rows count, given as (epoch, step, what tells rows of a step apart)."""
+        """Return which rows count, given as (epoch, step, fields that tell rows of a step apart)."""
         superseded = self.superseded()
         latest: dict[tuple[object, ...], int] = {}
         for epoch, *what in rows:
@@ -343,13 +360,16 @@ class CellRecord:
         return [not superseded(epoch, step) and epoch == latest[step, *rest] for epoch, step, *rest in rows]
 
     def superseded(self) -> Callable[[int, int], bool]:
-        """(epoch, step) -> whether a later start has begun that step anew."""
+        """Return a function (epoch, step) -> whether a later start has repeated that step."""
         begun = [(start["epoch"], start["from_step"]) for start in read_starts(self.path)]
         return lambda epoch, step: any(later > epoch and step > from_step for later, from_step in begun)
 
     def _finished_steps(self) -> int:
-        """Steps of which a finished cell has rows: one that diverged, up to where it was scored; an imported one, those
-        that its tool logged. 0 before it is done, when its last row may be torn."""
+        """Return the number of steps that a finished cell has rows for; 0 before it is done.
+
+        A diverged cell has rows up to the step where it was scored, an imported one those that its tool logged. Before
+        the cell is done, the last row may be torn.
+        """
         status = self.own.read_status()
         return int(status.get("logged_steps", status.get("step", 0))) if status["state"] == "done" else 0
 
@@ -361,12 +381,13 @@ class CellRecord:
             )
 
     def read_timing(self) -> list[dict[str, Any]]:
+        """Return the rows of timing.jsonl that count."""
         return self._current(read_jsonl(self.path / "timing.jsonl"))
 
     def read_ends(self) -> dict[tuple[int, bool], float]:
-        """When steps and evaluations ended, in Unix seconds: (step, whether it is an evaluation after it) -> time.
+        """Map (step, whether it is the evaluation after that step) to the Unix time in seconds when it ended.
 
-        A start says when it began, and its rows of timing.jsonl how long each thing took. Raises DamagedRecordError.
+        A start says when it began, and its rows of timing.jsonl how long each step took. Raises DamagedRecordError.
         """
         starts = self.own.read_starts()
         epochs = [start["epoch"] for start in starts if "time" in start]
@@ -375,41 +396,52 @@ class CellRecord:
         for epoch, now_s in zip(epochs, begins_s(starts, self.path / STARTS_FILE), strict=True):
             for row in (row for row in rows if row["epoch"] == epoch):
                 is_evaluation = "eval_s" in row
+                # Superseded rows took time too, so the clock of their start advances before they are dropped.
                 now_s += row.get("eval_s" if is_evaluation else "total_s") or 0.0
                 if not superseded(epoch, row["step"]):
                     ends[row["step"], is_evaluation] = now_s
         return ends
 
     def read_begins(self) -> list[float]:
-        """When its starts began, in Unix seconds, those of its evaluation last; [] before the first, and for imported
-        cells. Raises DamagedRecordError."""
+        """Return when its starts began, in Unix seconds; starts of its evaluation come last.
+
+        The list is empty before the first start and for imported cells. Raises DamagedRecordError.
+        """
         return begins_s(self.read_starts(), self.path / STARTS_FILE)
 
     def read_scores(self) -> list[ScoreRow]:
-        """A row for each task of the final evaluation and of those along the curve; raises as
-        `harness.records.scores.read_scores`."""
+        """Return a row for each task of the final evaluation and of those along the curve.
+
+        Raises as `harness.records.scores.read_scores`.
+        """
         rows = read_scores(self.scores)
         return self._current(rows) if self.evaluation is None else rows
 
     def rollout_files(self) -> list[Path]:
-        """In the order of training, but for those whose steps a later start made anew; raises as
-        `harness.records.rollouts.rollout_files`."""
+        """Return the rollout files in the order of training, without those whose steps a later start repeated.
+
+        Raises as `harness.records.rollouts.rollout_files`.
+        """
         return rollout_files(self.rollouts, self.superseded())
 
     def read_rollouts(
         self, columns: Sequence[str], most_files: int | None = None, needed: Sequence[str] = ()
     ) -> pyarrow.Table | None:
-        """Columns of the completions drawn in training, see `harness.records.rollouts`; None if none are recorded."""
+        """Return columns of the training completions, see `harness.records.rollouts`; None if none are recorded."""
         return read_rollouts(self.rollouts, columns, most_files, needed, self.superseded())
 
     def read_embeddings(self) -> list[EmbeddedToken]:
-        """Where tokens of reflection words lie; [] before the cell is done, and where nothing of it is known. Raises
-        DamagedRecordError."""
+        """Return the positions of the reflection words' tokens; [] before the cell is done, or if none were recorded.
+
+        Raises DamagedRecordError.
+        """
         return read_embeddings(self.path / EMBEDDINGS_FILE)
 
     def read_problems(self) -> list[ProblemRow]:
-        """The problems that the cell's samples refer to, in training ("train") and in evaluations ("test"). Raises
-        DamagedRecordError."""
+        """Return the problems of the cell's samples, in training ("train") and in evaluations ("test").
+
+        Raises DamagedRecordError.
+        """
         rows = read_problems(self.path / PROBLEMS_FILE)
         if self.evaluation is None:
             return rows
@@ -419,9 +451,9 @@ class CellRecord:
     def read_evals(
         self, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
     ) -> pyarrow.Table | None:
-        """Every graded sample of a finished cell's evaluations, a row each; None before the cell is done.
+        """Return every graded sample of a finished cell's evaluations, one a row; None before the cell is done.
 
-        columns: to read, those of them that were recorded; all by default. where: which rows to keep. Raises
+        columns: the columns to read, as far as they were recorded; all by default. where: which rows to keep. Raises
         DamagedRecordError.
         """
         return read_parquet(self.evals, columns, where) if self.evals.exists() else None

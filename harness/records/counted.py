@@ -1,6 +1,6 @@
-"""What a checkpoint, or a cell that is done, stands on: how much of each file there was when it was written.
+"""How much of each file there was when a checkpoint was written, or a cell was finished.
 
-Rows that came later may follow what was counted. Less of it means that something was lost, whatever the state says.
+Rows that came later may follow what was counted. If less is left, something was lost, whatever the state says.
 
 The stand of a folder tells, without reading its files, whether any of them has been written since.
 """
@@ -17,21 +17,23 @@ from harness.records.files import make_durable
 
 
 class Extent(TypedDict, total=False):
-    """The first `bytes` of a file with their checksum `blake2b`, and the `rows` in them, if it is a JSONL file; of a
-    folder of Parquet files, how many `files` and bytes."""
+    """The first `bytes` of a file with their checksum, or the files and bytes of a folder of Parquet files."""
 
     rows: int
+    """The lines within `bytes`; only for a JSONL file."""
     files: int
+    """The number of Parquet files; only for a folder."""
     bytes: int
     blake2b: str
+    """The checksum of the first `bytes` of a file."""
 
 
 Counted = Mapping[str, Extent]
-"""By the name of the file or folder."""
+"""Maps the name of a file or folder to its extent."""
 
 
 def is_counted(document: Mapping[str, object]) -> bool:
-    """Whether this, read from a file, has the form of `Counted`."""
+    """Return whether a document read from a file has the form of `Counted`."""
     kinds = {"rows": int, "files": int, "bytes": int, "blake2b": str}
     return all(
         isinstance(extent, dict)
@@ -43,8 +45,10 @@ def is_counted(document: Mapping[str, object]) -> bool:
 
 
 def count(folder: Path, names: Sequence[str]) -> Counted:
-    """Those of these files and folders that are there. All of it is on the disk when this returns: files of a folder
-    have been since each was renamed into place."""
+    """Return the extents of those of these files and folders that exist, and make them durable first.
+
+    The files of a folder are already durable, since each was synced when it was renamed into place.
+    """
     paths = [path for name in names if (path := folder / name).exists()]
     make_durable(path for path in paths if path.is_file())
     return {path.name: _extent(path) for path in paths}
@@ -59,11 +63,12 @@ def _extent(path: Path) -> Extent:
 
 
 def shortfall(path: Path, counted: Extent) -> str | None:
-    """What a file or folder lacks of what was counted, in words; None if all of it is there, byte for byte."""
+    """Describe what a file or folder lacks of what was counted; return None if all is there, byte for byte."""
     if "files" in counted:
         return size_shortfall(path, counted)
     try:
         with path.open("rb") as handle:
+            # Rows that were appended later are no part of the checksum.
             content = handle.read(counted["bytes"])
     except OSError as error:
         return f"{path}: {error.strerror}"
@@ -78,7 +83,7 @@ def shortfall(path: Path, counted: Extent) -> str | None:
 
 
 def size_shortfall(path: Path, counted: Extent) -> str | None:
-    """As `shortfall`, by sizes alone, which finds whatever was cut without reading it."""
+    """Return the `shortfall` by sizes alone: it finds a truncated file without reading it."""
     try:
         if "files" not in counted:
             return shortfall(path, counted) if path.stat().st_size < counted["bytes"] else None
@@ -104,11 +109,14 @@ def _checksum(content: bytes) -> str:
 
 
 _NO_RESULTS = ("checkpoints", "code", "log.txt", "lease.json", "__pycache__")
+"""These change without a change of results: a heartbeat rewrites lease.json, for example."""
 
 
 def stand(folder: Path) -> list[tuple[str, int, int]]:
-    """Path, bytes and time of change of each file of results below a folder: another list after every write. [] without
-    the folder."""
+    """Return path, bytes and mtime (ns) of each file of results below a folder; [] without the folder.
+
+    The list differs after every write.
+    """
     return sorted(_stand(str(folder), "")) if folder.is_dir() else []
 
 

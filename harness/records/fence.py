@@ -1,5 +1,4 @@
-"""The fence around a folder that one process owns by a lease: late writes of an owner that was taken for dead do not
-arrive.
+"""The fence around a leased folder: late writes of an owner that was taken for dead do not arrive.
 
 An owner can be suspended at any instruction, so a check before a write proves nothing about the moment of the write.
 Instead every write begins in a directory of the owner's own, `.writes-<owner>`, and ends with a rename out of it or
@@ -26,7 +25,7 @@ from urllib.parse import quote, unquote
 _PREFIX = ".writes-"
 _DISPLACED = ".was"
 _owned: dict[Path, Path] = {}
-"""The folders that this process owns, each with the directory in which its writes begin."""
+"""Maps each folder that this process owns to the directory in which its writes begin."""
 
 
 class LeaseLostError(Exception):
@@ -42,12 +41,13 @@ def directory_of(folder: Path, owner: str) -> Path:
 def fenced(folder: Path, directory: Path) -> Iterator[None]:
     """Shut out every earlier owner of a folder, and let this process write there during the block.
 
-    directory: exists since before the lease was visible, so whoever takes over from this process finds it.
+    directory: must exist before the lease is visible, so that whoever takes over from this process finds it.
     """
     for earlier in folder.glob(f"{_PREFIX}*"):
         if earlier != directory:
             with suppress(FileNotFoundError):  # this process was shut out itself, or another one was quicker
                 _shut(folder, earlier.rename(directory / earlier.name))
+    # Callers may name the folder by a path through a link, so both forms are registered.
     keys = {folder.absolute(), folder.resolve()}
     _owned.update(dict.fromkeys(keys, directory))
     try:
@@ -59,7 +59,7 @@ def fenced(folder: Path, directory: Path) -> Iterator[None]:
 
 
 def _shut(folder: Path, moved: Path) -> None:
-    """Put back what a killed owner displaced without a successor, and delete the rest."""
+    """Restore what a killed owner displaced without a successor, and delete the rest."""
     for displaced in [*moved.rglob(f"*{_DISPLACED}")]:
         path = folder / unquote(displaced.name.removesuffix(_DISPLACED))
         if not path.exists():
@@ -69,8 +69,10 @@ def _shut(folder: Path, moved: Path) -> None:
 
 
 def aside_of(path: Path) -> Path:
-    """Return an unused path to fill before it is renamed to `path`: where this process's writes begin if it owns the
-    folder, else beside it."""
+    """Return an unused path to fill before it is renamed to `path`.
+
+    If this process owns the folder, the path lies in the owner's directory, else next to `path`.
+    """
     found = _directory_over(path)
     name = f".{path.name}.{uuid.uuid4().hex[:12]}.tmp"  # containers may have equal process numbers
     return path.with_name(name) if found is None else found[1] / name
@@ -82,11 +84,12 @@ def displaced_of(path: Path) -> Path:
     if found is None:
         return path.parent / f".{path.name}{_DISPLACED}"
     folder, directory = found
+    # The quoted name holds the whole path, from which `_shut` can restore it without any other record.
     return directory / f"{quote(str(path.absolute().relative_to(folder)), safe='')}{_DISPLACED}"
 
 
 def is_owned(path: Path) -> bool:
-    """Return whether this process took out a lease on a folder that holds `path`; it may have lost it since."""
+    """Return whether this process took out a lease on a folder that holds `path`; it may have been lost since."""
     return _directory_over(path) is not None
 
 
@@ -109,10 +112,11 @@ def _directory_over(path: Path) -> tuple[Path, Path] | None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, all of it at once for whoever looks; do nothing if it is missing.
+    """Remove a file or a folder atomically for other readers; do nothing if it is missing.
 
     Raises LeaseLostError as `require_owned`.
     """
+    # The rename is the fenced operation: a lost lease makes it fail, and no reader sees a half-deleted folder.
     aside = aside_of(path)
     try:
         path.rename(aside)
@@ -129,6 +133,7 @@ def move(path: Path, target: Path) -> None:
     """Rename a file or a folder. Raises LeaseLostError as `require_owned`."""
     displaced = displaced_of(path)
     try:
+        # Two renames, since only one through the owner's directory fails once the lease is lost.
         path.rename(displaced)
         displaced.rename(target)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Files that survive a kill: whole or not at all (JSON), line by line with at most a torn end (JSONL).
+"""Files that survive a kill: JSON is written completely or not at all, JSONL line by line with at most a torn end.
 
-What is renamed into place also survives a power cut, and so do appended rows after `make_durable`. problems.jsonl is
-one of these files.
+A file that was renamed into place also survives a power cut, and so do appended rows after `make_durable`.
+problems.jsonl is one of these files.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from harness.secrets import json_text
 Row = TypeVar("Row")
 _NAME_BYTES = 100
 _NO_JSON = (ValueError, RecursionError)
-"""What json raises for bytes that are no document, or one that is too deep or has a number of too many digits."""
+"""What json raises for bytes that are no document, for one too deep, or for a number of too many digits."""
 _END_BYTES = 64 * 1024
+"""How much of a file's end `read_last_row` reads first."""
 OLD_TEMPORARY_S = 24 * 3600.0
-"""So old is no file that is still being written, whatever two clocks differ by."""
+"""No file this old is still being written, however much two clocks differ."""
 
 
 def make_durable(files: Iterable[Path]) -> None:
-    """Return once the contents of these files are on the disk, and their names in their folders."""
+    """Sync the contents of these files, and their names in their folders, to the disk."""
     paths = [*files]
+    # A file's name is part of its folder, which needs an fsync of its own.
     for path in [*paths, *dict.fromkeys(path.parent for path in paths)]:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -45,7 +47,7 @@ def make_durable(files: Iterable[Path]) -> None:
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill another file, then rename it to `path`. OSError (disk full) leaves `path` as it was.
+    """Let `write` fill another file, then rename it to `path`; after an OSError (disk full) `path` is unchanged.
 
     Raises LeaseLostError if another process has taken over the folder; see `harness.records.fence`.
     """
@@ -66,9 +68,9 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
 def write_folder(folder: Path, write: Callable[[Path], object], replaces: bool = False) -> None:
     """Let `write` fill another folder, then rename it to `folder`, so that it is complete or absent.
 
-    replaces: whether it takes the place of a folder that is there; else one that another process has put there
-    meanwhile stays. The earlier folder is deleted once the new one is in place. After a kill before that, the next
-    `write_folder`, `restore` or owner of the folder around it puts the earlier one back.
+    replaces: whether to take the place of an existing folder; otherwise a folder that another process created meanwhile
+    stays. The earlier folder is deleted once the new one is in place. After a kill before that, the next
+    `write_folder`, `restore` or owner of the surrounding folder puts the earlier one back.
 
     Raises LeaseLostError as `write_atomic`.
     """
@@ -94,8 +96,11 @@ def write_folder(folder: Path, write: Callable[[Path], object], replaces: bool =
 
 
 def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None:
-    """Remove what killed processes have left aside in a folder. Live ones may be writing there: give an age that none
-    of their files reaches, unless nobody else writes in the folder."""
+    """Remove the temporary files that killed processes have left in a folder.
+
+    Live processes may be writing there: choose an age that none of their files reaches, unless nobody else writes in
+    the folder.
+    """
     for path in folder.glob(".*.tmp"):
         try:
             if time.time() - path.lstat().st_mtime < older_than_s:
@@ -109,9 +114,12 @@ def sweep_temporary(folder: Path, older_than_s: float = OLD_TEMPORARY_S) -> None
 
 
 def file_name(name: str) -> str:
-    """A name of anything (a task's may be a path) without what may not stand in a file's. A long one is cut, and has a
-    hash at its end, so that two that begin alike stay two."""
+    """Return a name (a task's may be a path) without the characters that a file name cannot hold.
+
+    A long name is shortened and gets a hash at its end, so that two that begin alike stay different.
+    """
     safe = re.sub(r"[^\w.-]+", "_", name)
+    # File systems limit names in bytes, not in characters.
     if len(safe.encode()) <= _NAME_BYTES:
         return safe
     ending = "-" + hashlib.blake2b(name.encode(), digest_size=5).hexdigest()
@@ -137,14 +145,16 @@ def is_disk_full(error: OSError) -> bool:
 
 
 class DamagedRecordError(BenchError, ValueError):
-    """A record that is not what was written. Records are written atomically, so something else changed it."""
+    """A record that differs from what was written. Records are written atomically, so something else changed it."""
 
     exit_code = 2
 
 
 def require_inside(folder: Path, paths: Iterable[Path]) -> None:
-    """Raise DamagedRecordError if one of these paths in a folder, or a folder on the way, is a link that leads out of
-    it: what is read, written or deleted there would not be the folder's own."""
+    """Raise DamagedRecordError if one of these paths, or a folder on the way to it, is a link out of `folder`.
+
+    What is read, written or deleted there would not be the folder's own.
+    """
     depth = len(folder.parts)
     for path in dict.fromkeys(Path(*one.parts[:end]) for one in paths for end in range(depth + 1, len(one.parts) + 1)):
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
@@ -155,7 +165,11 @@ def require_inside(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Raises DamagedRecordError if something that cannot be read, such as a folder, stands in the file's place."""
+    """Return the content of a file.
+
+    Raises DamagedRecordError if it cannot be read, for example because a folder has its name. Raises FileNotFoundError
+    if it is missing.
+    """
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -167,7 +181,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Raises DamagedRecordError if the file holds no JSON document."""
+    """Return the JSON document in a file; raise DamagedRecordError if it holds none."""
     content = read_bytes(path)
     try:
         return json.loads(content.decode("utf-8"))
@@ -178,7 +192,10 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object that must be there. Raises DamagedRecordError if the file is missing or holds something else."""
+    """Return the JSON object in a file that must exist.
+
+    Raises DamagedRecordError if the file is missing or holds something else.
+    """
     if not path.exists():
         raise DamagedRecordError(f"{path}: is missing. Restore it, or delete its folder and run the sweep again.")
     document = read_json(path)
@@ -201,16 +218,18 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
         write_atomic(path, lambda aside: _write_bytes(aside, content))
         return
     try:
-        while content:  # one write, so that rows of two processes never mix within a line
+        # One write usually takes it all, so that rows of two processes do not mix within a line.
+        while content:
             content = content[os.write(handle, content) :]
     finally:
         os.close(handle)
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Complete rows of a JSONL file; [] without the file. A last line without its newline is torn and dropped.
+    """Return the complete rows of a JSONL file, or [] without the file; a torn last line is dropped.
 
-    Raises DamagedRecordError, with the line's number, if another line is not a JSON object.
+    A line is torn if it lacks its newline. Raises DamagedRecordError, with the line's number, if another line is not a
+    JSON object.
     """
     if not path.exists():
         return []
@@ -226,7 +245,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def read_last_row(path: Path) -> dict[str, Any] | None:
-    """The last complete row of a JSONL file, of which no more than the end is read; None without one.
+    """Return the last complete row of a JSONL file, or None without one; only the end of the file is read.
 
     Raises DamagedRecordError if it is not a JSON object.
     """
@@ -236,7 +255,7 @@ def read_last_row(path: Path) -> dict[str, Any] | None:
         size = handle.seek(0, os.SEEK_END)
         lines: list[bytes] = []
         n_bytes = _END_BYTES
-        while len(lines) < 2:  # the first one may lack its beginning
+        while len(lines) < 2:  # the first line may lack its beginning
             handle.seek(max(0, size - n_bytes))
             lines = handle.read(n_bytes).rpartition(b"\n")[0].split(b"\n")
             if n_bytes >= size:
@@ -254,6 +273,7 @@ def read_last_row(path: Path) -> dict[str, Any] | None:
 
 
 def _first_fault(lines: list[bytes]) -> str:
+    """Describe the first line that is not a JSON object; the caller knows that there is one."""
     for number, line in enumerate(lines, start=1):
         try:
             if line and not isinstance(json.loads(line.decode("utf-8")), dict):
@@ -264,16 +284,19 @@ def _first_fault(lines: list[bytes]) -> str:
 
 
 def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
-    """The rows of a file as TypedDicts of a kind. Raises DamagedRecordError if a row lacks one of its fields, or has
-    one of another type."""
+    """Return the rows of a file as TypedDicts of a kind.
+
+    Raises DamagedRecordError if a row lacks one of its fields, or holds one of another type.
+    """
     required = kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     fields = {name: wanted for name, wanted in types_of_fields(kind).items() if name in required}  # type: ignore[arg-type]
+    # The types of a whole column are collected first. Only a file with a fault is read row by row, to name the row.
     if all(isinstance(row, dict) for row in rows) and all(
         issubclass(found, wanted)
         for name, wanted in fields.items()
         for found in {type(row.get(name, ...)) for row in rows}
     ):
-        return cast(list[Row], rows)  # by column, in a third of the time
+        return cast(list[Row], rows)  # checked by column, in a third of the time
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DamagedRecordError(f"{path}, row {number}: is not a JSON object. Restore the file.")
@@ -287,8 +310,7 @@ def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[
 
 @cache
 def types_of_fields(kind: type[object]) -> dict[str, tuple[type, ...]]:
-    """Return the types that the fields of a TypedDict may have; of a generic only the outer one, dict for dict[str,
-    int]."""
+    """Return the types that the fields of a TypedDict may have; a generic counts as its outer type, e.g. dict."""
     return {
         name: tuple(get_origin(one) or one for one in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted]))
         for name, wanted in get_type_hints(kind).items()
@@ -296,9 +318,9 @@ def types_of_fields(kind: type[object]) -> dict[str, tuple[type, ...]]:
 
 
 def keep_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Cut the rows for which `keep` is false, e.g. those written after the checkpoint that a cell resumes from.
+    """Remove the rows for which `keep` is false, such as those after the checkpoint that a cell resumes from.
 
-    The owner of the folder makes a new file in any case: an earlier owner may hold the old one open.
+    The owner of the folder always makes a new file: an earlier owner may hold the old one open.
     """
     if not path.exists():
         return
@@ -309,6 +331,7 @@ def keep_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
 
 
 def _finite(value: Any) -> Any:
+    """Return the value with every NaN or infinity in it replaced by None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
@@ -323,7 +346,7 @@ Split = Literal["train", "test"]
 
 
 class RecordedProblem(Protocol):
-    """What is read of a problem, as tasks have them."""
+    """The attributes of a task's problem that are recorded."""
 
     @property
     def id(self) -> str: ...
@@ -335,7 +358,10 @@ P = TypeVar("P", bound=RecordedProblem)
 
 
 class _Problem(TypedDict):
-    """prompt: the rendered text, or the messages of a chat. answer: the reference, "" where the task has none."""
+    """The fields that every row has.
+
+    prompt: the rendered text, or the messages of a chat. answer: the reference, "" if the task has none.
+    """
 
     task: str
     split: str
@@ -345,13 +371,13 @@ class _Problem(TypedDict):
 
 
 class ProblemRow(_Problem, total=False):
-    """A problem. content: what it asks, as `harness.records.scores` has it, if another tool evaluated it."""
+    """A problem; `content`, as in `harness.records.scores`, is the question as another tool posed it."""
 
     content: str | None
 
 
 def read_problems(path: Path) -> list[ProblemRow]:
-    """Each problem once, in the order in which they were first drawn; [] without the file.
+    """Return each problem once, in the order of their first use; [] without the file.
 
     Raises DamagedRecordError.
     """
@@ -362,15 +388,15 @@ def read_problems(path: Path) -> list[ProblemRow]:
 
 
 class ProblemsFile:
-    """Writes problems.jsonl. A problem that is there, from before a kill say, is not written again."""
+    """Writes problems.jsonl. A problem that is already there, for example from before a kill, is not written again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def add(self, task: str, split: Split, problems: Iterable[P], ask: Callable[[P], object]) -> None:
-        """Record those that are new. Call it before the first sample that refers to them is recorded.
+        """Record the problems that are new. Call it before the first sample that refers to them is recorded.
 
-        ask: a problem -> its prompt.
+        ask: maps a problem to its prompt.
         """
         new = {key: one for one in problems if (key := (task, split, one.id)) not in self._known}
         if not new:
@@ -384,5 +410,5 @@ class ProblemsFile:
 
     @cached_property
     def _known(self) -> set[tuple[str, str, str]]:
-        keep_jsonl(self._path, lambda row: True)  # without the torn end that a kill may have left
+        keep_jsonl(self._path, lambda row: True)  # removes the torn end that a kill may have left
         return {(row["task"], row["split"], row["problem_id"]) for row in read_problems(self._path)}

@@ -1,5 +1,7 @@
-"""Leases: a file that names the one process that may work in a folder. Only one process runs a cell, makes a shared
-result or writes a question, on one machine or on several that share the folder.
+"""Leases: a file that names the one process that may work in a folder.
+
+Only one process runs a cell, makes a shared result or writes a question, on one machine or on several that share the
+folder.
 
 lease.json names its owner by a random id and counts the owner's heartbeats. Host names and comparisons of clocks play
 no part:
@@ -35,11 +37,13 @@ from harness.records.fence import LeaseLostError, directory_of, fenced
 
 HEARTBEAT_S = 10.0
 STALE_AFTER_S = 120.0
+"""Twelve heartbeats without a change of the file: its owner is taken for dead."""
 _FILE = "lease.json"
 _LOOK_EVERY_S = 1.0
 _BYTES = 512
 """The fixed size of the file: a heartbeat overwrites it in place."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What link() raises on a file system without hard links."""
 _TRIES = 5
 _RETRY_S = 0.05
 
@@ -57,13 +61,14 @@ class Clock(Protocol):
 
 @dataclass
 class Lease:
-    """A lease that is held."""
+    """A lease that this process holds, or held until another one took it over."""
 
     path: Path
     owner: str
     epoch: int
     """The number of this start, above that of every earlier one."""
     about: dict[str, object]
+    """Host, process, kernel, job and whether the file is locked."""
     before: dict[str, Any]
     """The fields of the lease that it replaced; {} if there was none."""
     beats: int = 0
@@ -80,6 +85,7 @@ class Lease:
             )
 
     def _is_ours(self) -> bool:
+        """Return whether the file still names this owner."""
         for _ in range(_TRIES):
             content = _read(self.path)
             if content is not None:
@@ -102,7 +108,7 @@ class Lease:
                 os.fsync(file.fileno())
 
     def content(self, released: bool = False) -> bytes:
-        """The content of the file."""
+        """Return the content of the file, padded to its fixed size."""
         known = {"owner": self.owner, "epoch": self.epoch, "beats": self.beats, "released": released}
         text = json.dumps({**known, **self.about, "heartbeat_s": round(time.time())})
         return text.encode().ljust(_BYTES - 1) + b"\n"
@@ -110,7 +116,10 @@ class Lease:
 
 @dataclass(frozen=True)
 class _Sighting:
-    """since_s: on the reader's clock. has_changed: whether the content was seen to change, so the owner was alive."""
+    """The content of a lease as last seen, since when on the reader's clock, and whether it was seen to change.
+
+    A change shows that the owner was alive.
+    """
 
     content: bytes
     since_s: float
@@ -119,15 +128,14 @@ class _Sighting:
 
 @dataclass
 class Leases:
-    """The leases of shared folders, as one process sees them.
-
-    kernel: the id of the running kernel; None: looked up. sightings: the content last seen of each lease.
-    """
+    """The leases of shared folders, as one process sees them."""
 
     kernel: str | None = None
+    """The id of the running kernel; looked up if None."""
     host: str = field(default_factory=socket.gethostname)
     clock: Clock = time
     sightings: dict[Path, _Sighting] = field(default_factory=dict)
+    """The content last seen of each lease."""
 
     @contextmanager
     def hold(
@@ -136,8 +144,8 @@ class Leases:
         """Own a cell's folder during the block.
 
         last_epoch: the highest epoch in its records. job: the id of the job for which this process owns it. starts:
-        False if no row of the cell will be written, so that no epoch is used. dead_job: a job whose process is known
-        to be dead.
+        False if no row of the cell will be written, so that no epoch is used. dead_job: a job whose process is known to
+        be dead.
 
         Raises LeaseTakenError if another live process owns it. If only time can tell whether the owner lives, this
         waits for its next heartbeat, at most for `STALE_AFTER_S`.
@@ -153,15 +161,16 @@ class Leases:
             finally:
                 released.set()
                 heart.join()
-                with suppress(OSError):  # then the lock shows that it is free, or its heartbeat goes stale
+                # If this fails, the lock shows that the folder is free, or the heartbeat goes stale.
+                with suppress(OSError):
                     lease.beat(released=True)
 
     @contextmanager
     def hold_after(self, folder: Path, job: str, epoch: int) -> Iterator[bool]:
-        """Own a folder during the block, to record how a job of this process ended. Yield False, without the lease, if
-        another process has owned the folder since the job began: what it recorded counts.
+        """Own a folder during the block, to record how a job of this process ended.
 
-        epoch: that of the folder's lease when the job was made.
+        Yields False, without the lease, if another process has owned the folder since the job began: what it recorded
+        counts. epoch: that of the folder's lease when the job was made.
         """
 
         def is_last(lease: dict[str, Any]) -> bool:
@@ -172,6 +181,8 @@ class Leases:
             if is_ours:
                 try:
                     lease = held.enter_context(self.hold(folder, starts=False, dead_job=job))
+                    # Between the first look and the lease another process may have owned the folder, so the check is
+                    # repeated.
                     is_ours = is_last(lease.before)
                 except LeaseTakenError:
                     is_ours = False
@@ -179,8 +190,10 @@ class Leases:
 
     @contextmanager
     def hold_in_turn(self, folder: Path, on_wait: Callable[[str], None] = lambda owner: None) -> Iterator[Lease]:
-        """Own a folder as soon as no other process does; the folder is created. on_wait: called every second with the
-        owner; an exception from it ends the wait."""
+        """Own a folder as soon as no other process does; the folder is created.
+
+        on_wait: called every second with the owner; an exception from it ends the wait.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as held:
             lease: Lease | None = None
@@ -188,13 +201,15 @@ class Leases:
                 while self.look(folder) != "free":
                     on_wait(_in_words(_read(folder / _FILE)))
                     self.clock.sleep(_LOOK_EVERY_S)
-                with suppress(LeaseTakenError):  # somebody was quicker
+                with suppress(LeaseTakenError):  # another process was quicker
                     lease = held.enter_context(self.hold(folder))
             yield lease
 
     def look(self, folder: Path) -> Literal["free", "held", "unknown"]:
-        """Whether a process owns the folder. "unknown": only time can tell whether its owner lives. Look again: the
-        answer is known at its next heartbeat, or after `STALE_AFTER_S` without one."""
+        """Return whether a process owns the folder, or "unknown" if only time can tell whether its owner lives.
+
+        Look again in that case: the answer is known at its next heartbeat, or after `STALE_AFTER_S` without one.
+        """
         path = folder / _FILE
         found = _read(path)
         if found is None:
@@ -207,7 +222,7 @@ class Leases:
         return "held" if self.sightings[path].has_changed else "unknown"
 
     def is_held(self, folder: Path) -> bool:
-        """Whether a process that is not known to be dead owns the folder."""
+        """Return whether a process that is not known to be dead owns the folder."""
         return self.look(folder) != "free"
 
     def _take(
@@ -219,16 +234,20 @@ class Leases:
         starts: bool = True,
         dead_job: str = "",
     ) -> Lease:
+        """Create the lease of a free folder; raise LeaseTakenError if another process owns it."""
         dead = self._await_free(path, dead_job)
+        # A process that died between its two renames left a lease under this name; its epoch was used.
         left = [_read(one) or b"" for one in path.parent.glob(f".{_FILE}.*.was")]
         last = max(last_epoch, *(int(_parse(one).get("epoch", 0)) for one in (dead or b"", *left)))
         about = {"host": self.host[:64], "pid": os.getpid(), "kernel": self._kernel(path.parent), "job": job}
         lease = Lease(path, uuid.uuid4().hex, last + starts, about, _parse(dead or b""))
         aside, writes = path.with_name(f".{_FILE}.{lease.owner}.tmp"), directory_of(path.parent, lease.owner)
         try:
-            writes.mkdir()  # before the lease is visible, so that whoever takes it over finds this directory
+            # Made before the lease is visible, so that whoever takes it over finds this directory.
+            writes.mkdir()
             _write(aside, lease, open_files)
             if dead is not None:
+                # link() replaces nothing, so the dead owner's file must go first.
                 _rename_away(path, dead, lease.owner)
             _link(aside, path, lease, open_files)
             if not lease._is_ours():
@@ -243,7 +262,10 @@ class Leases:
         return lease
 
     def _await_free(self, path: Path, dead_job: str = "") -> bytes | None:
-        """The content of a dead owner's lease; None if there is no lease. Raises LeaseTakenError."""
+        """Return the content of a dead owner's lease, or None if there is no lease.
+
+        Raises LeaseTakenError if the owner lives.
+        """
         watched: bytes | None = None
         while (found := _read(path)) is not None:
             if dead_job and _parse(found).get("job") == dead_job:
@@ -254,14 +276,15 @@ class Leases:
             if state == "dead" or self._is_stale(path, found):
                 return found
             if watched is None:
-                for other in path.parents[1].glob(f"*/{_FILE}"):  # one wait then serves all cells of a dead machine
+                # Start the clock of the other cells too: one wait then serves all cells of a dead machine.
+                for other in path.parents[1].glob(f"*/{_FILE}"):
                     self._is_stale(other, _read(other) or b"")
             watched = found
             self.clock.sleep(_LOOK_EVERY_S)
         return None
 
     def _is_stale(self, path: Path, found: bytes) -> bool:
-        """Whether the lease has had this content for so long that its owner must be dead."""
+        """Return whether the lease has had this content for so long that its owner must be dead."""
         now_s = self.clock.monotonic()
         seen = self.sightings.get(path)
         if seen is None or seen.content != found:
@@ -270,6 +293,7 @@ class Leases:
         return now_s - seen.since_s >= STALE_AFTER_S
 
     def _state(self, path: Path, found: bytes) -> Literal["alive", "dead", "unknown"]:
+        """Return whether the owner lives, as far as the file and its lock tell at once."""
         owner = _parse(found)
         if owner.get("released"):
             return "dead"
@@ -282,7 +306,7 @@ class Leases:
         return "dead" if lock == "free" and known is not None and known == self._kernel(path.parent) else "unknown"
 
     def _kernel(self, folder: Path) -> str:
-        """An id of the kernel and the file system that keep locks; containers on one machine share both."""
+        """Return an id of the kernel and the file system that keep locks; containers on one machine share both."""
         return f"{self.kernel or _boot_id()}:{folder.stat().st_dev}"
 
 
@@ -298,12 +322,14 @@ def epoch_of(folder: Path) -> int:
 
 def _beat(lease: Lease, released: threading.Event) -> None:
     while not lease.is_lost and not released.wait(HEARTBEAT_S):
-        with suppress(OSError):  # the folder may be unreachable for a while; the next heartbeat tries again
+        # The folder may be unreachable for a while; the next heartbeat tries again.
+        with suppress(OSError):
             lease.beat()
 
 
 @cache
 def _boot_id() -> str:
+    """Return an id of the running kernel; elsewhere than on Linux, one of the machine."""
     path = Path("/proc/sys/kernel/random/boot_id")
     with suppress(OSError):
         return path.read_text().strip()
@@ -311,6 +337,7 @@ def _boot_id() -> str:
 
 
 def _read(path: Path) -> bytes | None:
+    """Return the content of a file, or None if there is none."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -318,7 +345,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """The fields of a lease; {} for anything else."""
+    """Return the fields of a lease; {} for anything else."""
     try:
         found = json.loads(content)
     except ValueError:
@@ -340,7 +367,7 @@ def _taken(path: Path) -> LeaseTakenError:
 
 
 def _lock_of(path: Path) -> Literal["held", "free", "unknown"]:
-    """Whether a process holds the file's lock, as far as the file system shows it."""
+    """Return whether a process holds the file's lock, as far as the file system shows it."""
     try:
         with path.open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -352,6 +379,7 @@ def _lock_of(path: Path) -> Literal["held", "free", "unknown"]:
 
 
 def _lock(handle: IO[bytes]) -> bool:
+    """Lock a file without waiting; return False if the file system has no locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -360,7 +388,7 @@ def _lock(handle: IO[bytes]) -> bool:
 
 
 def _write(path: Path, lease: Lease, open_files: ExitStack) -> None:
-    """Write the lease to a new file. It is locked before anybody can find it, and as long as it is open."""
+    """Write the lease to a new file, which is locked before anybody can find it and for as long as it is open."""
     handle = open_files.enter_context(path.open("xb"))
     lease.about["locked"] = _lock(handle)
     handle.write(lease.content())
@@ -369,7 +397,7 @@ def _write(path: Path, lease: Lease, open_files: ExitStack) -> None:
 
 
 def _link(aside: Path, path: Path, lease: Lease, open_files: ExitStack) -> None:
-    """Raises FileExistsError if somebody was quicker."""
+    """Give the lease its name; raise FileExistsError if another process was quicker."""
     try:
         os.link(aside, path)
     except FileExistsError:
@@ -378,11 +406,12 @@ def _link(aside: Path, path: Path, lease: Lease, open_files: ExitStack) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
+        # Exclusive creation is atomic too, but others may see the file before its content.
         _write(path, lease, open_files)
 
 
 def _rename_away(path: Path, dead: bytes, owner: str) -> None:
-    """Raises FileExistsError if somebody was quicker."""
+    """Rename a dead owner's lease away; raise FileExistsError if another process was quicker."""
     was = path.with_name(f".{_FILE}.{owner}.was")
     try:
         path.rename(was)

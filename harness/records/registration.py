@@ -1,8 +1,8 @@
-"""registered.json: what a sweep asks, written before any of its cells ran, with a digest to publish.
+"""registered.json: a sweep's question, written before any of its cells ran, with a digest to publish.
 
-Nobody here keeps a clock that others must believe. What can be shown is this: the digest covers the whole question, so
-one that was published cannot be met by another; and each start of a cell names the registration that it found, so that
-one which was made afterwards, or exchanged, is named by no cell.
+No clock here has to be trusted. The digest covers the whole question, so no other question can match one that was
+published. Each start of a cell records the registration that it found, so no cell names one that was made later or
+exchanged.
 """
 
 from __future__ import annotations
@@ -25,28 +25,33 @@ STARTED_WITH = "registered"
 """The field of a start that holds the digest of the registration it found; null without one."""
 
 _STATED = ("question", "profile", "baseline", "metric", "margin_pp", "alpha", "new_problems", "seeds", "tasks")
+"""The fields of sweep.json that state the question."""
 _MOST_NAMED = 8
 
 
 @dataclass(frozen=True)
 class Registration:
-    """A registered question.
-
-    asked: its words, comparison and seeds. cells: arm -> seed -> hash. specs: of each arm at its first seed, with every
-    knob. cells_before: cells of other versions of the question that had run by then. time: of the machine that
-    registered it, which proves nothing. digest: of all but the time.
-    """
+    """A registered question."""
 
     asked: dict[str, Any]
+    """The words, comparison and seeds of the question."""
     cells: dict[str, dict[str, str]]
+    """Maps arm and seed to the cell's hash."""
     specs: dict[str, dict[str, object]]
+    """Maps each arm to its settings at its first seed, with every knob."""
     cells_before: list[str]
+    """Cells of other versions of the question that had run by then."""
     time: str
+    """By the clock of the machine that registered it, which proves nothing."""
     digest: str
+    """The blake2b digest of all fields but the time."""
 
     @classmethod
     def of(cls, sweep: SweepRecord, specs: Mapping[str, dict[str, Any]]) -> Registration:
-        """The question as sweep.json states it now. specs: of each arm at its first seed."""
+        """Return the registration of the question that sweep.json states now.
+
+        specs: the settings of each arm at its first seed.
+        """
         content: dict[str, Any] = {
             "asked": _asked(sweep),
             "cells": _hashes(sweep),
@@ -65,7 +70,7 @@ class Registration:
         write_json(folder / REGISTERED, {"schema": SCHEMA, **asdict(self)})
 
     def changes(self, sweep: SweepRecord) -> list[str]:
-        """What the question is now and was not when it was registered: `margin_pp 1 -> 2`."""
+        """Return what has changed in the question since its registration, such as `margin_pp 1 -> 2`."""
         now = _asked(sweep)
         found = [
             f"{key} {_short(self.asked.get(key))} -> {_short(now.get(key))}"
@@ -73,13 +78,16 @@ class Registration:
             if self.asked.get(key) != now.get(key)
         ]
         hashes = _hashes(sweep)
+        # Arms are compared by name first; `_changed_settings` explains other hashes of an arm that both have.
         found += [f"arm {arm} added" for arm in hashes if arm not in self.cells]
         found += [f"arm {arm} left out" for arm in self.cells if arm not in hashes]
         return found + list(dict.fromkeys(self._changed_settings(sweep, hashes)))
 
     def _changed_settings(self, sweep: SweepRecord, hashes: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-        """Knobs of arms whose cells have other hashes, or what else a hash covers. An arm that is tuned first has the
-        hashes of what its search found, which no registration can know."""
+        """Yield the knobs of arms whose cells have other hashes, or what else a hash covers.
+
+        Knobs that are tuned first are left out: their values come from the search, which no registration can know.
+        """
         tuned = {*sweep.tuning.knobs} if sweep.tuning is not None else set()
         for arm, by_seed in hashes.items():
             then = self.cells.get(arm, {})
@@ -97,9 +105,9 @@ _NOT_DIGESTED = ("time", "digest")
 
 
 def read_registration(folder: Path) -> Registration | None:
-    """Return the registration in the folder of a sweep; None without one.
+    """Return the registration in the folder of a sweep, or None without one.
 
-    Raises DamagedRecordError for a file that is none, and as `require_schema`.
+    Raises DamagedRecordError for a file that is not a registration, and as `require_schema`.
     """
     path = folder / REGISTERED
     if not path.exists():
@@ -113,7 +121,7 @@ def read_registration(folder: Path) -> Registration | None:
 
 
 def registration_found(sweep_folder: Path) -> dict[str, object]:
-    """What the start of a cell says of it: its digest, None without one. A damaged registration is none."""
+    """Return the field of a cell's start that names the registration's digest; None without a readable one."""
     try:
         registration = read_registration(sweep_folder)
     except DamagedRecordError:
@@ -123,22 +131,23 @@ def registration_found(sweep_folder: Path) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class RegistrationCheck:
-    """What the records say of a sweep's registration.
-
-    digest: None if there is none any more, though cells name one. altered: registered.json does not have its digest.
-    changes: as `Registration.changes`. cells_before: as there. cells_without: cells that started without it.
-    """
+    """The result of comparing a sweep's records with its registration."""
 
     digest: str | None
+    """None if registered.json is gone although cells name a registration."""
     time: str | None
     altered: bool
+    """Whether the contents of registered.json do not have its digest."""
     changes: list[str]
+    """See `Registration.changes`."""
     cells_before: list[str]
+    """See `Registration.cells_before`."""
     cells_without: list[str]
+    """Cells that started without this registration."""
 
     @property
     def holds(self) -> bool:
-        """Whether the question stood before its first cell, and stands unchanged."""
+        """Whether the question was registered before its first cell and has not changed since."""
         return self.digest is not None and not (self.altered or self.changes or self.cells_before or self.cells_without)
 
     @property
@@ -159,10 +168,14 @@ class RegistrationCheck:
 
 
 def check_registration(sweep: SweepRecord) -> RegistrationCheck | None:
-    """None if the sweep was never registered. Raises DamagedRecordError."""
+    """Compare the records with the registration; return None if the sweep was never registered.
+
+    Raises DamagedRecordError.
+    """
     named = {cell.path.name: [start.get("registered") for start in cell.read_starts()] for cell in sweep.cells}
     registration = read_registration(sweep.path)
     if registration is None:
+        # A start that names a digest proves that a registration existed, though the file is gone.
         orphans = [name for name, digests in named.items() if any(digests)]
         return RegistrationCheck(None, None, False, [], [], orphans) if orphans else None
     return RegistrationCheck(
@@ -178,15 +191,16 @@ def check_registration(sweep: SweepRecord) -> RegistrationCheck | None:
 
 
 def started_cells(cells: Iterable[CellRecord]) -> list[str]:
-    """The names of those that ran, wholly or in part."""
+    """Return the names of the cells that ran, wholly or in part."""
     return [cell.path.name for cell in cells if cell.read_starts() or cell.state != "pending"]
 
 
 def _asked(sweep: SweepRecord) -> dict[str, object]:
+    """Return the parts of the question that the digest covers, apart from the cells."""
     asked = {key: getattr(sweep, key) for key in _STATED}
     asked["settings"] = [] if sweep.asked is None else list(sweep.asked.settings)
     if (design := sweep.design) is not None:
-        # Which look it stops at is found by the rule, and no choice.
+        # The rule decides at which look it stops, so all planned seeds are part of the question.
         asked |= {"looks": design.looks} | ({"seeds": design.seeds} if sweep.look.planned else {})
     if (screening := sweep.screening) is not None:
         asked |= {"screening.best": screening.best, "screening.seeds": screening.seeds}
@@ -197,7 +211,10 @@ def _asked(sweep: SweepRecord) -> dict[str, object]:
 
 
 def _hashes(sweep: SweepRecord) -> dict[str, dict[str, str]]:
-    """Seeds as text, as JSON has them; a hash with that of an evaluation which is not the cell's own."""
+    """Map arm and seed to the cell's hash; another evaluation than the cell's own adds its name.
+
+    Seeds are text, as in JSON.
+    """
     hashes: dict[str, dict[str, str]] = {arm: {} for arm in sweep.arms}
     for cell in sweep.cell_entries:
         hashes[cell.arm][str(cell.seed)] = "/".join(filter(None, (cell.hash, cell.evaluation)))
@@ -205,14 +222,17 @@ def _hashes(sweep: SweepRecord) -> dict[str, dict[str, str]]:
 
 
 def _digest(content: Mapping[str, object]) -> str:
+    """Return the blake2b digest of the canonical JSON of the content."""
+    # Sorted keys and fixed separators, so that equal contents have equal bytes.
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
 
 
 def _differences(then: object, now: object, place: str = "") -> Iterator[tuple[str, str]]:
-    """The knobs that two specs do not share a value of, each with both values."""
+    """Yield (knob, "old -> new") for every knob that differs between two specs."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
+            # The specs are those of an arm's first seed, which the question's own list of seeds covers.
             if place or key != "seed":
                 yield from _differences(then.get(key), now.get(key), f"{place}.{key}" if place else key)
     elif then != now:

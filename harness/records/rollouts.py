@@ -1,11 +1,11 @@
-"""rollouts/*.parquet: a row for each completion of a step's rollout batch, in the order in which they were drawn.
+"""rollouts/*.parquet: a row for each completion of a step's rollout batch, in the order of sampling.
 
 Besides its text, tokens, the sampler's log-probs, rewards and verdict, a row can hold what the update did with each of
-its tokens (`train.token_records_max_tokens`); a row that was not learned from has null there. With T tokens, in a
-completion that took part in E optimiser steps, one for each epoch:
+its tokens (`train.token_records_max_tokens`). These columns are null in a row that was not trained on. With T tokens,
+in a completion that took part in E optimiser steps, one for each epoch:
 
     token/chars      [T] characters of `text` that the token completes; they add up to the text's length
-    token/logp       [T] log-prob under the policy that drew it, by the trainer, before the update
+    token/logp       [T] log-prob under the policy that sampled it, by the trainer, before the update
     token/entropy    [T] entropy over the vocabulary before the update, in nats
     token/advantage  [T] in the first epoch
     token/update     [E] the number of the optimiser step on this rollout batch, from 0
@@ -36,17 +36,18 @@ Item = TypeVar("Item")
 _NAME = re.compile(r"\d+-(?P<last>\d+)-e(?P<epoch>\d+)")
 Superseded = Callable[[int, int], bool]
 MOST_UPDATES = 100_000
-"""On one rollout batch; no objective takes a hundredth of them."""
+"""Optimiser steps on one rollout batch; no objective takes a hundredth of them."""
 PER_TOKEN = ("token/logp", "token/entropy", "token/advantage")
 PER_EPOCH = ("token/log_ratio", "token/clipped", "token/masked")
 
 
 def write_rollouts(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Write rows as one file; columns that a row lacks are null in it. Pages have checksums, which readers verify."""
+    """Write rows as one file, with null for columns that a row lacks; readers verify the pages' checksums."""
     import pyarrow
     import pyarrow.parquet
 
     types = _token_types()
+    # A dict keeps the order in which columns first occur; a set would not.
     columns = dict.fromkeys(name for row in rows for name in row)
     table = pyarrow.table(
         {name: pyarrow.array([_shown(row.get(name)) for row in rows], type=types.get(name)) for name in columns}
@@ -55,20 +56,22 @@ def write_rollouts(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _shown(value: object) -> object:
+    """Return the value, with secrets redacted if it is text."""
     return redact(value) if isinstance(value, str) else value
 
 
 def spread(files: Sequence[Item], most: int) -> list[Item]:
-    """Up to `most` of them, at least 2, at even distances: the first and the last are among them."""
+    """Return at most `most` (at least 2) items at even distances, including the first and the last."""
     if len(files) <= most:
         return list(files)
     return [files[round(place * (len(files) - 1) / (most - 1))] for place in range(most)]
 
 
 def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: False) -> list[Path]:
-    """In the order of training; [] without the folder. Raises DamagedRecordError if it is not a folder.
+    """Return the rollout files in the order of training, or [] without the folder.
 
-    superseded: see `harness.records.cell.CellRecord.superseded`; such files are left out.
+    superseded: files for which it is true are left out; see `harness.records.cell.CellRecord.superseded`. Raises
+    DamagedRecordError if the folder is a file.
     """
     if folder.exists() and not folder.is_dir():
         raise DamagedRecordError(f"{folder}: is damaged (it is not a folder). {REMEDY}")
@@ -77,11 +80,13 @@ def rollout_files(folder: Path, superseded: Superseded = lambda epoch, step: Fal
 
 
 def file_of(first_step: int, last_step: int, epoch: int) -> str:
+    """Return the name of the file with these steps, written by the start with this epoch."""
+    # Fixed width, so that names sort in the order of steps.
     return f"{first_step:06d}-{last_step:06d}-e{epoch}.parquet"
 
 
 def stand_of(path: Path) -> tuple[int, int] | None:
-    """The epoch of a file's writer and its last step, by its name; None for one that is not named as ours are."""
+    """Return the epoch of a file's writer and its last step, by its name; None for a foreign name."""
     name = _NAME.fullmatch(path.stem)
     return None if name is None else (int(name["epoch"]), int(name["last"]))
 
@@ -93,11 +98,11 @@ def read_rollouts(
     needed: Sequence[str] = (),
     superseded: Superseded = lambda epoch, step: False,
 ) -> pyarrow.Table | None:
-    """These columns of all rows, step by step; a column that was not recorded is null. None if there are no rows.
+    """Return these columns of all rows, step by step, or None if there are no rows.
 
-    most_files: of more than so many only some are read, spread over training. needed: columns in which every row must
-    have a value. superseded: as in `rollout_files`. Raises DamagedRecordError, naming the file, where one has none, for
-    a file that cannot be read, and as `rollout_files`.
+    A column that was not recorded is null. most_files: of more files, only so many are read, spread over training.
+    needed: columns in which every row must have a value. superseded: as in `rollout_files`. Raises DamagedRecordError,
+    naming the file, if a needed value is missing or a file cannot be read, and as `rollout_files`.
     """
     import pyarrow
 
@@ -109,11 +114,15 @@ def read_rollouts(
         if "token/chars" in columns:
             _require_tokens_agree(path, table)
         tables.append(table)
+    # A column that is null in all of a file gets the type that it has in the others.
     return pyarrow.concat_tables(tables, promote_options="permissive") if tables else None
 
 
 def _with_types(path: Path, table: pyarrow.Table, columns: Sequence[str]) -> pyarrow.Table:
-    """These columns, null where they were not recorded. Raises DamagedRecordError for another type."""
+    """Return these columns, null if they were not recorded.
+
+    Raises DamagedRecordError if a column has another type.
+    """
     import pyarrow
 
     types = _token_types()
@@ -128,8 +137,10 @@ def _with_types(path: Path, table: pyarrow.Table, columns: Sequence[str]) -> pya
 
 
 def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
-    """Raises DamagedRecordError unless every list of a row that was learned from is as long as it is to be: they are
-    written together, so that a row has all of them or none."""
+    """Raise DamagedRecordError unless the lists of a row have the length of its tokens or epochs.
+
+    The lists of a row are written together, so that a row has all of them or none.
+    """
     import numpy as np
     import pyarrow.compute as pc
 
@@ -153,6 +164,7 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
             faults.append(name)
         elif name in PER_EPOCH:
             epochs = pc.list_flatten(values)
+            # The three columns are null in the same epochs: those in which the completion was not scored again.
             known = valid(epochs)
             scored = known if scored is None else scored
             if (
@@ -162,6 +174,7 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
             ):
                 faults.append(name)
     updates = pc.max(pc.list_flatten(table["token/update"])).as_py()
+    # The lengths above say nothing about the numbers, and a damaged file can hold any uint32.
     if updates is not None and updates >= MOST_UPDATES:
         faults.append("token/update")
     if faults:
@@ -170,7 +183,7 @@ def _require_tokens_agree(path: Path, table: pyarrow.Table) -> None:
 
 
 def _token_types() -> dict[str, pyarrow.DataType]:
-    """Types of the columns that may be null or empty in a whole file."""
+    """Return the types of the columns that may be null or empty in a whole file."""
     import pyarrow
 
     reals, flags = pyarrow.list_(pyarrow.float32()), pyarrow.list_(pyarrow.bool_())

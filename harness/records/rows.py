@@ -1,5 +1,6 @@
-"""The rows of a cell's records, as readers see them once they were checked. Fields that may be absent depend on what
-was evaluated, or on who trained the cell.
+"""The rows of a cell's records, as readers see them after the checks.
+
+Optional fields depend on the evaluation, or on the trainer of the cell.
 
 Annotations are no strings here: TypedDict would take a field for required whose `NotRequired` it cannot see.
 """
@@ -13,7 +14,7 @@ CellState = Literal["pending", "running", "done", "failed", "invalid", "interrup
 
 
 class Bin(TypedDict):
-    """A bin of a reliability diagram: the samples whose answer has a confidence between two bounds."""
+    """A bin of a reliability diagram: the samples whose answer's confidence lies between two bounds."""
 
     count: int
     confidence: float | None
@@ -21,8 +22,7 @@ class Bin(TypedDict):
 
 
 class EvaluationRow(TypedDict):
-    """What an evaluation found on one task. problems_by_right: of the model before training, how many problems had 0,
-    1, ... right samples."""
+    """The result of an evaluation on one task."""
 
     task: str
     metrics: dict[str, float | None]
@@ -30,16 +30,18 @@ class EvaluationRow(TypedDict):
     n_problems: NotRequired[int]
     n_samples: NotRequired[int]
     problems_by_right: NotRequired[list[int]]
+    """For the model before training: the number of problems with 0, 1, ... right samples."""
 
 
 class ScoreRow(EvaluationRow):
-    """A row of scores.jsonl. generated_tokens: in training until then; None in imported records. epoch: of the start
-    that wrote it, where rows of several may be mixed."""
+    """A row of scores.jsonl."""
 
     step: int
     final: bool
     generated_tokens: int | None
+    """Completion tokens sampled in training until then; None in imported records."""
     epoch: NotRequired[int]
+    """The epoch of the start that wrote it, if rows of several may be mixed."""
 
 
 class Owner(TypedDict):
@@ -50,30 +52,35 @@ class Owner(TypedDict):
 
 
 class Start(TypedDict):
-    """A row of starts.jsonl: when, where and with what a cell was trained or evaluated from a step on. registered: the
-    digest of the registration that the start found. The rest of the provenance depends on what was run, and is read
-    by `CellRecord.provenances`."""
+    """A row of starts.jsonl: when, where and with what a cell was trained or evaluated from a step on.
+
+    The rest of the provenance depends on the run; `CellRecord.provenances` reads it.
+    """
 
     epoch: int
     from_step: int
     owner: NotRequired[Owner]
     time: NotRequired[str]
     registered: NotRequired[str | None]
+    """The digest of the registration that the start found."""
     commit: NotRequired[str | None]
     packages: NotRequired[dict[str, str | None]]
 
 
 class Status(TypedDict):
-    """status.json of a cell, or of one of its evaluations. digest: of the final weights, or of the answers. step,
-    steps: taken, and to take. records: the sizes of the files that a finished cell has."""
+    """status.json of a cell, or of one of its evaluations."""
 
     state: CellState
     schema: NotRequired[int]
     reason: NotRequired[str | None]
     flags: NotRequired[list[str]]
     digest: NotRequired[str | None]
+    """The digest of the final weights, or of the answers."""
     logged_steps: NotRequired[int]
     step: NotRequired[int]
+    """The steps taken."""
     steps: NotRequired[int | None]
+    """The steps to take."""
     generated_tokens: NotRequired[int | None]
     records: NotRequired[Counted]
+    """The sizes of the files that a finished cell has."""

@@ -1,4 +1,4 @@
-"""The version of records: of a sweep, its cells and registration, a search, and what is kept of a report."""
+"""The version of the records of a sweep, its cells and registration, a search, and a kept report."""
 
 from __future__ import annotations
 

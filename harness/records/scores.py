@@ -1,8 +1,7 @@
-"""scores.jsonl: a row for each task of each evaluation of a cell, with its metrics. `<task>.json`: what lm-eval says of
-one of its tasks.
+"""scores.jsonl: a row for each task of each evaluation of a cell. `<task>.json`: lm-eval's result for one of its tasks.
 
-Names of metrics of a final evaluation: `eval.final.<task>.<name>`, and which of them arms are compared by. And which
-problems of several evaluations are the same: by what they ask where that is known, else by their ids.
+The metrics of a final evaluation are named `eval.final.<task>.<name>`. Problems of several evaluations are matched by
+the content of their question if it is known, else by their ids.
 """
 
 from __future__ import annotations
@@ -21,8 +20,11 @@ from harness.records.rows import Bin, ScoreRow
 
 
 def read_scores(path: Path) -> list[ScoreRow]:
-    """The rows in the order in which they were written; [] without the file. Raises DamagedRecordError, naming the row,
-    if a row or a bin of its `reliability` lacks a field, or if a metric is not a number."""
+    """Return the rows in the order of writing, or [] without the file.
+
+    Raises DamagedRecordError, naming the row, if a row or a bin of its `reliability` lacks a field, or if a metric is
+    not a number.
+    """
     rows = typed_rows(path, read_jsonl(path), ScoreRow)
     for number, row in enumerate(rows, start=1):
         require_bins(f"{path}, row {number}", row)
@@ -35,20 +37,22 @@ def read_scores(path: Path) -> list[ScoreRow]:
 
 
 def require_bins(place: str, row: Mapping[str, object]) -> None:
-    """Raises DamagedRecordError, naming the place of the row, if the bins of its `reliability` lack a field. One whose
-    samples were not drawn from the policy itself has none."""
+    """Raise DamagedRecordError, naming the place of the row, if a bin of its `reliability` lacks a field.
+
+    A row has no bins if its samples are not the policy's own.
+    """
     bins = row.get("reliability") or []
     if not isinstance(bins, list):
         raise DamagedRecordError(f"{place}: reliability is not a list. Restore the file, or move its folder away.")
     typed_rows(Path(f"{place}, reliability"), bins, Bin)
 
 
-# What lies beside the results of lm-eval's tasks in a folder of `bench eval`.
+# The other JSON files next to lm-eval's results in a folder of `bench eval`.
 _NO_TASKS = frozenset({"spec", "provenance", "lease", "grading", "scores"})
 
 
 def lm_eval_files(folder: Path) -> list[Path]:
-    """`<task>.json` of each of lm-eval's tasks whose results a folder of `bench eval` holds, by name."""
+    """Return the `<task>.json` files of lm-eval's tasks in a folder of `bench eval`, sorted by name."""
     return [path for path in sorted(folder.glob("*.json")) if path.stem not in _NO_TASKS]
 
 
@@ -59,21 +63,21 @@ _OF_ALL_SAMPLES = ("avg@n", "cons@n")
 
 
 def accuracy_names(ks: Iterable[int]) -> list[str]:
-    """Those that an evaluation with these k gives."""
+    """Return the names of the accuracy metrics that an evaluation with these k has."""
     return [*(f"{name}{k}" for name in _OF_K_SAMPLES for k in ks), *_OF_ALL_SAMPLES]
 
 
 LEAST_MATCHED = 0.5
-"""Evaluations that share a smaller part of their problems are refused: they are of different data."""
+"""Evaluations that share a smaller fraction of their problems are refused: they are on different data."""
 
 Contents = Mapping[str, str | None]
-"""The ids of the problems of one evaluation, each with the digest of its content; None where that is unknown."""
+"""Maps the problem ids of one evaluation to a digest of their content; None if it is unknown."""
 Names = dict[str, str]
-"""The ids that one evaluation gives to matched problems, each with the id that all evaluations share."""
+"""Maps an evaluation's ids of matched problems to the ids that all evaluations share."""
 
 
 class Matching(Part):
-    """How the problems of several evaluations of a task were matched."""
+    """The matching of a task's problems across several evaluations."""
 
     by: Literal["content", "id"]
     matched: int
@@ -93,7 +97,7 @@ class Matching(Part):
         return f"{said}{left_out}{repeats}."
 
     def as_row(self) -> dict[str, object]:
-        """The field `problems` of a contrast in report.json."""
+        """Return the field `problems` of a contrast in report.json."""
         return {"matched_by": self.by, "matched": self.matched, "of": self.of, "sentence": self.sentence}
 
 
@@ -104,6 +108,7 @@ def content_of(*parts: object) -> str:
 
 
 def _normal(value: object) -> object:
+    """Return a JSON value with the differences removed that `content_of` ignores."""
     if isinstance(value, str):
         return unicodedata.normalize("NFC", value.replace("\r\n", "\n")).strip()
     if isinstance(value, Mapping):
@@ -112,11 +117,11 @@ def _normal(value: object) -> object:
 
 
 def match_problems(task: str, sides: Mapping[str, Contents]) -> tuple[Matching, dict[str, Names]]:
-    """Match the problems of evaluations of a task, and give those that all have the ids of the first.
+    """Match the problems of several evaluations of a task, and map the ids of each to those of the first.
 
-    Contents decide if every side knows all of its own. Else ids do, and the caller must see that all sides have the
-    same. Raises RefusedError if contents show that equal ids are of different problems, or that the evaluations have
-    hardly a problem in common.
+    Contents decide if every evaluation knows all of its own. Else ids decide, and the caller must check that all have
+    the same. Raises RefusedError if contents show that equal ids are of different problems, or if too few problems are
+    shared.
     """
     if any(content is None for contents in sides.values() for content in contents.values()):
         _require_agreement(task, sides)
@@ -135,6 +140,7 @@ def match_problems(task: str, sides: Mapping[str, Contents]) -> tuple[Matching, 
             "reference answer, whatever their ids. Scores on different problems do not compare. Evaluate all of them "
             "on the same problems."
         )
+    # A key is (content, rank), so a repeated content is matched once for each repetition.
     names = {side: {own[key]: first[key] for key in shared} for side, own in keyed.items()}
     repeated = sum(rank > 0 for _, rank in shared)
     return Matching(by="content", matched=len(shared), of=len(every), repeated=repeated), names
@@ -153,6 +159,7 @@ def _by_content(contents: Contents) -> dict[tuple[str, int], str]:
 
 
 def _require_agreement(task: str, sides: Mapping[str, Contents]) -> None:
+    """Raise RefusedError if one id has different contents in two evaluations."""
     seen: dict[str, tuple[str, str]] = {}
     for side, contents in sides.items():
         for one, content in contents.items():

@@ -1,4 +1,4 @@
-"""status.json of a cell, or of one of its evaluations: how it is read, and when it is damaged."""
+"""status.json of a cell, or of one of its evaluations: reading it, and telling when it is damaged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _CHECKED_APART = ("state", "schema")
 
 
 def status_in(folder: Path) -> Status:
+    """Return the status in a folder; its state is `damaged` if something is wrong with it."""
     status, fault = checked_status(folder)
     return status if fault is None else {**status, "state": "damaged", "reason": fault}
 
 
 def checked_status(folder: Path) -> tuple[Status, str | None]:
-    """status.json in a folder of a cell or evaluation, and what is wrong with it, or with the sizes of the files that
-    it counted when it was done: a state is asked for often, and `require_whole` reads the files."""
+    """Return the status of a cell or evaluation, and its fault, if any.
+
+    A fault is an invalid status.json, or a file that is smaller than it was when the cell was done. Only sizes are
+    compared, because a state is asked for often; `require_whole` reads the files.
+    """
     path = folder / "status.json"
     try:
         written: dict[str, Any] = read_object(path) if path.exists() else {"schema": SCHEMA, "state": "pending"}
@@ -44,4 +48,5 @@ def checked_status(folder: Path) -> tuple[Status, str | None]:
 
 
 def with_remedy(fault: str, folder: Path) -> str:
+    """Return the fault with advice on what to do about it."""
     return f"{fault}. Restore it, or move {folder} away and run the sweep again."

@@ -1,4 +1,4 @@
-"""The record of a search: what was searched, every trial, the best and what became of it with fresh seeds.
+"""The record of a search: the searched knobs, every trial, the best one and its confirmation on fresh seeds.
 
 Whoever runs the search writes study.json from its storage; readers need no Optuna.
 """
@@ -26,8 +26,7 @@ class ObjectiveRecord:
 
 @dataclass(frozen=True)
 class RangeRecord:
-    """What a knob was drawn from: `choices` if categorical, else `low` to `high`. `when`: other knobs and the values of
-    theirs with which this one is drawn at all."""
+    """The range of a searched knob: `choices` if categorical, else `low` to `high`."""
 
     kind: Literal["float", "int", "log", "categorical"]
     low: float | None
@@ -35,32 +34,36 @@ class RangeRecord:
     step: float | None
     choices: list[object] | None
     when: dict[str, list[object]]
+    """The values of other knobs with which this one is sampled at all."""
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One setting, trained and scored. `params`: the knobs that were drawn. `values`: one per objective, None without a
-    score. `hash`: None if it failed before it had a cell. `intermediate`: pairs (step, value of the first objective).
-    `same_as`: an earlier trial of the same setting, whose cells this one shares."""
+    """One setting, trained and scored."""
 
     number: int
     state: TrialState
     params: dict[str, Any]
+    """The sampled knobs."""
     values: list[float] | None
+    """One score per objective; None without a score."""
     hash: str | None
+    """None if the trial failed before it had a cell."""
     reason: str | None
     is_default: bool
     flags: list[str]
     intermediate: list[tuple[int, float | None]]
+    """Pairs (step, value of the first objective)."""
     duration_s: float | None
     generated_tokens: int | None
     cells: list[str]
     same_as: int | None
+    """An earlier trial of the same setting, whose cells this one shares."""
 
 
 @dataclass(frozen=True)
 class ImportanceRecord:
-    """fANOVA's share of each knob in the variance of a metric over `n_trials` trials; shares sum to 1."""
+    """The fraction of a metric's variance over `n_trials` trials that fANOVA assigns to each knob; they sum to 1."""
 
     metric: str
     shares: dict[str, float]
@@ -69,7 +72,7 @@ class ImportanceRecord:
 
 @dataclass(frozen=True)
 class BudgetRecord:
-    """Where the search ends; None: no such bound."""
+    """The bounds of the search; None for a bound that is not set."""
 
     trials: int | None
     tokens: int | None
@@ -78,11 +81,9 @@ class BudgetRecord:
 
 @dataclass(frozen=True)
 class ConfirmationRecord:
-    """The best setting against the default with fresh seeds. `contrast`: a row of `contrasts` of report.json.
+    """The best setting against the default on fresh seeds; scores are in percent.
 
-    Scores in percent: of the winner in the search, with fresh seeds, and by how much it shrank; of the default in the
-    search (None if it was no trial) and with fresh seeds. With fresh seeds None, where no cell of an arm was measured.
-    `n_trials`: among how many the winner was picked.
+    The scores on fresh seeds are None if no cell of the arm was measured.
     """
 
     sweep: str
@@ -90,18 +91,24 @@ class ConfirmationRecord:
     seeds: list[int]
     metric: str
     contrast: dict[str, Any]
+    """A row of `contrasts` of report.json."""
     search_pp: float
+    """The winner's score in the search."""
     confirmed_pp: float | None
+    """The winner's score on fresh seeds."""
     shrinkage_pp: float | None
+    """How much the winner's score fell from the search to the fresh seeds."""
     default_search_pp: float | None
+    """The default's score in the search; None if it was no trial."""
     default_confirmed_pp: float | None
+    """The default's score on fresh seeds."""
     n_trials: int
+    """The number of trials among which the winner was chosen."""
 
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """study.json. `best`: the number of the best complete trial, with two objectives that of the front which is best on
-    the first; `front`: the numbers on the Pareto front."""
+    """The content of study.json."""
 
     sweep: str
     question: str
@@ -115,13 +122,15 @@ class StudyRecord:
     budget: BudgetRecord
     trials: list[TrialRecord]
     best: int | None
+    """The number of the best complete trial; with two objectives, the best on the first within the Pareto front."""
     front: list[int]
+    """The numbers of the trials on the Pareto front."""
     importances: list[ImportanceRecord]
     importances_refused: str | None
     confirmation: ConfirmationRecord | None
 
     def trial(self, number: int) -> TrialRecord:
-        """Raises KeyError if there is none of this number."""
+        """Return the trial with this number; raise KeyError if there is none."""
         for trial in self.trials:
             if trial.number == number:
                 return trial
@@ -133,16 +142,16 @@ class StudyRecord:
 
     @property
     def default_trial(self) -> TrialRecord | None:
-        """The trial of the settings as they are without a search, a complete one if there is one; else None."""
+        """The trial of the settings without a search, preferably a complete one; None if there is none."""
         defaults = [trial for trial in self.trials if trial.is_default]
         return next((trial for trial in defaults if trial.state == "complete"), defaults[0] if defaults else None)
 
 
 def read_study(sweep: Path) -> StudyRecord:
-    """The study.json in a folder `runs/<sweep>`.
+    """Return the study.json in a folder `runs/<sweep>`.
 
-    Raises FileNotFoundError if nothing was searched there, DamagedRecordError, with the file and its fault, if a field
-    is missing or holds something else, and as `require_schema`.
+    Raises FileNotFoundError if nothing was searched there. Raises DamagedRecordError, with the file and its fault, if a
+    field is missing or has another type. Raises as `require_schema`.
     """
     import pydantic
 
@@ -155,12 +164,12 @@ def read_study(sweep: Path) -> StudyRecord:
         raise _damaged(path, "it holds no study")
     require_schema(path, raw)
     try:
-        # As JSON, in which a list of two may stand for a pair although nothing else is converted.
+        # Validated as JSON: strict mode then accepts a list of two as a pair, but converts nothing else.
         study = pydantic.TypeAdapter(StudyRecord).validate_json(json.dumps(raw, allow_nan=False), strict=True)
     except pydantic.ValidationError as error:
         faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
         raise _damaged(path, "; ".join(faults)) from None
-    except ValueError:  # of json.dumps
+    except ValueError:  # json.dumps refuses NaN and infinities
         raise _damaged(path, "a number is not finite") from None
     if contradictions := _contradictions(study):
         raise _damaged(path, "; ".join(contradictions))
@@ -172,7 +181,7 @@ def _damaged(path: Path, fault: str) -> DamagedRecordError:
 
 
 def _contradictions(study: StudyRecord) -> list[str]:
-    """Fields that are valid by themselves but contradict one another."""
+    """Return the contradictions between fields that are valid by themselves."""
     numbers = [trial.number for trial in study.trials]
     scored = {trial.number for trial in study.trials if trial.state == "complete" and trial.values is not None}
     faults = []
@@ -190,6 +199,7 @@ def _contradictions(study: StudyRecord) -> list[str]:
             faults.append(f"{place}: the same as {trial.same_as}, which is not a trial")
         if unknown := sorted(trial.params.keys() - study.knobs.keys()):
             faults.append(f"{place}: {', '.join(unknown)} not among the knobs")
+    # Only a complete trial with values can be the best or on the front.
     picked = [*study.front, *([] if study.best is None else [study.best])]
     if absent := sorted(set(picked) - scored):
         faults.append(f"best or front: {', '.join(map(str, absent))} not among the complete trials")

@@ -1,4 +1,4 @@
-"""The folder of one sweep or search: the question as last asked, and its cells. What reports and the mirror read."""
+"""The folder of one sweep or search: the question as last asked, and its cells. Reports and the mirror read it."""
 
 from __future__ import annotations
 
@@ -28,51 +28,52 @@ Read = TypeVar("Read")
 
 
 class CellEntry(Part):
-    """A cell of the question. evaluation: as in `CellRecord`. origin: where its records come from, unless `bench run`
-    trained it in this home."""
+    """A cell of the question."""
 
     arm: str
     seed: int
     hash: str
     dir: PlainName
     evaluation: PlainName | None = None
+    """As in `CellRecord`."""
     origin: dict[str, object] | None = None
+    """The origin of its records, unless `bench run` trained it in this home."""
 
 
 class Gate(Part):
-    """Whether arms differ in declared knobs only, and the knobs in which they differ. ok: None where nobody knows,
-    since runs were imported without their settings."""
+    """Whether arms differ in declared knobs only, and the knobs in which they differ."""
 
     ok: bool | None
+    """None if unknown, because runs were imported without their settings."""
     differs: list[str]
 
 
 class Asked(Part):
-    """How the question was asked: the files, which lie in the folder `question` beside sweep.json, and the options.
-
-    folder: where the sweep file lay. settings, seeds, arms: of --set, --seeds, --arms. on_gpu: what cells that leave
-    their device to the machine run on.
-    """
+    """How the question was asked: the options, and the files, which lie in the folder `question` next to sweep.json."""
 
     file: PlainName
     profile: str
     folder: str
+    """The folder of the sweep file."""
     settings: list[str] = []
+    """The values of --set; `seeds` and `arms` are those of --seeds and --arms."""
     seeds: int | None = None
     arms: list[str] = []
     on_gpu: bool | None = None
+    """Whether cells without a device of their own run on a GPU."""
 
 
 class Plugin(Part):
-    """A plug-in that was in use. digest: of its closure, whose files lie in the folder `question/code`."""
+    """A plug-in that was in use."""
 
     name: str
     digest: str
+    """The digest of its closure, whose files lie in the folder `question/code`."""
     files: list[str]
 
 
 class MetricFacts(Part):
-    """What a reader must know of a metric; see `evals.metrics.Metric`."""
+    """The properties of a metric that a reader needs; see `evals.metrics.Metric`."""
 
     unit: str
     better: Literal["more", "less"] | None
@@ -80,7 +81,7 @@ class MetricFacts(Part):
 
 
 class Source(Part):
-    """Where the rows of a split came from. More depends on the origin."""
+    """The origin of the rows of a split; further fields depend on the origin."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -92,7 +93,7 @@ class Source(Part):
 
 
 class BaseScore(Part):
-    """The evaluation of the model before training on one task. More is in scores.jsonl's form."""
+    """The evaluation of the model before training on one task; further fields are those of a row of scores.jsonl."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -101,89 +102,91 @@ class BaseScore(Part):
 
 
 class TunedArm(Part):
-    """What the search of one arm found.
-
-    digest: of what was searched. trial: the number of the best; values: its knobs. search_pp, default_pp: the score in
-    the search, in percent, of the best and of the arm untuned (None if that was no trial). complete: how many trials
-    have a score. generated_tokens: in training, over all trials. at_end: its knobs that are at the end of what was
-    tried. short_pp, short_sd_pp: how far the best may lie above the setting found, see `harness.search.shortfall`.
-    """
+    """The result of an arm's search."""
 
     digest: str
+    """The digest of what was searched."""
     trial: int
+    """The number of the best trial."""
     values: dict[str, Any]
+    """The knobs of the best trial."""
     search_pp: float
+    """The score of the best trial in the search, in percent."""
     default_pp: float | None
+    """The score of the untuned arm in the search, in percent; None if it was no trial."""
     complete: int
+    """The number of trials with a score."""
     generated_tokens: int
+    """The completion tokens sampled in training, over all trials."""
     at_end: list[str]
+    """The knobs whose best value is at the end of the values that were tried."""
     short_pp: float
+    """How far the best setting may lie above the one found, with its sd in `short_sd_pp`; see
+    `harness.search.shortfall`.
+    """
     short_sd_pp: float
 
 
 class Tuning(Part):
-    """The search that came before the comparison. ranges: by knob, as the sweep file states it. trials: of each arm.
-    seeds: of each trial. searches: by arm, the name of the folder that holds its trials. arms: what was found, for
-    those whose search has ended."""
+    """The search that preceded the comparison."""
 
     knobs: list[str]
     ranges: dict[str, dict[str, object]] = {}
+    """By knob, as the sweep file states it."""
     trials: int
+    """The trials of each arm."""
     seeds: list[int]
+    """The seeds of each trial."""
     searches: dict[str, PlainName]
+    """Maps each arm to the name of the folder with its trials."""
     arms: dict[str, TunedArm]
+    """The result of each arm whose search has ended."""
 
 
 class Screened(Part):
-    """A screening, which ranks its arms: the `best` are confirmed on so many fresh `seeds`.
-
-    confirmed_in: the sweep that did it, None before that. contrasts: those of its report.json.
-    """
+    """A screening, which ranks its arms: the `best` are confirmed on this many fresh `seeds`."""
 
     best: int
     seeds: int
     confirmed_in: PlainName | None = None
+    """The sweep that confirmed them; None before that."""
     contrasts: list[dict[str, Any]] = []
+    """Those of the confirming sweep's report.json."""
 
 
 class SweepRecord(Part):
-    """sweep.json, and the cells beside it.
-
-    kind: whether its arms were stated, or are the trials of a search. checkpoint: the model that all cells evaluate as
-    it is, as the sweep file names it; None where they train. arms: in the order of the sweep file. metric: the
-    compared one, e.g. `eval.final.arithmetic.pass@1`. ablate: the knobs under test, as dotted prefixes; in a search
-    those that it varies. varied: by arm, the knobs in which arms differ. grid: in a factorial, by arm its value of
-    every factor, else empty. leave_one_out: whether each other arm puts one knob of the baseline's recipe back to its
-    ordinary value. new_problems: whether intervals over new problems are asked for too. contamination: by
-    task, held-out problems that occur in training prompts. best_of_n: by arm, what choosing by its reward model gives.
-    asks: names the question, whatever its seeds, samples and problems. contrasts: names each pair of arms that is
-    compared, by the compared task and metric; questions that share one share its looks. held_out: by task, how many
-    problems it has for evaluation, as far as the plan knew. looks, designs: of this question and of those that were
-    asked here before, in the order of time.
-    tuning: None unless each arm was tuned first. matching: by task, how problems of imported cells were matched.
-    """
+    """sweep.json, and the cells next to it."""
 
     path: Path = Field(exclude=True)
     kind: Literal["sweep", "search"]
+    """A search's arms are its trials; a sweep's are stated."""
     name: str
     question: str
     profile: str
     command: str
     checkpoint: str | None = None
+    """The model that all cells evaluate as it is, as the sweep file names it; None if they train."""
     arms: list[str]
+    """In the order of the sweep file."""
     grid: dict[str, dict[str, object]] = {}
+    """The value of every factor by arm, in a factorial; else empty."""
     leave_one_out: bool = False
+    """Whether each other arm puts one knob of the baseline's recipe back to its ordinary value."""
     baseline: str
     metric: str
+    """The compared metric, such as `eval.final.arithmetic.pass@1`."""
     metrics: dict[str, MetricFacts]
     margin_pp: float
     alpha: Annotated[float, Field(gt=0, lt=1)]
     new_problems: bool = False
+    """Whether intervals over new problems are asked for too."""
     screening: Screened | None = None
     seeds: list[int]
     ablate: list[str]
+    """The knobs under test, as dotted prefixes; in a search those that it varies."""
     co_changes: dict[str, str] = {}
     varied: dict[str, dict[str, object]]
+    """The knobs in which arms differ, by arm."""
     cell_entries: list[CellEntry] = Field(alias="cells")
     tasks: list[str]
     k: list[int]
@@ -191,23 +194,32 @@ class SweepRecord(Part):
     warnings: list[str]
     budget_tokens: int | None
     contamination: list[dict[str, object]] = []
+    """Held-out problems that occur in training prompts, by task."""
     data: list[Source] = []
     base_scores: list[dict[str, Any]] = []
     base_scores_by_arm: dict[str, list[dict[str, object]]] = {}
     best_of_n: dict[str, list[dict[str, int | float]]] = {}
+    """The results of choosing the best of n samples by the arm's reward model, by arm."""
     asked: Asked | None = None
     plugins: list[Plugin] = []
     asks: str
+    """Names the question, whatever its seeds, samples and problems."""
     contrasts: list[str]
+    """Names each compared pair of arms by the compared task and metric; questions that share one share its looks."""
     evaluation: Evaluation | None
     held_out: dict[str, int]
+    """The number of problems for evaluation by task, as far as the plan knew it."""
     looks: list[Look] = []
+    """Looks at this question and at earlier ones asked here, in order of time; so are `designs`."""
     matching: dict[str, Matching] = {}
+    """How problems of imported cells were matched, by task."""
     designs: list[PlannedLooks] = []
     tuning: Tuning | None = None
+    """None unless each arm was tuned first."""
 
     @model_validator(mode="after")
     def _arms_are_known(self) -> SweepRecord:
+        """Raise ValueError if the baseline or a cell has an unknown arm; check the base scores too."""
         named = {self.baseline, *(cell.arm for cell in self.cell_entries)}
         if strangers := sorted(named - {*self.arms}):
             raise ValueError(
@@ -220,7 +232,7 @@ class SweepRecord(Part):
         return self
 
     def base_scores_of(self, arm: str | None = None) -> list[EvaluationRow]:
-        """The evaluations of the model that an arm, or every arm, starts from; [] until they are made."""
+        """Return the evaluations of the model that an arm, or every arm, starts from; [] before they are made."""
         rows = self.base_scores if arm is None else self.base_scores_by_arm.get(arm, self.base_scores)
         return cast(list[EvaluationRow], rows)
 
@@ -230,20 +242,20 @@ class SweepRecord(Part):
 
     @property
     def is_imported(self) -> bool:
-        """Whether other tools made what it compares; then a cell's origin says where it was imported from."""
+        """Whether its cells come from other tools; then each cell's origin says where it was imported from."""
         return any(cell.origin is not None and "imported_from" in cell.origin for cell in self.cell_entries)
 
     def data_of(self, task: str) -> list[Source]:
-        """Where the held-out rows of a task came from; [] if they were generated, or imported."""
+        """Return the origins of the held-out rows of a task; [] if they were generated or imported."""
         return [row for row in self.data if (row.task, row.split) == (task, "test")]
 
     def n_held_out(self, task: str) -> int | None:
-        """How many problems a task has for evaluation; None if the records do not say."""
+        """Return the number of problems that a task has for evaluation, or None if the records do not say."""
         rows = [source.rows for source in self.data_of(task) if source.rows is not None]
         return self.held_out.get(task, rows[-1] if rows else None)
 
     def compares_arms(self, metric: str) -> bool:
-        """Whether arms can be compared by a metric, as `evals.metrics` knew it when the sweep ran."""
+        """Return whether arms can be compared by a metric, as `evals.metrics` stated when the sweep ran."""
         return metric in self.metrics and self.metrics[metric].compares_arms
 
     @cached_property
@@ -256,7 +268,7 @@ class SweepRecord(Part):
 
     @cached_property
     def other_cells(self) -> list[CellRecord]:
-        """Cells of what was asked here before: listed, never mixed in."""
+        """The cells of earlier questions in this folder: listed, never mixed in."""
         ours = {cell.dir for cell in self.cell_entries}
         folder = self.path / "cells"
         paths = sorted(path for path in folder.iterdir() if path.name not in ours) if folder.exists() else []
@@ -264,7 +276,7 @@ class SweepRecord(Part):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every cell has ended, so that its verdicts are those of the whole plan."""
+        """Whether every cell has ended, so that the verdicts are those of the whole plan."""
         return all(cell.state in ENDED for cell in self.cells)
 
     @property
@@ -274,8 +286,9 @@ class SweepRecord(Part):
 
     @property
     def look(self) -> Look:
-        """The look that showing the verdicts of this plan is, or will be once all its cells have ended."""
+        """The look that is taken when the verdicts of this plan are shown, once all its cells have ended."""
         design = self.design
+        # A look counts as planned only if its evaluation and its first seeds are exactly those of the design.
         planned = (
             design is not None
             and design.evaluation == self.evaluation
@@ -296,8 +309,12 @@ class SweepRecord(Part):
         return looks_at([*self.looks, self.look], self.asks, self.contrasts)
 
     def record_look(self, verdicts: Mapping[str, str]) -> None:
-        """Write down that these verdicts, by arm, are shown, unless they are of an unfinished plan, of the same data as
-        before, or of too few seeds for any test."""
+        """Record that these verdicts, by arm, are shown.
+
+        Nothing is recorded for an unfinished plan, for data that was shown before, or if there are too few seeds for
+        any test.
+        """
+        # Read anew: another process may have recorded a look since this record was read.
         now = read_sweep(self.path)
         is_known = any(look.is_same(self.look) for look in now.looks)
         if self.is_complete and not is_known and {*verdicts.values()} - {"no_test"}:
@@ -305,8 +322,10 @@ class SweepRecord(Part):
             now.model_copy(update={"looks": [*now.looks, look]}).write()
 
     def stand(self) -> str:
-        """Another one after every change of what the question is, or of what its cells have recorded; looks at it
-        change nothing. No rows are read."""
+        """Return a digest that changes with the question and with the records of its cells, but not with looks.
+
+        No rows are read.
+        """
         asked = self.model_dump(mode="json", exclude={"looks"})
         cells = [(str(cell.path), cell.state, stand(cell.path)) for cell in self.cells]
         content = json.dumps([asked, cells, [cell.path.name for cell in self.other_cells]])
@@ -314,25 +333,31 @@ class SweepRecord(Part):
 
     @property
     def as_it_stands(self) -> SweepRecord:
-        """The same, whose cells keep the states of now, for a reader who asks for them again and again."""
+        """The same sweep with the present states of its cells fixed, for a reader that asks for them repeatedly."""
         return self._with_cells([cell.as_it_stands for cell in self.cells])
 
     def _with_cells(self, cells: list[CellRecord]) -> SweepRecord:
+        """Return a copy whose cells are replaced."""
         copy = self.model_copy()
+        # A frozen model refuses assignment; this is where cached_property keeps its value.
         vars(copy)["cells"] = cells
         return copy
 
     def setting_aside(self, error: DamagedRecordError) -> SweepRecord:
-        """The same, with the cell that the error names `damaged`: one bad cell hides no other. Raises the error if it
-        is about something else."""
+        """Return the same sweep with the cell that the error names marked `damaged`: one bad cell hides no other.
+
+        Raises the error if it is about something else.
+        """
         at_fault = [cell for cell in self.cells if cell.is_named_in(error)]
         if not at_fault:
             raise error
         return self._with_cells([replace(cell, fault=str(error)) if cell in at_fault else cell for cell in self.cells])
 
     def cell_at(self, path: Path) -> CellRecord:
-        """The cell in a folder, as the question reads it; one of another question under the evaluation that it was run
-        with."""
+        """Return the cell in a folder as the question reads it.
+
+        A cell of another question is read under the evaluation of its own run.
+        """
         return next((cell for cell in self.cells if cell.path == path), CellRecord.at(path))
 
     def write(self) -> None:
@@ -341,12 +366,15 @@ class SweepRecord(Part):
 
 
 def reading_around_damage(sweep: SweepRecord, read: Callable[[SweepRecord], Read]) -> Read:
-    """What `read` makes of a sweep, without the cells that it finds damaged. Raises DamagedRecordError if something
-    else is."""
+    """Return the result of `read` for a sweep, leaving out the cells that it finds damaged.
+
+    Raises DamagedRecordError if something else is damaged.
+    """
     while True:
         try:
             return read(sweep)
         except DamagedRecordError as error:
+            # Each round marks one more cell, so the loop ends.
             sweep = sweep.setting_aside(error)
 
 
@@ -361,7 +389,7 @@ def read_sweep(path: Path) -> SweepRecord:
         raise _damaged(file, "it holds no question")
     require_schema(file, document)
     try:
-        # As JSON, in which a whole number stands for a real one.
+        # Validated as JSON: strict mode then accepts an integer as a float.
         sweep = SweepRecord.model_validate_json(json.dumps(document | {"path": str(path)}))
     except ValidationError as error:
         faults = [
@@ -371,6 +399,7 @@ def read_sweep(path: Path) -> SweepRecord:
         more = f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else ""
         raise _damaged(file, "; ".join(faults[:_SHOWN_FAULTS]) + more) from None
     read = (path / "cells" / cell.dir / EVALUATIONS / (cell.evaluation or "") for cell in sweep.cell_entries)
+    # Records may come from elsewhere: a link in them must not lead readers out of the folder.
     require_inside(path, read)
     return sweep
 

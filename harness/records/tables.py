@@ -1,8 +1,7 @@
-"""Parquet files of records: one that is not what was written is a damaged record, whatever pyarrow calls it.
+"""Parquet and JSONL files of records as tables. A file that differs from what was written is a damaged record.
 
-JSONL of numbers by column, for those who look at a few of many fields over thousands of rows.
-
-Arrow reads it in a third of the time that Python's objects take, and of their memory it takes a tenth.
+JSONL of numbers is read by column, for readers of a few of many fields over thousands of rows. Arrow takes a third of
+the time and a tenth of the memory of Python's objects.
 """
 
 from __future__ import annotations
@@ -25,17 +24,20 @@ REMEDY = "Restore it, or move its folder away and let `bench` make it anew."
 
 @contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
-    """Turn pyarrow's errors about a damaged file into a DamagedRecordError that names the file. Raises OSError if the
-    file cannot be opened."""
+    """Turn pyarrow's errors about a damaged file into a DamagedRecordError that names the file.
+
+    Raises OSError if the file cannot be opened.
+    """
     import pyarrow
 
-    # That it is not there, or not ours to read, is the system's to say: pyarrow says it without its number.
+    # Let the system report a missing or unreadable file: pyarrow's error has no error number.
     with path.open("rb"):
         pass
     try:
         yield
     # pyarrow also raises OSError for a truncated file, and UnicodeDecodeError for text that is not UTF-8.
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        # An error number means that the system failed, not the file's content.
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DamagedRecordError(f"{path}: is damaged ({error}). {REMEDY}") from None
@@ -44,8 +46,11 @@ def naming_damage(path: Path) -> Iterator[None]:
 def read_parquet(
     path: Path, columns: Sequence[str] | None = None, where: pyarrow.compute.Expression | None = None
 ) -> pyarrow.Table:
-    """The rows of a file, or those that `where` keeps. columns: to read, those of them that were recorded; all by
-    default. Raises DamagedRecordError, also where a page that has a checksum is not what was written."""
+    """Return the rows of a file, or those that `where` keeps.
+
+    columns: the columns to read, as far as they were recorded; all by default. Raises DamagedRecordError, also if a
+    page differs from its checksum.
+    """
     import pyarrow.parquet
 
     with naming_damage(path), pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
@@ -53,13 +58,16 @@ def read_parquet(
             recorded = set(file.schema_arrow.names)
             columns = [name for name in columns if name in recorded]
         if where is None:
-            return file.read(columns)  # in a third of the time that a data set of one file takes
+            # A third of the time of read_table, which makes a data set of the one file.
+            return file.read(columns)
         return pyarrow.parquet.read_table(path, columns=columns, filters=where, page_checksum_verification=True)
 
 
 def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> None:
-    """Raises DamagedRecordError if a row of a table that was read from `path`, or an element of a row that is a list,
-    lacks a value in one of the columns."""
+    """Raise DamagedRecordError if a row, or an element of a row's list, lacks a value in one of the columns.
+
+    path: the file that the table was read from.
+    """
     import pyarrow
     import pyarrow.compute
 
@@ -73,9 +81,9 @@ def require_values(path: Path, table: pyarrow.Table, columns: Iterable[str]) -> 
 
 
 def as_array(column: pyarrow.Array | pyarrow.ChunkedArray) -> npt.NDArray[Any]:
-    """A column of numbers or of booleans [n], not copied if all are there; a missing one is NaN among floats.
+    """Return a column of numbers or booleans [n], without a copy if no value is missing; NaN stands for a missing one.
 
-    pyarrow's own `to_numpy` imports pandas, which takes 30 MB and .3 s in each process; so do its Python scalars.
+    pyarrow's own `to_numpy` imports pandas, which takes 30 MB and 0.3 s in each process; so do its Python scalars.
     """
     import numpy as np
     import pyarrow
@@ -86,16 +94,17 @@ def as_array(column: pyarrow.Array | pyarrow.ChunkedArray) -> npt.NDArray[Any]:
         result[as_array(values.is_valid())] = as_array(values.drop_null().cast(pyarrow.float64()))
         return result
     if pyarrow.types.is_boolean(values.type):
+        # Arrow packs eight booleans into a byte, NumPy has one in each.
         return np.from_dlpack(values.cast(pyarrow.uint8())).view(np.bool_)
     return np.from_dlpack(values)
 
 
 def read_columns(path: Path) -> pyarrow.Table:
-    """The complete rows of a JSONL file of flat objects, in one chunk; what a row lacks is null. No rows without the
-    file. A last line without its newline is torn and dropped.
+    """Return the complete rows of a JSONL file of flat objects, in one chunk, with null for what a row lacks.
 
-    Raises DamagedRecordError for lines that are not JSON objects, a field that holds now a number, now something
-    else, or one that is given twice.
+    Without the file there are no rows. A last line without its newline is torn and dropped. Raises DamagedRecordError
+    for lines that are not JSON objects, a field that holds now a number, now something else, or one that is given
+    twice.
     """
     import pyarrow
     import pyarrow.json
@@ -106,11 +115,13 @@ def read_columns(path: Path) -> pyarrow.Table:
     if not text.strip():
         return pyarrow.table({})
     n_lines = sum(not line.isspace() for line in text.split(b"\n") if line)
+    # One block holds the whole file: types are inferred once, and the result has one chunk.
     whole = pyarrow.json.ReadOptions(use_threads=False, block_size=len(text) + 1)
     try:
         table = pyarrow.json.read_json(pyarrow.BufferReader(text), read_options=whole)
     except pyarrow.ArrowInvalid as error:
-        read_jsonl(path)  # says the line of what is not a JSON object
+        # Raises its own error, with the line, if that is no JSON object.
+        read_jsonl(path)
         raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file, or move its folder away.") from None
     if len(table) != n_lines or text.startswith(BOM_UTF8):
         read_jsonl(path)

@@ -1,8 +1,9 @@
-"""What `harness.engines.base.Engine` promises, as promises that are tried on an engine: by `bench selftest` on the
-machine at hand, and by the tests for every engine there is.
+"""The promises of `harness.engines.base.Engine`, each as a function that tries it on an engine.
+
+`bench selftest` tries them on the machine at hand, and the tests try them on every engine.
 
 The model is `builtin:tiny`, which has learned when to stop, or the same function in a shape that vLLM has kernels for
-(`with_wide_heads`). Keys are fixed, so a promise that is kept once is kept always.
+(`with_wide_heads`). Keys are fixed, so the outcome does not vary from run to run.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ PROBLEMS = ("3+5+9=", "1+2+3+4+5=", "9+9+9+9+9+9+9=", "2+7+1=", "4+4+8+1=", "6+1
 SAMPLES = 4
 PARAMS = SamplingParams(max_completion_tokens=40)
 SAME_COMPANY_FRAC = 0.9
-"""With other company in the batch, an engine whose rounding depends on it may draw other tokens for the rest."""
+"""The least share of completions that must stay the same in another batch, if the engine's rounding depends on it."""
 ROUNDING_NATS = {"cpu": 2e-5, "cuda": 1e-4}
-"""How far log-probs in float32 may lie apart, by the type of the device."""
+"""The largest difference between log-probs in float32, by the type of the device."""
 
 
 class BrokenPromiseError(BenchError):
@@ -37,12 +38,15 @@ class BrokenPromiseError(BenchError):
 
 @dataclass(frozen=True)
 class ContractTrial:
-    """An engine over a model in float32. rounds_by_company: whether its rounding depends on the rest of the batch, so
-    that now and then a sample takes another token with other company; the contract leaves that open."""
+    """An engine over a model in float32."""
 
     engine: Engine
     language_model: LanguageModel
     rounds_by_company: bool = False
+    """True if the engine's rounding depends on the rest of the batch.
+
+    A sample may then take another token in another batch; the contract leaves that open.
+    """
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -53,10 +57,11 @@ class ContractTrial:
         return ROUNDING_NATS[self.language_model.model.device.type]
 
     def draw(self, params: SamplingParams = PARAMS) -> Completions:
-        """SAMPLES completions of each prompt."""
+        """Sample SAMPLES completions for each prompt."""
         return self.engine.generate(self.prompts, keys(), params)
 
     def require_same(self, got: list[list[int]], expected: list[list[int]], when: str) -> None:
+        """Raise BrokenPromiseError if too many completions differ. when: ends the message."""
         same = sum(one == other for one, other in zip(got, expected, strict=True))
         least = SAME_COMPANY_FRAC * len(expected) - 1 if self.rounds_by_company else len(expected)
         require(same >= least, f"{len(expected) - same} of {len(expected)} completions are others {when}")
@@ -64,7 +69,7 @@ class ContractTrial:
 
 Promise = Callable[[ContractTrial], None]
 PROMISES: dict[str, Promise] = {}
-"""By what is promised. Each raises BrokenPromiseError."""
+"""The promises, keyed by their text. Each raises BrokenPromiseError."""
 
 
 def promise(kept: Promise) -> Promise:
@@ -73,32 +78,32 @@ def promise(kept: Promise) -> Promise:
 
 
 def require(is_so: bool | Tensor, otherwise: str) -> None:
-    """Raise BrokenPromiseError with what is wrong."""
+    """Raise BrokenPromiseError with `otherwise` as its message, unless the condition holds."""
     if not bool(is_so):
         raise BrokenPromiseError(otherwise)
 
 
 def keys(prompts: int = len(PROBLEMS), samples: int = SAMPLES) -> Tensor:
-    """[prompts, samples] int64."""
+    """Return fixed random keys, [prompts, samples] int64."""
     return torch.tensor(
         [[random_key(0, "rollout", 1, row, sample) for sample in range(samples)] for row in range(prompts)]
     )
 
 
 def rows_of(completions: Completions) -> list[list[int]]:
-    """The tokens of each completion, without padding."""
+    """Return the tokens of each completion, without padding."""
     return [row[:length] for row, length in zip(completions.tokens.tolist(), completions.lengths.tolist(), strict=True)]
 
 
 def repeated(prompts: Sequence[Sequence[int]], samples: int = SAMPLES) -> list[Sequence[int]]:
-    """The prompt of each row."""
+    """Return the prompt of each row: every prompt `samples` times."""
     return [prompt for prompt in prompts for _ in range(samples)]
 
 
 def trainer_logps(
     language_model: LanguageModel, prompts: Sequence[Sequence[int]], drawn: Completions, temperature: float = 1.0
 ) -> Tensor:
-    """Log-probs [N, T] that training computes for drawn completions, on the CPU; 0 in padding."""
+    """Compute the log-probs [N, T] that training assigns to the completions, on the CPU; 0 in padding."""
     rows = torch.arange(len(drawn.lengths))
     sequences = Sequences(repeated(prompts, len(rows) // len(prompts)), drawn.tokens, drawn.lengths)
     with torch.inference_mode():
@@ -191,27 +196,32 @@ def the_same_call_gives_the_same_bits(trial: ContractTrial) -> None:
 
 @promise
 def frequencies_are_those_of_the_model(trial: ContractTrial) -> None:
-    """Pearson's chi-squared statistic of 4000 first tokens after one prompt, beside its mean and sd."""
+    """Compare Pearson's chi-squared statistic of 4000 first tokens after one prompt with its mean and sd."""
     count, prompt = 4000, trial.prompts[:1]
     for params in (SamplingParams(1, 2.0), SamplingParams(1, 2.0, top_k=8)):
         drawn = trial.engine.generate(prompt, keys(1, count), params)
         logps = _logps_after(trial.language_model, prompt[0], params)[-1]
         expected = logps.exp().double() * count
         observed = drawn.tokens[:, 0].bincount(minlength=len(expected)).double()
+        # The chi-squared approximation needs an expected count of about 5 per token. Rarer tokens are tested together
+        # below.
         common = expected >= 5
         kinds = int(common.sum())
         require(kinds >= 5, "it takes a spread distribution to tell")
         statistic = ((observed - expected)[common] ** 2 / expected[common]).sum().item()
+        # With `kinds - 1` degrees of freedom, chi-squared has that mean and the variance 2 (kinds - 1). The bound is
+        # mean + 4 sd.
         most = kinds - 1 + 4 * math.sqrt(2 * (kinds - 1))
         require(statistic <= most, f"chi-squared is {statistic:.0f} over {kinds} tokens, expected at most {most:.0f}")
         rare, expected_rare = observed[~common].sum().item(), expected[~common].sum().item()
+        # The number of rare tokens is about Poisson, with variance equal to the mean. The last 4 covers means near 0.
         bound = expected_rare + 4 * math.sqrt(expected_rare) + 4
         require(rare <= bound, f"{rare:.0f} rare tokens are drawn, expected at most {bound:.0f}")
 
 
 @promise
 def log_probs_are_of_the_truncated_distribution(trial: ContractTrial) -> None:
-    """Each token of a completion by a forward pass over all that stands before it."""
+    """Compare each token's log-prob with that of a forward pass over everything before it."""
     some = trial.prompts[:2]
     for params in (
         SamplingParams(24, top_k=2),
@@ -220,6 +230,7 @@ def log_probs_are_of_the_truncated_distribution(trial: ContractTrial) -> None:
     ):
         drawn = trial.engine.generate(some, keys(2, 2), params)
         for row, (prompt, tokens) in enumerate(zip(repeated(some, 2), rows_of(drawn), strict=True)):
+            # The logits at a position predict the next token, so those of the completion begin one position earlier.
             logps = _logps_after(trial.language_model, [*prompt, *tokens], params)[len(prompt) - 1 : -1]
             expected = logps.gather(1, torch.tensor(tokens)[:, None])[:, 0]
             apart = (drawn.logps[row, : len(tokens)] - expected).abs().max().item()
@@ -227,7 +238,7 @@ def log_probs_are_of_the_truncated_distribution(trial: ContractTrial) -> None:
 
 
 def _logps_after(language_model: LanguageModel, tokens: Sequence[int], params: SamplingParams) -> Tensor:
-    """Log-probs [len(tokens), V] of what follows each token, as sampling truncates them, on the CPU."""
+    """Compute the log-probs [len(tokens), V] after each token, as sampling truncates them, on the CPU."""
     with torch.inference_mode():
         logits = language_model.model(torch.tensor([list(tokens)], device=language_model.model.device)).logits[0]
     return sampling_logps(logits, params.temperature, params.top_p, params.top_k).cpu()
@@ -243,6 +254,7 @@ def weights_changed_in_place_are_those_of_the_next_call(trial: ContractTrial) ->
             weight.mul_(0.5)
         changed = trial.draw()
         expected = trainer_logps(trial.language_model, trial.prompts, changed)
+    # The model is shared with the promises that are tried next.
     finally:
         with torch.no_grad():
             weight.copy_(original)
@@ -262,6 +274,7 @@ def completions_end_with_end_of_sequence_or_are_truncated(trial: ContractTrial) 
         require(end or len(row) == 12, f"{row} has no end and is shorter than the limit")
         require(not set(row[:-1]) & set(trial.language_model.eos_token_ids), f"{row} goes on after its end")
     whole = trial.engine.generate(trial.prompts[:1], keys(1, 1), PARAMS)
+    # The limit equals the completion's length first, then it is one token shorter.
     for cut in (0, 1):
         limit = SamplingParams(int(whole.lengths.item()) - cut)
         truncated = trial.engine.generate(trial.prompts[:1], keys(1, 1), limit).truncated.item()
@@ -277,12 +290,13 @@ def a_shorter_limit_cuts_the_same_completions(trial: ContractTrial) -> None:
 
 @promise
 def stop_strings_end_a_completion(trial: ContractTrial) -> None:
-    """Keys decide the noise, so a stopped completion is the free one up to the first stop string."""
+    """Check that a stopped completion is the free one up to its first stop string, since keys decide the noise."""
     free, decode = rows_of(trial.draw()), trial.language_model.decode
     for stop in (("#",), (",1",), ("wait", "#1")):
         stopped = trial.draw(SamplingParams(40, stop=stop))
         cut = 0
         for row, got, truncated in zip(free, rows_of(stopped), stopped.truncated.tolist(), strict=True):
+            # The tokens are decoded together, since a stop string may span several of them.
             ends = [end for end in range(1, len(row) + 1) if any(text in decode(row[:end]) for text in stop)]
             require(got == row[: ends[0] if ends else len(row)], f"stop={stop}: {row} is cut to {got}")
             require(not (ends and truncated), f"stop={stop}: {got} counts as truncated")
@@ -312,23 +326,25 @@ def what_it_cannot_answer_is_refused(trial: ContractTrial) -> None:
 
 
 WIDE_HEAD = 32
-"""The smallest head that vLLM 0.32 has a kernel for; those of the tiny model are 24 wide."""
+"""The smallest head that vLLM 0.32 has a kernel for. The heads of the tiny model are 24 wide."""
 
 
 def with_wide_heads(tiny: LanguageModel) -> LanguageModel:
-    """The tiny model with heads that vLLM has kernels for: the same function, of another shape.
+    """Return the tiny model with heads that vLLM has kernels for: the same function in another shape.
 
-    Zeros fill the heads up. The scale of attention is made good in the queries, and that of the angles, which are
-    theta ** (-2i / width), in theta; an angle turns dimensions i and i + width / 2, so each half is filled up alone."""
+    Zeros pad the heads. The queries are scaled to keep the scale of attention. The angles are theta ** (-2i / width),
+    so theta changes with the width. A rotation turns dimensions i and i + width / 2, so each half is padded separately.
+    """
     narrow = tiny.model
     config = copy.deepcopy(narrow.config)
     width, config.head_dim = config.head_dim, WIDE_HEAD
+    # theta' ** (-2i / WIDE_HEAD) = theta ** (-2i / width) for theta' = theta ** (WIDE_HEAD / width).
     config.rope_parameters["rope_theta"] **= WIDE_HEAD / width
     wide = type(narrow)(config).to(device=narrow.device, dtype=narrow.dtype)
     heads = config.num_attention_heads
 
     def rows(weight: Tensor) -> Tensor:
-        """[heads * width, D] -> [heads * WIDE_HEAD, D]."""
+        """Pad the rows of each head with zeros: [heads * width, D] -> [heads * WIDE_HEAD, D]."""
         filled = weight.new_zeros(heads, 2, WIDE_HEAD // 2, weight.shape[1])
         filled[:, :, : width // 2] = weight.view(heads, 2, width // 2, -1)
         return filled.reshape(heads * WIDE_HEAD, -1)
@@ -337,6 +353,7 @@ def with_wide_heads(tiny: LanguageModel) -> LanguageModel:
     for name, weight in weights.items():
         match name.split(".")[-2]:
             case "q_proj":
+                # Attention divides by the square root of the head's width, which has grown.
                 weights[name] = rows(weight) * math.sqrt(WIDE_HEAD / width)
             case "k_proj" | "v_proj":
                 weights[name] = rows(weight)

@@ -1,8 +1,8 @@
-"""What is read from the records of a sweep and computed from them: no drawing and no page.
+"""Everything that a report reads from the records of a sweep and computes from them. No module here writes a page.
 
-An `Analysis` is a sweep as a report looks at it: its finished cells (`measurements`), and its arms and contrasts
-(`arms`, `contrasts`), read and compared once. Every other module computes one thing from an analysis: `curves`,
-`problems`, `flips`, ...
+An `Analysis` is a sweep as a report sees it: its finished cells (`measurements`), and its arms and contrasts (`arms`,
+`contrasts`), read and compared once. Every other module computes one thing from an analysis: `curves`, `problems`,
+`flips`, ...
 """
 
 from __future__ import annotations
@@ -27,55 +27,60 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Analysis:
-    """What every figure and every table of a report is made from.
-
-    measurements: the finished cells of each arm, by seed. contrasts: in the order of the sweep file.
-    reflection_words: the words whose tokens are followed through training; None: those that we follow by default.
-    processes: how many work on what is computed later. over: the field of `curves.Axis` that curves run over; None: the
-    first that all cells recorded.
-    """
+    """The source of every figure and every table of a report."""
 
     sweep: SweepRecord
     metric: TaskMetric
     measurements: dict[str, list[Measurement]]
+    """The finished cells of each arm, in the order of seeds."""
     contrasts: list[Contrast]
+    """In the order of the sweep file."""
     reflection_words: Sequence[str] | None = None
+    """The words whose tokens are followed through training; None: the default ones."""
     processes: int = 1
+    """The number of processes for later computations."""
     over: str | None = None
+    """The field of `curves.Axis` that curves run over; None: the first that all cells recorded."""
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The results of functions that are `derived`, by their names."""
 
     @functools.cached_property
     def arms(self) -> list[ArmRow]:
-        """In the order of the sweep file."""
+        """The summaries of the arms, in the order of the sweep file."""
         return summarise_arms(self)
 
     def base_evaluation(self, arm: str | None = None) -> EvaluationRow | None:
-        """The evaluation on the compared task of the model that an arm starts from, or all arms; None until it is
-        measured, and of all arms where they start from different models."""
+        """Return the evaluation, on the compared task, of the model that an arm starts from.
+
+        None until it is measured. Without an arm: of the model that all arms start from, or None if they start from
+        several.
+        """
         rows = self.sweep.base_scores_of(arm)
         return next((row for row in reversed(rows) if row["task"] == self.metric.task), None)
 
     def base_metrics(self, arm: str | None = None) -> dict[str, float | None]:
-        """The metrics in `base_evaluation`; empty where that is None."""
+        """Return the metrics in `base_evaluation`, or {} if that is None."""
         found = self.base_evaluation(arm)
         return {} if found is None else found["metrics"]
 
     @property
     def trains(self) -> bool:
-        """Whether cells train; else all evaluate one checkpoint."""
+        """True if cells train; otherwise all evaluate one checkpoint."""
         return self.sweep.checkpoint is None
 
     @property
     def seeds(self) -> str:
-        """What a seed is one of."""
+        """The kind of seeds, for captions."""
         return "training seeds" if self.trains else "evaluation seeds"
 
     def arm(self, name: str) -> ArmRow:
         return next(arm for arm in self.arms if arm.arm == name)
 
     def by_seed(self, value: Callable[[Measurement], Value | None]) -> dict[str, dict[int, Value]]:
-        """A value of every finished cell that has one, by arm and seed; arms without any are left out."""
+        """Compute a value for every finished cell, by arm and seed.
+
+        Cells without a value and arms without any are left out.
+        """
         found = {
             arm: {m.cell.seed: one for m in cells if (one := value(m)) is not None}
             for arm, cells in self.measurements.items()
@@ -84,7 +89,7 @@ class Analysis:
 
 
 def derived(compute: Callable[[Analysis], Derived]) -> Callable[[Analysis], Derived]:
-    """Decorates what is computed from an analysis once, however many figures and tables ask for it.
+    """Cache a function of an analysis, however many figures and tables use it.
 
     The result travels with the analysis to the processes that draw figures, so it must be picklable.
     """
@@ -101,7 +106,7 @@ def derived(compute: Callable[[Analysis], Derived]) -> Callable[[Analysis], Deri
 
 
 def remember(analysis: Analysis, compute: Callable[[Analysis], Derived], result: Derived) -> None:
-    """Let a function that is `derived` return this result, which another one came by."""
+    """Let a `derived` function return this result, which was computed elsewhere."""
     analysis.known[_name_of(compute)] = result
 
 
@@ -110,7 +115,7 @@ def _name_of(compute: Callable[[Analysis], object]) -> str:
 
 
 def analyse(sweep: SweepRecord, reflection_words: Sequence[str] | None = None, processes: int = 1) -> Analysis:
-    """Read and compare a sweep, in so many processes. Raises as `read_measurements`."""
+    """Read and compare a sweep with this number of processes. Raises as `read_measurements`."""
     measurements = read_measurements(sweep, processes)
     return Analysis(
         sweep=sweep,

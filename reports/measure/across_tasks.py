@@ -17,13 +17,14 @@ MIN_TASKS = 3
 
 
 def contrasts_by_task(analysis: Analysis) -> dict[str, list[Contrast]]:
-    """The contrasts on every task by the metric's name: the compared task first, the others in the order of the sweep
-    file, without those on which no seed pairs.
+    """Compare arms on every task, and return the contrasts by task.
 
-    Only the compared task is tested. On the others intervals at the same level describe, and Holm's p means nothing.
+    The compared task comes first, then the others in the order of the sweep file. Tasks on which no seed pairs are left
+    out. Only the compared task is tested. Intervals on the others, at the same level, are descriptive, and Holm's p has
+    no meaning there.
     """
     compared = analysis.metric.task
-    # What a search left open is known for the task that it searched on.
+    # The searches used the compared task, so what they left open is unknown on the others.
     untuned = analysis.sweep.model_copy(update={"tuning": None})
     by_task = {compared: analysis.contrasts}
     for task in analysis.sweep.tasks:
@@ -39,23 +40,24 @@ def contrasts_by_task(analysis: Analysis) -> dict[str, list[Contrast]]:
 
 @dataclass(frozen=True)
 class AcrossTasks:
-    """One arm over all tasks, in percentage points.
-
-    seeds: those with a final score on every task. improvement: the probability that a run of the arm beats one of the
-    baseline, over the seeds that both have; None for the baseline itself, and without such a seed.
-    """
+    """One arm over all tasks, in percentage points."""
 
     arm: str
     seeds: list[int]
+    """The seeds with a final score on every task."""
     iqm_pp: Estimate
     improvement: Estimate | None
+    """The probability that a run of the arm beats one of the baseline, over shared seeds; None without any.
+
+    None for the baseline itself, too.
+    """
 
 
 @derived
 def across_tasks(analysis: Analysis) -> list[AcrossTasks]:
-    """Every arm that has a seed with a score on all tasks; none with fewer than three tasks.
+    """Summarise every arm that has a seed with a score on all tasks; [] with fewer than three tasks.
 
-    It reads the metric of one name on every task, so that all scores have one scale.
+    It reads the metric of one name on every task, so all scores have one scale.
     """
     sweep = analysis.sweep
     if len(sweep.tasks) < MIN_TASKS:
@@ -77,23 +79,24 @@ def across_tasks(analysis: Analysis) -> list[AcrossTasks]:
 
 
 def _table(tasks: list[str], name: str, cells: list[Measurement]) -> dict[int, list[float]]:
-    """The final scores on every task, in percentage points, by seed."""
+    """Return the final scores on every task, in percentage points, by seed."""
     table = {}
     for m in cells:
         final = {row["task"]: finite(row["metrics"].get(name)) for row in m.scores if row["final"]}
         scores = [100 * score for task in tasks if (score := final.get(task)) is not None]
+        # A seed that lacks one task would shift the mean over tasks, so it is left out.
         if len(scores) == len(tasks):
             table[m.cell.seed] = scores
     return table
 
 
 def _array(rows: dict[int, list[float]], seeds: Iterable[int]) -> FloatArray:
-    """The scores of these seeds as [n_runs, n_tasks]."""
+    """Return the scores of these seeds as [n_runs, n_tasks]."""
     return np.array([rows[seed] for seed in seeds], dtype=np.float64)
 
 
 def across_tasks_rows(arms: list[AcrossTasks]) -> list[AcrossTasksRow]:
-    """The rows of report.json, one for each arm."""
+    """Build the rows of report.json, one per arm."""
     return [
         AcrossTasksRow(
             arm=arm.arm,

@@ -1,4 +1,4 @@
-"""One arm over its seeds: final score with interval, length, gradient norms, tokens, and what it cost."""
+"""One arm over its seeds: final score with interval, length, gradient norms, tokens and cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_CELL = ("evaluation_s", "peak_memory_mb", "micro_batch_tokens")
 
 
 def summarise_cost(measurements: Sequence[Measurement]) -> Cost:
-    """The cost of one arm, from its finished cells. It is descriptive; none of it is tested."""
+    """Summarise the cost of one arm from its finished cells. It is descriptive; none of it is tested."""
     medians = {
         field: mean_of(_median(m, STEP_KEYS.get(field, field)) for m in measurements)
         for field in Cost.model_fields
@@ -57,10 +57,11 @@ def summarise_arms(analysis: Analysis) -> list[ArmRow]:
 
 
 def _summarise_arm(analysis: Analysis, arm: str, measurements: Sequence[Measurement]) -> ArmRow:
-    """One arm, still without its rank. Intervals take at least three seeds."""
+    """Summarise one arm, still without its rank. Intervals take at least three seeds."""
     sweep, metric = analysis.sweep, analysis.metric
     scored = [(m.cell.seed, m.score_pp) for m in measurements if m.score_pp is not None]
     scores = [score for _, score in scored]
+    # Over one checkpoint nothing is trained, so problems are the replicates instead of seeds.
     replicates = _by_problem(measurements) if any(m.evaluates_checkpoint for m in measurements) else scores
     low, high = t_interval(replicates, sweep.alpha) if len(replicates) >= MIN_PAIRS else (None, None)
     generated = mean_of(m.cell.generated_tokens for m in measurements if not m.evaluates_checkpoint)
@@ -106,16 +107,16 @@ def clipped_frac(measurements: Sequence[Measurement]) -> float | None:
 
 
 def _by_problem(measurements: Sequence[Measurement]) -> Sequence[float] | FloatArray:
-    """A value for each problem, over the samples and seeds of all evaluations; none without scores of problems."""
+    """Return a value for each problem, over the samples and seeds of all evaluations; [] without scores of problems."""
     scores = [(problem, score) for m in measurements for problem, score in m.problem_scores_pp.items()]
     return cluster_values([score for _, score in scores], [problem for problem, _ in scores]) if scores else []
 
 
 def hidden_knob_warnings(clipped: Sequence[tuple[str, float | None]]) -> list[str]:
-    """Warn of shares of clipped steps so different that `train.max_grad_norm` acts as a second knob.
+    """Warn if shares of clipped steps differ so much that `train.max_grad_norm` acts as a second knob.
 
-    clipped: the names of the arm and of the baseline, each with its `clipped_frac`. The gradient's size
-    alone is no reason to warn: AdamW and Muon divide by it, so that a constant factor moves no weight.
+    clipped: the names of the arm and of the baseline, each with its `clipped_frac`. The gradient's size alone is no
+    reason to warn: AdamW and Muon divide by it, so a constant factor moves no weight.
     """
     (arm, frac), (baseline, reference) = clipped
     if (

@@ -1,8 +1,8 @@
-"""Every arm against the baseline in percentage points, paired by seed; problem by problem where no seed is one of
-training, because arms evaluate one checkpoint.
+"""Every arm against the baseline, in percentage points, paired by seed.
 
-A collapsed cell is an outcome: it stays in the comparison, which is shown once more without it. Only what could not be
-measured is missing, and the contrast says which pairs this costs.
+If arms evaluate one checkpoint, no seed is a training seed, and pairs are formed by problem. A collapsed cell is an
+outcome: it stays in the comparison, which is shown once more without it. Only unmeasured cells are missing, and the
+contrast names the pairs that this costs.
 """
 
 from __future__ import annotations
@@ -30,39 +30,40 @@ NORMAL_95 = 1.959964
 
 @dataclass(frozen=True)
 class Contrast:
-    """An arm minus the baseline.
-
-    weights: what each arm's score is multiplied by in the difference: 1 and -1, or those of a factorial's effect.
-    comparison: None without a single pair. Its intervals are at the level at which `looks` lets a verdict stand.
-    p_holm: its p value after Holm. noise_low_pp, noise_high_pp: the 95% interval from the sampling noise of the
-    evaluations alone, given only if there are too few pairs for a test. token_ratios: the tokens that the arm generated
-    over those of the baseline, for each pair; empty if a run of the baseline trained on data alone. token_ratio: the
-    same for the means over pairs; None if token_ratios is empty. Where a checkpoint is evaluated, all of these are
-    tokens per answer. tokens_known: whether every cell says how many it generated.
-    by_problem_pp: the difference on each problem, over which arms of one checkpoint are compared, with a problem's
-    samples and seeds as its cluster; empty otherwise. seeds and differences_pp are still those of evaluations.
-    answer_tokens: the mean tokens of an answer of the arm and of the baseline, where a checkpoint is evaluated.
-    bests: of arms that were tuned first.
-    """
+    """An arm minus the baseline. Over one checkpoint, its tokens are those per answer."""
 
     arm: str
     baseline: str
     weights: Mapping[str, float]
+    """The factor of each arm's score in the difference: 1 and -1, or those of a factorial's effect."""
     seeds: list[int]
     differences_pp: list[float]
     missing: list[Missing]
     flagged_seeds: list[int]
     comparison: PairedComparison | None
+    """None without a single pair. Its intervals are at the level at which `looks` lets a verdict stand."""
     without_flagged: PairedComparison | None
     p_holm: float
+    """Its p value after Holm."""
     token_ratios: list[float]
+    """Per pair, the tokens of the arm over the baseline's; [] if a run of the baseline trained on data alone."""
     token_ratio: float | None
+    """The same for the means over pairs; None if token_ratios is empty."""
     noise_low_pp: float
+    """The lower end of the 95% interval from evaluation noise alone; NaN unless pairs are too few for a test."""
     noise_high_pp: float
+    """Its upper end."""
     by_problem_pp: Sequence[float] = ()
+    """The difference on each problem, for arms of one checkpoint; otherwise empty.
+
+    A problem's samples and seeds are its cluster. seeds and differences_pp are still those of evaluations.
+    """
     answer_tokens: tuple[float, float] | None = None
+    """The mean tokens of an answer of the arm and of the baseline, if a checkpoint is evaluated."""
     bests: BestDifference | None = None
+    """For arms that were tuned first."""
     tokens_known: bool = True
+    """True if every cell says how many tokens it generated."""
 
     @property
     def verdict(self) -> Verdict:
@@ -70,7 +71,7 @@ class Contrast:
 
     @property
     def equal_tokens(self) -> bool | None:
-        """Whether the tokens of every pair are equal: means can agree where no pair does."""
+        """True if the tokens of every pair are equal: means can agree where no pair does."""
         return equal_tokens(self.token_ratios)
 
     @property
@@ -79,7 +80,7 @@ class Contrast:
 
     @property
     def replicates_pp(self) -> Sequence[float]:
-        """The differences that the comparison is made of: of seeds, or of problems."""
+        """The differences that enter the comparison: of seeds, or of problems."""
         return self.by_problem_pp or self.differences_pp
 
 
@@ -110,27 +111,31 @@ class Pair:
         return self.treatment.cell.digest is not None and self.baseline.cell.digest is not None
 
     def same_completions(self) -> bool:
-        """Whether every sample of the final evaluation has the same text in both; False if a cell kept none."""
+        """Return whether every sample of the final evaluation has the same text in both; False if a cell kept none."""
         columns = ["problem_id", "sample", "text"]
         one, other = (m.read_final_samples(columns) for m in (self.treatment, self.baseline))
         return one is not None and other is not None and "text" in one.column_names and bool(one.equals(other))
 
 
 def compare_arms(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[Contrast]:
-    """Every other arm against the baseline, in the order of the sweep file, with Holm over all of them."""
+    """Compare every other arm with the baseline, in the order of the sweep file, with Holm over all of them.
+
+    Raises MetricError if arms of one checkpoint have no scores of single problems.
+    """
     others = [arm for arm in sweep.arms if arm != sweep.baseline]
     alpha = alpha_of_each(sweep, len(others))
     contrasts = with_holm([_contrast(sweep, measurements, arm, alpha) for arm in others])
+    # Verdicts on bests come last: they can only turn a verdict into an inconclusive one.
     return [judge_bests(contrast, sweep.tuning, sweep.margin_pp) for contrast in contrasts]
 
 
 def alpha_of_each(sweep: SweepRecord, n_contrasts: int) -> float:
-    """The two-sided level of each of the contrasts that share the sweep's, at this look."""
+    """Return the two-sided level of each of the contrasts that share the sweep's alpha, at this look."""
     return looking(sweep, max(1, n_contrasts)).alpha
 
 
 def with_holm(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """The contrasts with `p_holm`, over all of them."""
+    """Return the contrasts with `p_holm`, adjusted over all of them."""
     # A contrast without a test still counts as one of the m that the sweep asked for.
     adjusted = holm([1.0 if math.isnan(p := _p_value(contrast)) else p for contrast in contrasts])
     return [
@@ -151,10 +156,11 @@ def _contrast(
 def contrast_of(
     arm: str, baseline: str, pairs: Sequence[Pair], missing: list[Missing], *, alpha: float, margin_pp: float
 ) -> Contrast:
-    """The comparison over these pairs at level 1 - alpha, with `p_holm` still to be filled in."""
+    """Compare these pairs at level 1 - alpha, with `p_holm` still to be filled in."""
     kept = [pair for pair in pairs if not pair.flagged]
     comparison = _compare(pairs, alpha, margin_pp)
     noise = _evaluation_noise_pp(pairs)
+    # Evaluation noise is shown only where no interval over pairs exists.
     tested = comparison is None or not math.isnan(comparison.low)
     token_ratios = _token_ratios(pairs)
     return Contrast(
@@ -179,7 +185,7 @@ def contrast_of(
 
 
 def pair_by_seed(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> list[Pair]:
-    """The seeds that have a score in both arms, in the order of the treatment."""
+    """Pair the seeds that have a score in both arms, in the order of the treatment."""
     partners = {m.cell.seed: m for m in baseline if m.score_pp is not None}
     return [
         Pair(m.cell.seed, m, partners[m.cell.seed])
@@ -216,7 +222,7 @@ def _by_seed(pairs: Sequence[Pair]) -> tuple[list[float], list[float]]:
 
 
 def _by_problem(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
-    """A value for each problem in both arms, of the evaluations in which both have a score on it.
+    """Return a value for each problem in both arms, over the evaluations in which both have a score on it.
 
     Raises MetricError if the records hold no scores of single problems.
     """
@@ -236,7 +242,7 @@ def _by_problem(pairs: Sequence[Pair]) -> tuple[FloatArray, FloatArray]:
 
 
 def differences_by_problem(pairs: Sequence[Pair]) -> list[float]:
-    """Arm minus baseline on each problem, over all samples and seeds. Raises as `compare_arms`."""
+    """Compute arm minus baseline on each problem, over all samples and seeds. Raises as `compare_arms`."""
     treated, control = _by_problem(pairs)
     return [float(difference) for difference in treated - control]
 
@@ -247,8 +253,10 @@ def _answer_tokens(pairs: Sequence[Pair]) -> tuple[float, float] | None:
 
 
 def _same_completions(pairs: Sequence[Pair]) -> bool:
-    """Whether no pair's completions differ, while it is known that some pair's weights do. Texts are read only where
-    all scores are equal, which is rare."""
+    """Return whether all pairs have equal scores and equal completions, while their weights are known.
+
+    False for arms of one checkpoint. Texts are read only if all scores are equal, which is rare.
+    """
     possible = all(pair.known_weights and pair.difference_pp == 0 for pair in pairs)
     possible = possible and not _over_problems(pairs)
     return possible and all(pair.same_completions() for pair in pairs)
@@ -263,8 +271,10 @@ def _score(measurement: Measurement) -> float:
 def missing_pairs(
     cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], seeds: Iterable[int], paired: Collection[int]
 ) -> list[Missing]:
-    """The seeds that are not among the `paired`, and why. cells: those of the arms by arm and seed, whatever became of
-    them."""
+    """Return the seeds that are not `paired`, each with the reason.
+
+    cells: those of the arms by arm and seed, in any state.
+    """
     return [
         Missing(seed=seed, reason="; ".join(_absences(cells, arms, seed)) or "no final score")
         for seed in seeds
@@ -278,7 +288,7 @@ def _absences(cells: Mapping[tuple[str, int], CellRecord], arms: Sequence[str], 
 
 
 def absence(cell: CellRecord | None) -> str | None:
-    """Why a cell has no score, in one line; None if it is done."""
+    """Return why a cell has no score, in one line; None if it is done."""
     if cell is None:
         return "absent"
     if cell.state == "done":
@@ -288,30 +298,35 @@ def absence(cell: CellRecord | None) -> str | None:
 
 
 def token_ratio(treatment: Sequence[Measurement], baseline: Sequence[Measurement]) -> float | None:
-    """The mean tokens of these runs over those of the baseline; None without runs, or if the baseline generated
-    none."""
+    """Return the mean tokens of these runs over those of the baseline.
+
+    None without runs, or if the baseline generated none.
+    """
     treated, control = (mean_of(m.spent_tokens for m in runs) for runs in (treatment, baseline))
     return treated / control if treated is not None and control else None
 
 
 def _token_ratios(pairs: Sequence[Pair]) -> list[float]:
-    """The ratio of each pair; none at all if one pair has none."""
+    """Return the ratio of each pair; [] if one pair has none."""
     ratios = [token_ratio([pair.treatment], [pair.baseline]) for pair in pairs]
     known = [ratio for ratio in ratios if ratio is not None]
     return known if len(known) == len(ratios) else []
 
 
 def equal_tokens(ratios: Sequence[float]) -> bool | None:
-    """Whether all ratios lie within the tolerance; None without any."""
+    """Return whether all ratios are within the tolerance; None without any."""
     return all(abs(ratio - 1) <= EQUAL_TOKENS_TOLERANCE for ratio in ratios) if ratios else None
 
 
 def _evaluation_noise_pp(pairs: Sequence[Pair]) -> float:
-    """The half-width of the 95% interval that the mean difference has from the samples drawn per problem alone; NaN
-    where it is not known, or where samples that all agree show no noise."""
+    """Return the half-width of the mean difference's 95% interval from the samples per problem alone.
+
+    NaN if it is unknown, or if samples that all agree show no noise.
+    """
     errors = [m.final_value("se_samples_pp") for pair in pairs for m in (pair.treatment, pair.baseline)]
     if any(error is None for error in errors):
         return math.nan
+    # Errors of independent evaluations add in quadrature. The mean over pairs divides their sum by the number of pairs.
     total = math.hypot(*(error for error in errors if error is not None))
     return NORMAL_95 * total / len(pairs) if total > 0 else math.nan
 

@@ -1,4 +1,4 @@
-"""Coverage: what an arm changes at every k of pass@k, against the baseline and against the model before training.
+"""Coverage: an arm's change at every k of pass@k, against the baseline and against the model before training.
 
 Training that only makes likely what the model could already do gains at k = 1. It loses at large k, where the variety
 of the untrained model wins (Yue et al., arXiv:2504.13837).
@@ -27,51 +27,57 @@ from reports.statistics import (
 )
 
 TIE_DECIMALS = 9
-"""Digits of a difference in percentage points: rounding errors lie below, a single sample far above."""
+"""Decimals of a difference in percentage points: rounding errors are below them, a single sample far above."""
 UNKNOWN_NOISE = "the noise of the model before training is unknown: how often it solved each problem was not recorded"
 FEW_SEEDS = "fewer than 3 seeds"
 
 
 @dataclass(frozen=True)
 class Crossover:
-    """Where a difference first falls below 0 after it was above; the last k of a stretch at 0 before that. low, high:
-    the k around it at which the band holds 0; None where it reaches beyond the evaluated k, or without a band."""
+    """The point where a difference first falls below 0 after it was above."""
 
     k: float
+    """The last k of a stretch at 0, if the difference is 0 before it falls."""
     low: float | None
+    """The k from which the band holds 0; None if it is not among the evaluated k, or without a band."""
     high: float | None
+    """The k up to which the band holds 0; None likewise."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """The difference of pass@k of an arm, in percentage points.
-
-    against: the baseline; None for the model before training. curve: the difference over k, with a band that holds at
-    every k at once, at level 1 - alpha. at_ceiling: whether pass@k is 100% on both sides at the largest k, where
-    nothing can be lost. note: why there is no band, or "".
-    """
+    """The difference in pass@k of an arm, in percentage points."""
 
     arm: str
     against: str | None
+    """The baseline; None for the model before training."""
     alpha: float
     curve: Curve
+    """The difference over k, with a band that holds at every k at once, at level 1 - alpha."""
     word: CoverageWord
     crossover: Crossover | None
     at_ceiling: bool
+    """True if pass@k is 100% on both sides at the largest k, where nothing can be lost."""
     note: str
+    """Why there is no band, or ""."""
 
 
 @derived
 def coverage(analysis: Analysis) -> list[Coverage]:
-    """Each arm against the baseline, then each arm against the model before training; without those for which pass@k
-    is known at fewer than two k. Levels are those of this look over all arms of either kind together."""
+    """Compare each arm with the baseline, then each arm with the model before training.
+
+    Arms with pass@k at fewer than two k are left out. Levels are those of this look over all arms of either kind
+    together.
+    """
     counts = analysis.by_seed(problems_by_right)
     return [*_against_baseline(analysis, counts), *_against_base_model(analysis, counts)]
 
 
 def problems_by_right(measurement: Measurement) -> list[int] | None:
-    """How many problems of the final evaluation have 0, 1, ... right samples [samples + 1]; None if no samples were
-    kept, or not equally many of each problem."""
+    """Count the problems of the final evaluation with 0, 1, ... right samples [samples + 1].
+
+    None if no samples were kept, or not equally many for each problem.
+    """
     samples = measurement.final_samples
     if samples is None or not samples.is_known or np.ptp(samples.drawn) > 0:
         return None
@@ -79,6 +85,7 @@ def problems_by_right(measurement: Measurement) -> list[int] | None:
 
 
 def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:
+    """Compare each arm with the baseline, seed by seed."""
     baseline = analysis.sweep.baseline
     others = counts.get(baseline, {})
     alpha = alpha_of_each(analysis.sweep, len(analysis.contrasts))
@@ -92,6 +99,7 @@ def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]
             continue
         after, before = (np.array([pass_curve(side[seed], ks) for seed in seeds]) for side in (own, others))
         noise = [sampling_covariance(side[seed], ks) for side in (own, others) for seed in seeds]
+        # A difference has the noise of both sides, and the mean is over the runs of both.
         sampling = 2 * np.mean(noise, axis=0)
         half_widths = simultaneous_half_widths(after - before, sampling, None, alpha)
         found.append(_coverage(arm, baseline, alpha, seeds, ks, after, before, half_widths))
@@ -99,7 +107,10 @@ def _against_baseline(analysis: Analysis, counts: dict[str, dict[int, list[int]]
 
 
 def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int]]]) -> list[Coverage]:
-    """The model before training is evaluated once: its noise is shared by all seeds, and is in the band."""
+    """Compare each arm with the model before training.
+
+    That model is evaluated once: all seeds share its noise, which is in the band.
+    """
     alpha = alpha_of_each(analysis.sweep, len(analysis.arms))
     by_arm: dict[str, list[int] | None] = {
         arm: None if (row := analysis.base_evaluation(arm)) is None else row.get("problems_by_right")
@@ -125,7 +136,7 @@ def _against_base_model(analysis: Analysis, counts: dict[str, dict[int, list[int
 
 
 def gain_curves(analysis: Analysis) -> list[Curve]:
-    """pass@k after training minus before it by the recorded metrics, in percentage points, without a band."""
+    """Compute pass@k after training minus before it, by the recorded metrics, in percentage points, without a band."""
     curves = []
     for curve in curves_over_k(analysis, "pass"):
         before = base_line_over_k(analysis.base_metrics(curve.arm), "pass")
@@ -153,7 +164,7 @@ def _coverage(
     before: FloatArray,
     half_widths: FloatArray,
 ) -> Coverage:
-    """after, before [n, K] and half_widths [K] as fractions."""
+    """Build the coverage of one arm. after, before [n, K] and half_widths [K] are fractions."""
     k, curves = np.array(ks, dtype=np.float64), after - before
     lines = [Line(seed, k, 100 * curve) for seed, curve in zip(seeds, curves, strict=True)]
     mean, width = 100 * curves.mean(axis=0), 100 * half_widths
@@ -165,10 +176,11 @@ def _coverage(
 
 
 def crossover(curve: Curve) -> Crossover | None:
-    """None if the mean does not fall below 0 among the evaluated k."""
+    """Find the crossover of a curve. None if the mean does not fall below 0 among the evaluated k."""
     log_k = np.log2(curve.grid)
     # A difference that is 0 except for rounding is a tie.
     mean, lower, upper = (np.round(line, TIE_DECIMALS) for line in (curve.mean, curve.low, curve.high))
+    # `maximum.accumulate` is true from the first k with a gain on, so a fall counts only after one.
     falls = np.flatnonzero(np.maximum.accumulate(mean > 0) & (mean < 0))
     if not len(falls):
         return None
@@ -186,13 +198,13 @@ def crossover(curve: Curve) -> Crossover | None:
 
 
 def _root(x: FloatArray, y: FloatArray, after: int) -> float:
-    """Where y, linear between points, crosses 0 between the point before `after` and the point `after`."""
+    """Return where y, linear between points, crosses 0 between the point before `after` and the point `after`."""
     share = y[after - 1] / (y[after - 1] - y[after])
     return float(x[after - 1] + share * (x[after] - x[after - 1]))
 
 
 def coverage_rows(analysis: Analysis) -> list[CoverageRow]:
-    """What report.json says of coverage."""
+    """Build the coverage rows of report.json."""
     return [
         CoverageRow(
             arm=one.arm,

@@ -19,14 +19,14 @@ Points = Sequence[tuple[float, float | None]] | FloatArray
 
 @dataclass(frozen=True)
 class Axis:
-    """What curves run over: the column of x in the data, its label, and what two arms are equal in at one x."""
+    """The x axis of curves: its column in the data, its label, and the quantity that is equal in two arms at one x."""
 
     field: str
     label: str
     unit: str
 
     def of_steps(self, m: Measurement) -> FloatArray:
-        """x at each step of a cell [steps]."""
+        """Return x at each step of a cell [steps]."""
         if self != SECONDS:
             return m.steps[self.field]
         if not m.steps.length:
@@ -35,7 +35,7 @@ class Axis:
         return np.interp(m.steps["step"], m.timing["step"][taken], np.cumsum(m.timing["total_s"][taken]))
 
     def of_evaluation(self, m: Measurement, row: ScoreRow) -> float:
-        """x at which a cell was evaluated."""
+        """Return the x at which a cell was evaluated."""
         if self != SECONDS:
             return float(row["step"] if self == STEPS else row["generated_tokens"] or 0)
         return float(np.interp(row["step"], m.steps["step"], self.of_steps(m))) if m.steps.length else math.nan
@@ -48,9 +48,11 @@ SECONDS = Axis("training_s", "seconds of training", "seconds")
 
 @derived
 def training_axes(analysis: Analysis) -> list[Axis]:
-    """What training can be shown over. Generated tokens come first; they are left out, for all arms, if a cell trained
-    without generating any and would have only one x, or if their number is unknown. So are seconds that a cell did not
-    record."""
+    """Return the axes over which training can be shown.
+
+    Generated tokens come first. They are left out, for all arms, if their number is unknown. The same holds if a cell
+    trained without generating any, which would leave it a single x. Seconds are left out if a cell did not record them.
+    """
     cells = [m for some in analysis.measurements.values() for m in some if m.steps.length]
     known = all(m.cell.generated_tokens is not None for some in analysis.measurements.values() for m in some)
     axes = [TOKENS] if known and all(m.steps["generated_tokens"][-1] for m in cells) else []
@@ -59,7 +61,7 @@ def training_axes(analysis: Analysis) -> list[Axis]:
 
 
 def training_axis(analysis: Analysis) -> Axis:
-    """What curves run over: what was asked for, else the first of `training_axes`."""
+    """Return the axis of the curves: the requested one, else the first of `training_axes`."""
     return next((axis for axis in training_axes(analysis) if axis.field == analysis.over), training_axes(analysis)[0])
 
 
@@ -76,8 +78,8 @@ class Line:
 class Curve:
     """One arm: a line for each seed, and their mean [grid] with its band, low and high [grid].
 
-    The grid increases strictly. It lies where every seed has data, except for the end of an `evaluation_mean`. The band
-    is the pointwise t(n-1) interval over seeds; NaN with fewer than three.
+    The grid increases strictly. It covers the x at which every seed has data, except for the end of an
+    `evaluation_mean`. The band is the pointwise t(n-1) interval over seeds; NaN with fewer than three.
     """
 
     arm: str
@@ -92,13 +94,13 @@ class Curve:
         return len(self.lines)
 
     def scaled(self, factor: float) -> Curve:
-        """The same curve in another unit. factor: above 0."""
+        """Return the same curve in another unit. factor: above 0."""
         lines = [Line(line.seed, line.x, factor * line.y) for line in self.lines]
         return Curve(self.arm, lines, self.grid, factor * self.mean, factor * self.low, factor * self.high)
 
 
 def step_curves(analysis: Analysis, value: str | Callable[[Columns], FloatArray]) -> list[Curve]:
-    """A field of steps.jsonl over training, or what is computed from its fields, for every arm that recorded it."""
+    """Build curves of a field of steps.jsonl, or of a function of its fields, for every arm that recorded it."""
     axis = training_axis(analysis)
 
     def points(m: Measurement) -> Points:
@@ -108,7 +110,7 @@ def step_curves(analysis: Analysis, value: str | Callable[[Columns], FloatArray]
 
 
 def evaluation_curves(analysis: Analysis, metric: str, alpha: float) -> list[Curve]:
-    """A metric of the periodic and the final evaluations over training, from the model before training on.
+    """Build curves of a metric of the periodic and the final evaluations, from the model before training on.
 
     alpha: the band is at level 1 - alpha. Cells whose final evaluation lacks the metric are left out, as they are from
     every comparison, so a line ends in the score that is compared.
@@ -128,11 +130,11 @@ def evaluation_curves(analysis: Analysis, metric: str, alpha: float) -> list[Cur
 
 
 def paired_curves(curves: Sequence[Curve], baseline: str, alpha: float) -> list[Curve]:
-    """Each arm's evaluations minus those of the baseline, seed by seed, with the band at level 1 - alpha.
+    """Build curves of each arm's evaluations minus the baseline's, seed by seed, with the band at level 1 - alpha.
 
-    Differences are taken at the arm's own x, as far as both reach, with the baseline interpolated linearly. The last
-    one is that of the final values, at the mean of the two last x. Arms without a pair that shares a range are left
-    out.
+    Differences are taken at the arm's own x, within the range of both, with the baseline interpolated linearly. The
+    last one is that of the final values, at the mean of the two last x. Arms without a pair that shares a range are
+    left out.
     """
     partners = next(({line.seed: line for line in c.lines} for c in curves if c.arm == baseline), {})
     paired = []
@@ -152,11 +154,12 @@ def _difference(line: Line, partner: Line) -> Line:
 
 
 def to_line(seed: int, points: Points) -> Line:
-    """A line through the finite points; the last of several at one x counts."""
+    """Build a line through the finite points. At equal x, the last point counts."""
     x, y = np.asarray(points, dtype=np.float64).reshape(-1, 2).T  # None becomes NaN
     if np.isfinite(y).all() and (np.diff(x) > 0).all():  # as most are, in a fifth of the time
         return Line(seed, x.copy(), y.copy())
     x, y = x[np.isfinite(y)][::-1], y[np.isfinite(y)][::-1]
+    # np.unique returns the first of equal x, hence the reversed order.
     x, last = np.unique(x, return_index=True)
     return Line(seed, x, y[last])
 
@@ -171,14 +174,14 @@ def mean_curve(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
 
 
 def evaluation_mean(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
-    """As `mean_curve`, but the last point is the mean of the seeds' last values, at the mean of their last x.
+    """Average the seeds as `mean_curve`, but end in the mean of their last values, at the mean of their last x.
 
-    Final scores are compared, wherever the seeds end. If the curve were interpolated to an x that all seeds reach, it
-    would end in another mean and band than the comparison.
+    Final scores are compared, wherever the seeds end. A curve interpolated to an x that all seeds reach would end in
+    another mean and band than the comparison.
     """
     grid = _shared_grid(lines)
     end = float(np.mean([line.x[-1] for line in lines]))
-    # Without the last point that all reach if it is so near the end that it would say the same twice.
+    # The last point that all reach is dropped if it is so near the end that it would say the same twice.
     half_spacing = np.diff(grid[-2:]).sum() / 2
     grid = grid[grid < end - half_spacing]
     values = np.array([[*np.interp(grid, line.x, line.y), line.y[-1]] for line in lines])
@@ -186,6 +189,7 @@ def evaluation_mean(arm: str, lines: Sequence[Line], alpha: float) -> Curve:
 
 
 def _shared_grid(lines: Sequence[Line]) -> FloatArray:
+    """Return the grid of x that all lines cover."""
     first, last = max(line.x[0] for line in lines), min(line.x[-1] for line in lines)
     if all(np.array_equal(line.x, lines[0].x) for line in lines):
         return lines[0].x
@@ -194,7 +198,7 @@ def _shared_grid(lines: Sequence[Line]) -> FloatArray:
 
 
 def _average(arm: str, lines: Sequence[Line], grid: FloatArray, values: FloatArray, alpha: float) -> Curve:
-    """values [n, grid]: of each seed on the grid."""
+    """Average values [n, grid], one row per seed, into the curve of an arm."""
     nothing = np.full(len(grid), math.nan)
     low, high = t_band(values, alpha) if len(lines) >= MIN_PAIRS else (nothing, nothing)
     return Curve(arm, list(lines), grid, values.mean(axis=0), low, high)
@@ -206,9 +210,9 @@ def curves_of(
     average: Callable[[str, Sequence[Line], float], Curve] = mean_curve,
     alpha: float | None = None,
 ) -> list[Curve]:
-    """A curve for every arm whose cells have points.
+    """Build a curve for every arm whose cells have points.
 
-    average: how the lines of an arm become its curve. alpha: the band is at level 1 - alpha; the sweep's by default.
+    average: turns the lines of an arm into its curve. alpha: the band is at level 1 - alpha; the sweep's by default.
     """
     curves = []
     for arm, cells in analysis.measurements.items():
@@ -219,7 +223,7 @@ def curves_of(
 
 
 def curves_over_k(analysis: Analysis, family: str) -> list[Curve]:
-    """A metric of the final evaluation over k. family: `pass` or `maj`, for pass@k or maj@k."""
+    """Build curves of a metric of the final evaluation over k. family: `pass` or `maj`, for pass@k or maj@k."""
 
     def points(m: Measurement) -> Points:
         return points_over_k({} if m.final is None else m.final["metrics"], family)
@@ -228,12 +232,12 @@ def curves_over_k(analysis: Analysis, family: str) -> list[Curve]:
 
 
 def points_over_k(metrics: Mapping[str, float | None], family: str) -> list[tuple[float, float | None]]:
-    """The pairs (k, value) of every `<family>@k` among the metrics, by k."""
+    """Return the pairs (k, value) of every `<family>@k` among the metrics, by k."""
     named = {name: name.removeprefix(f"{family}@") for name in metrics if name.startswith(f"{family}@")}
     return sorted(((int(k), metrics[name]) for name, k in named.items() if k.isdecimal()), key=lambda point: point[0])
 
 
 def base_line_over_k(metrics: Mapping[str, float | None], family: str) -> Line | None:
-    """The line of the model before training; None if it was not measured."""
+    """Return the line of the model before training, in percent; None if it was not measured."""
     line = to_line(0, points_over_k(metrics, family))
     return Line(0, line.x, 100 * line.y) if len(line.x) else None

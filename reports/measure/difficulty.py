@@ -1,4 +1,4 @@
-"""What each arm learns from: the gradient, advantages and lengths by the pass rate of a prompt, from the rollouts.
+"""The gradient, advantages and lengths of each arm by the pass rate of a prompt, from rollouts.
 
 The pass rate of a prompt is that of its group in its step, so it is noisy and takes only as many values as the group
 has samples.
@@ -29,31 +29,33 @@ BINS = ("0", "below_quarter", "below_half", "below_three_quarters", "below_1", "
 BIN_LABELS = ("0", "<¼", "<½", "<¾", "<1", "1")
 
 MOST_FILES = 3
-"""How many files of rollouts are read of a cell: from the beginning, the middle and the end of training."""
+"""The most files of rollouts read per cell: from the beginning, the middle and the end of training."""
 MOST_CELLS = 200
-"""How many cells are read, spread over all arms and seeds: a thousand would take most of a report's time."""
+"""The most cells read, spread over all arms and seeds: a thousand would take most of a report's time."""
 
 
 @dataclass(frozen=True)
 class Difficulty:
-    """One cell by bins of pass rate [bins]; NaN if no prompt was in a bin or nothing was recorded.
-
-    advantage: the mean |A| of a token. share: the bin's share of the sum over all tokens of |A| times the weight that
-    the objective's aggregation gives the token's loss. With ratios at 1 and before any term but the policy's, this is
-    the share of the sum of the absolute derivatives of the loss by the tokens' log-probs. tokens: the mean length of a
-    completion. prompts: the share of all prompts.
-    """
+    """One cell by bins of pass rate [bins]; NaN if no prompt was in a bin or nothing was recorded."""
 
     seed: int
     advantage: FloatArray
+    """The mean |A| of a token."""
     share: FloatArray
+    """The bin's share of the sum, over all tokens, of |A| times the weight of the token's loss.
+
+    The weight is that of the objective's aggregation. With ratios at 1, and for the policy's term alone, the sum is
+    that of the absolute derivatives of the loss by the tokens' log-probs.
+    """
     tokens: FloatArray
+    """The mean length of a completion."""
     prompts: FloatArray
+    """The share of all prompts."""
 
 
 @derived
 def difficulties(analysis: Analysis) -> dict[str, dict[int, Difficulty]]:
-    """By arm and seed, of MOST_CELLS cells at most."""
+    """Compute the difficulty of at most MOST_CELLS cells, by arm and seed."""
     every = [m for cells in analysis.measurements.values() for m in cells]
     read = spread(every, MOST_CELLS)
     found: dict[str, dict[int, Difficulty]] = {}
@@ -64,8 +66,10 @@ def difficulties(analysis: Analysis) -> dict[str, dict[int, Difficulty]]:
 
 
 def difficulty(measurement: Measurement) -> Difficulty | None:
-    """Reads up to MOST_FILES of the cell's files of rollouts, spread over training; None if none holds what it takes.
-    Raises DamagedRecordError for a file that has gaps or cannot be read."""
+    """Compute the difficulty of one cell from up to MOST_FILES of its files of rollouts, spread over training.
+
+    None if no file holds the needed columns. Raises DamagedRecordError for a file that has gaps or cannot be read.
+    """
     by_step = _advantages_by_step(measurement)
     limits = dict(zip(measurement.steps["step"].tolist(), measurement.steps["len/limit"].tolist(), strict=True))
     objective = measurement.cell.spec.get("objective") or {}
@@ -97,7 +101,8 @@ def difficulty(measurement: Measurement) -> Difficulty | None:
 
 
 def bin_of(rate: FloatArray) -> npt.NDArray[np.intp]:
-    """The bin of each pass rate in [0, 1]."""
+    """Return the bin of each pass rate in [0, 1]."""
+    # Bins 1 to 4 are quarters; rates of exactly 0 and 1 have bins of their own at the ends.
     inner = 1 + np.floor(4 * rate).astype(np.intp)
     bins: npt.NDArray[np.intp] = np.where(rate >= 1, len(BINS) - 1, np.where(rate <= 0, 0, inner))
     return bins
@@ -108,25 +113,25 @@ _UNKNOWN = np.full(len(BINS), np.nan)
 
 @dataclass(frozen=True)
 class RolloutColumns:
-    """The completions of one file, arrays [n_rows] each.
-
-    group: of one prompt in one step. update: the optimiser step of the first pass, on the batch of `step`; 0 where it
-    was not recorded. learned: whether the batch still held the row after filters dropped some. has_token_records:
-    whether the step recorded the advantages of its tokens; summed_advantage: the sum of |A| over the row's tokens.
-    """
+    """The completions of one file, arrays [n_rows] each."""
 
     step: npt.NDArray[np.int64]
     group: npt.NDArray[np.intp]
+    """The number of the row's group: one prompt in one step."""
     bin: npt.NDArray[np.intp]
     tokens: FloatArray
     truncated: npt.NDArray[np.bool_]
     update: npt.NDArray[np.int64]
+    """The optimiser step of the first pass, on the batch of `step`; 0 if it was not recorded."""
     learned: npt.NDArray[np.bool_]
+    """True if the batch still held the row after filters dropped some."""
     has_token_records: npt.NDArray[np.bool_]
+    """True if the step recorded the advantages of its tokens."""
     summed_advantage: FloatArray
+    """The sum of |A| over the row's tokens."""
 
     def by_bin(self, values: FloatArray | None = None) -> FloatArray:
-        """The sum of values [n_rows] in each bin [bins]; the number of rows without any."""
+        """Sum values [n_rows] in each bin [bins]; without values, count the rows."""
         return np.bincount(self.bin, values, len(BINS)).astype(np.float64)
 
     @property
@@ -134,7 +139,7 @@ class RolloutColumns:
         return np.unique(self.group, return_index=True)[1]
 
     def in_loss(self, objective: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
-        """Whether a row's tokens enter the loss, by what the objective drops and masks."""
+        """Return whether each row's tokens enter the loss, given what the objective drops and masks."""
         kept = self.learned
         if (objective.get("overlong") or {}).get("type") in ("mask_after", "mask_before"):
             kept = kept & ~self.truncated
@@ -144,11 +149,12 @@ class RolloutColumns:
 
 
 def loss_divisors(objective: Mapping[str, object], rows: RolloutColumns, limit: FloatArray) -> FloatArray:
-    """What the loss of each token of a row is divided by [n_rows], as in `algorithms.loss`; NaN if the objective has
-    no aggregation. limit [n_rows]: the completion limit.
+    """Return the divisor of the loss of each row's tokens [n_rows], as in `algorithms.loss`.
 
-    micro_token_mean is taken as token_mean, which it is in a single micro-batch: how a step was split is not recorded.
+    limit [n_rows]: the completion limit. NaN if the objective has no aggregation. micro_token_mean is taken as
+    token_mean, which it equals in a single micro-batch: the split of a step is not recorded.
     """
+    # One integer per (step, update), so that np.unique numbers the optimiser steps.
     _, batch = np.unique(rows.step * (rows.update.max() + 1) + rows.update, return_inverse=True)
     loss_tokens = np.where(rows.in_loss(objective), rows.tokens, 0.0)
     completions = np.bincount(batch, rows.learned)[batch]
@@ -181,12 +187,13 @@ def _rollouts(measurement: Measurement) -> Iterator[RolloutColumns]:
 
 
 def rollouts_of(table: pyarrow.Table) -> RolloutColumns:
-    """The rows of a file of rollouts; columns of tokens and `truncated` may be missing."""
+    """Read the rows of a file of rollouts. Columns of tokens and `truncated` may be missing."""
     import pyarrow.compute as pc
 
     step = as_array(table["step"])
     coded = table["problem_id"].combine_chunks().dictionary_encode()
     problem = as_array(coded.indices)
+    # One integer per (step, problem), since a prompt may return in a later step.
     _, group = np.unique(step * len(coded.dictionary) + problem, return_inverse=True)
     rates = np.bincount(group, weights=as_array(table["correct"])) / np.bincount(group)
     n = len(table)
@@ -212,6 +219,7 @@ def rollouts_of(table: pyarrow.Table) -> RolloutColumns:
             else np.zeros(n, dtype=np.bool_)
         ),
         update=update,
+        # In a step without token records, nothing says that a row was dropped.
         learned=learned | ~recorded,
         has_token_records=recorded,
         summed_advantage=summed,
@@ -219,12 +227,13 @@ def rollouts_of(table: pyarrow.Table) -> RolloutColumns:
 
 
 def _advantages_by_step(measurement: Measurement) -> dict[int, FloatArray]:
-    """The mean |A| by bin [bins] of each step that recorded it; NaN in a bin without tokens."""
+    """Return the mean |A| by bin [bins] of each step that recorded it; NaN in a bin without tokens."""
     steps = measurement.steps
     advantages = np.column_stack([steps[f"adv/abs_mean_at_rate_{name}"] for name in BINS])
     return dict(zip(steps["step"].astype(int).tolist(), advantages, strict=True))
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
+    """Divide arrays; NaN where the denominator is 0."""
     ratio: FloatArray = np.divide(numerator, denominator, out=np.full(len(numerator), np.nan), where=denominator > 0)
     return ratio

@@ -29,24 +29,27 @@ COLUMNS = ("problem_id", "sample", "correct", "verdicts")
 
 @dataclass(frozen=True)
 class FinalSamples:
-    """The samples of a final evaluation, counted by problem. Imported ones may lack columns.
-
-    n_samples: of all problems. problems [n_problems]: in the order of the evaluation; empty if the records do not name
-    them or their verdicts. drawn, right [n_problems]: how many samples of each there are, and how many are right.
-    disagreement_frac: the share of samples on which the graders do not all agree; None with fewer than two graders.
-    """
+    """The samples of a final evaluation, counted by problem. Imported ones may lack columns."""
 
     n_samples: int
+    """The number of samples of all problems."""
     problems: tuple[str, ...]
+    """[n_problems], in the order of the evaluation; empty if the records do not name them or their verdicts."""
     drawn: npt.NDArray[np.int32]
+    """[n_problems] the number of samples of each problem."""
     right: npt.NDArray[np.int32]
+    """[n_problems] the number of right ones."""
     disagreement_frac: float | None
+    """The share of samples on which the graders do not all agree; None with fewer than two graders."""
     _bits: bytes | None
+    """The `grid` at one bit per sample."""
 
     @classmethod
     def of(cls, path: Path, table: pyarrow.Table) -> FinalSamples:
-        """table: COLUMNS as far as they were recorded, read from `path`. Raises DamagedRecordError for gaps, and for
-        verdicts of another type."""
+        """Count a table of samples: COLUMNS, if recorded, read from `path`.
+
+        Raises DamagedRecordError for gaps, and for verdicts of another type.
+        """
         require_values(path, table, table.column_names)
         if "correct" in table.column_names and str(table.schema.field("correct").type) != "bool":
             raise DamagedRecordError(f"{path}: the column correct holds something that is not true or false. {REMEDY}")
@@ -60,6 +63,7 @@ class FinalSamples:
         drawn = np.bincount(problem)
         bits = None
         if "sample" in table.column_names and drawn.min() == drawn.max():
+            # Sorted by problem, then by the sample's number.
             bits = np.packbits(correct[np.lexsort((as_array(table["sample"]), problem))]).tobytes()
         return cls(
             table.num_rows,
@@ -72,7 +76,7 @@ class FinalSamples:
 
     @property
     def is_known(self) -> bool:
-        """Whether the verdicts on single problems are recorded."""
+        """True if the verdicts on single problems are recorded."""
         return bool(self.problems)
 
     @property
@@ -82,15 +86,17 @@ class FinalSamples:
 
     @property
     def grid(self) -> npt.NDArray[np.bool_] | None:
-        """Which samples are right [n_problems, samples of each], in the order of their numbers, which name their noise;
-        None if they have no numbers, or there are not equally many of every problem."""
+        """The right samples [n_problems, samples of each], in the order of their numbers, which name their noise.
+
+        None if samples have no numbers, or not every problem has equally many.
+        """
         if self._bits is None:
             return None
         right = np.unpackbits(np.frombuffer(self._bits, dtype=np.uint8), count=self.n_samples)
         return right.reshape(len(self.problems), -1).astype(np.bool_)
 
     def named(self, names: Mapping[str, str]) -> FinalSamples:
-        """The same samples of those problems that `names` maps, each under its new name."""
+        """Return the samples of the problems that `names` maps, each under its new name."""
         kept = [place for place, problem in enumerate(self.problems) if problem in names]
         grid = self.grid
         return replace(
@@ -103,7 +109,10 @@ class FinalSamples:
         )
 
     def pass_at_pp(self, k: int) -> dict[str, float]:
-        """pass@k of each problem (2107.03374, eq. 1) by its id, in percent; without those with fewer than k samples."""
+        """Compute pass@k of each problem (2107.03374, eq. 1) by its id, in percent.
+
+        Needs at least k samples of a problem.
+        """
         counted = zip(self.problems, self.drawn.tolist(), self.right.tolist(), strict=True)
         return {
             problem: 100 * (1 - math.comb(drawn - right, k) / math.comb(drawn, k))
@@ -114,13 +123,15 @@ class FinalSamples:
 
 @lru_cache(maxsize=8)
 def _one_copy(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The first of equal tuples: cells evaluate the same problems, and hold their names once."""
+    """Return the first of equal tuples: cells evaluate the same problems, and hold their names once."""
     return names
 
 
 def _disagreement_frac(path: Path, table: pyarrow.Table) -> float | None:
+    """Return the share of samples on which graders disagree; None with fewer than two graders."""
     if "verdicts" not in table.column_names:
         return None
+    # Few distinct texts occur, so each is parsed once.
     counted = [(_votes(path, pair["values"]), pair["counts"]) for pair in table["verdicts"].value_counts().to_pylist()]
     if not counted or min(len(votes) for votes, _ in counted) < 2:
         return None
@@ -128,7 +139,7 @@ def _disagreement_frac(path: Path, table: pyarrow.Table) -> float | None:
 
 
 def _votes(path: Path, verdicts: str) -> Sequence[object]:
-    """What each grader said of a sample."""
+    """Return each grader's verdict on a sample. Raises DamagedRecordError if they are not a JSON object."""
     try:
         by_grader = json.loads(verdicts)
     except json.JSONDecodeError:

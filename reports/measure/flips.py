@@ -20,36 +20,40 @@ MOST_PROBLEMS = 12
 DRAWS = 1999
 DRAWS_AT_ONCE = 100
 DECIMALS = 12
+"""Shares are rounded to these decimals, so that sums in another order still tie."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """How far arms lie apart on single problems: the range of their shares of right samples over all of their seeds.
-
-    problems: positions of up to MOST_PROBLEMS of `n_problems`, the widest range first. ranges_pp, permuted_pp: of each
-    of them the range, and the mean range of the problem in its rank if arms are exchanged within seeds. p: how often
-    that gives a widest range at least as wide.
-    """
+    """The range, on single problems, of the arms' shares of right samples over all of their seeds."""
 
     problems: list[int]
+    """Positions of up to MOST_PROBLEMS of `n_problems`, the widest range first."""
     ranges_pp: list[float]
+    """The range on each of them."""
     permuted_pp: list[float]
+    """The mean range of the problem in the same rank, if arms are exchanged within seeds."""
     p: float
+    """The share of arrangements whose widest range is at least as wide."""
     n_problems: int
 
 
 @derived
 def problem_ranges(analysis: Analysis) -> Ranges | None:
-    """None with fewer than two arms that kept samples, or if all arms solve every problem equally often."""
+    """Compute the ranges of an analysis.
+
+    None with fewer than two arms that kept samples, or if all arms solve every problem equally often.
+    """
     scores = problem_scores(analysis)
     return ranges_of(scores.by_arm) if len(scores.by_arm) > 1 else None
 
 
 def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
-    """The ranges of the shares [n_problems] of each arm and seed, over problems that every cell evaluated.
+    """Compute the ranges of the shares [n_problems] of each arm and seed, over problems that every cell evaluated.
 
-    If no arm matters, then the cells of a seed may be exchanged between arms, all problems of a cell together: the test
-    of the widest range is exact for any number of seeds. It counts the arms as they are among 1 + 1999 arrangements.
+    If no arm matters, the cells of a seed may be exchanged between arms, all problems of a cell together. The test of
+    the widest range is therefore exact for any number of seeds. It counts the arms as they are among 1 + 1999
+    arrangements.
     """
     cells = [(arm, seed) for arm, by_seed in enumerate(by_arm.values()) for seed in by_seed]
     arms, seeds = np.array(cells).T
@@ -61,7 +65,7 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
     counts = np.bincount(arms)
 
     def ranges(drawn_arms: Any) -> FloatArray:
-        """The ranges [draws, n_known] between arms, with the arm of each cell [draws, n_cells]."""
+        """Compute the ranges [draws, n_known] between arms, given the arm of each cell [draws, n_cells]."""
         of_arm = (drawn_arms[:, None, :] == np.arange(len(counts))[:, None]) / counts[:, None]
         return np.asarray(np.ptp(of_arm @ shares[:, known], axis=1).round(DECIMALS), dtype=np.float64)
 
@@ -70,6 +74,7 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
     if not widest:
         return None
     in_order = []
+    # In parts of DRAWS_AT_ONCE arrangements, which bounds the memory.
     for start in range(0, DRAWS, DRAWS_AT_ONCE):
         drawn = np.tile(arms, (min(DRAWS_AT_ONCE, DRAWS - start), 1))
         for seed in np.unique(seeds):
@@ -87,7 +92,7 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
 
 
 def ranges_rows(analysis: Analysis) -> list[ProblemRanges]:
-    """What report.json says of them: a single row, or none."""
+    """Build the rows of report.json about ranges: a single one, or none."""
     found, scores = problem_ranges(analysis), problem_scores(analysis)
     if found is None:
         return []
@@ -107,7 +112,7 @@ def ranges_rows(analysis: Analysis) -> list[ProblemRanges]:
 
 
 def find_flips(analysis: Analysis) -> list[Flip]:
-    """The flips of each arm in the order of the sweep file, the biggest change first; none if cells kept no samples."""
+    """Find the flips of each arm, in the order of the sweep file, the biggest change first; [] without kept samples."""
     scores, baseline = problem_scores(analysis), analysis.sweep.baseline
     return [
         _flip(analysis, arm, problem)
@@ -118,7 +123,7 @@ def find_flips(analysis: Analysis) -> list[Flip]:
 
 
 def biggest_movers(scores: ProblemScores, arm: str, baseline: str, n: int = FLIPS_PER_CONTRAST) -> list[int]:
-    """The positions of up to n problems that changed most, up or down; those that did not change are left out."""
+    """Return the positions of up to n problems that changed most, up or down. Unchanged ones are left out."""
     size = np.nan_to_num(np.abs(scores.differences(arm, baseline)))
     order = np.argsort(-size, kind="stable")[:n]
     return [int(problem) for problem in order if size[problem] > 0]

@@ -1,6 +1,6 @@
 """The declared contrasts of a factorial (`grid:`): main effects and interactions, paired by seed, in percentage points.
 
-They are corrected together. Arms against the baseline are corrected apart from them, and come second.
+They are corrected together. Arms against the baseline are corrected separately, and come second.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ if TYPE_CHECKING:
     from harness.records import SweepRecord
 
 ADDITIVE = "additive"
-"""What an interaction is compared with: two effects that add up."""
+"""The baseline of an interaction: two effects that add up."""
 
 Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Factorial:
-    """The crossed knobs of a sweep.
-
-    levels: by knob, its values in the order of the arms. arms: by the positions of their values. reference: the
-    positions of the baseline's values.
-    """
+    """The crossed knobs of a sweep."""
 
     levels: dict[str, list[object]]
+    """By knob, its values in the order of the arms."""
     arms: dict[tuple[int, ...], str]
+    """Arms by the positions of their values."""
     reference: tuple[int, ...]
+    """The positions of the baseline's values."""
 
     @classmethod
     def of(cls, grid: Mapping[str, Values], baseline: str) -> Factorial | None:
-        """grid: by arm, its value of every knob. None unless two knobs or more have several values: one knob alone is a
-        list of arms."""
+        """Build the factorial of a grid, which maps each arm to its value of every knob.
+
+        None unless two or more knobs have several values: one knob alone is a list of arms.
+        """
         levels: dict[str, list[object]] = {}
         for point in grid.values():
             for knob, value in point.items():
@@ -67,7 +68,7 @@ class Factorial:
 
     @property
     def n_absent(self) -> int:
-        """How many combinations have no arm, as --arms leaves some out: then knobs are not crossed."""
+        """The number of combinations without an arm, as --arms leaves some out: then knobs are not crossed."""
         return math.prod(self.shape) - len(self.arms)
 
     @property
@@ -80,23 +81,23 @@ class Factorial:
         return [] if self.n_absent else factorial_effects(self.shape, self.reference)
 
     def table(self, value_of: Mapping[str, float]) -> FloatArray:
-        """A value of each arm as [levels of the first knob, levels of the second, ...]."""
+        """Arrange a value of each arm as [levels of the first knob, levels of the second, ...]."""
         table = np.full(self.shape, math.nan)
         for place, arm in self.arms.items():
             table[place] = value_of[arm]
         return table
 
     def weights(self, effect: Effect) -> dict[str, float]:
-        """The arms that an effect is made of, each with its weight."""
+        """Return the arms of an effect, each with its weight."""
         return {arm: float(weight) for place, arm in self.arms.items() if (weight := effect.weights[place])}
 
     def values(self, effect: Effect) -> Values:
-        """The knobs of an effect, with the values that it is about."""
+        """Return the knobs of an effect, with the values that it concerns."""
         named = self._named(effect)
         return {knob: self.levels[knob][level] for knob, level in zip(named, effect.levels, strict=True)}
 
     def reference_values(self, effect: Effect) -> dict[str, object]:
-        """The knobs of an effect, with the baseline's values."""
+        """Return the knobs of an effect, with the baseline's values."""
         references = [self.reference[factor] for factor in effect.factors]
         return {knob: self.levels[knob][level] for knob, level in zip(self._named(effect), references, strict=True)}
 
@@ -105,7 +106,7 @@ class Factorial:
         return [knobs[factor] for factor in effect.factors]
 
     def label(self, effect: Effect) -> str:
-        """`clip_high=0.28`, as in the names of arms; an interaction as `clip_high=0.28:beta=0.1`."""
+        """Return `clip_high=0.28`, as in the names of arms; for an interaction `clip_high=0.28:beta=0.1`."""
         return ":".join(_setting(knob, value) for knob, value in self.values(effect).items())
 
     def baseline_label(self, effect: Effect) -> str:
@@ -119,31 +120,32 @@ def _setting(knob: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class FactorEffect:
-    """A main effect of one knob, or the interaction of two, against the values that the baseline has.
-
-    contrast: over the seeds that have a score in every arm. within: for a main effect, its size at each value of each
-    other knob with its interval, in percentage points.
-    """
+    """A main effect of one knob, or the interaction of two, against the values that the baseline has."""
 
     kind: Literal["main", "interaction"]
     values: Values
     reference: Values
     contrast: Contrast
+    """Over the seeds that have a score in every arm."""
     within: list[Within]
+    """For a main effect, its size at each value of each other knob with its interval, in percentage points."""
 
 
 @dataclass(frozen=True)
 class Declared:
-    """A contrast that a sweep asks for. sd_ratio: its sd over that of the difference of two arms, see `Effect`."""
+    """A contrast that a sweep declares."""
 
     name: str
     baseline: str
     sd_ratio: float
+    """Its sd over that of the difference of two arms; see `Effect`."""
 
 
 def declared_names(grid: Mapping[str, dict[str, object]], arms: Sequence[str], baseline: str) -> list[Declared]:
-    """The contrasts of a sweep before there are records: the effects of a factorial, else the other arms. grid: as in
-    sweep.json."""
+    """Return the contrasts of a sweep before there are records: the effects of a factorial, else the other arms.
+
+    grid: as in sweep.json.
+    """
     factorial = Factorial.of(grid, baseline)
     if factorial is None or not factorial.effects:
         return [Declared(arm, baseline, 1.0) for arm in arms if arm != baseline]
@@ -158,25 +160,27 @@ def factorial_of(sweep: SweepRecord) -> Factorial | None:
 
 
 def declared_contrasts(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[Contrast]:
-    """What the sweep asks: the effects of a factorial, else every arm against the baseline."""
+    """Return the declared contrasts: the effects of a factorial, else every arm against the baseline."""
     effects = factor_effects(sweep, measurements)
     return [effect.contrast for effect in effects] or compare_arms(sweep, measurements)
 
 
 @derived
 def effects_of(analysis: Analysis) -> list[FactorEffect]:
-    """`factor_effects` of an analysis."""
+    """Return the `factor_effects` of an analysis."""
     return factor_effects(analysis.sweep, analysis.measurements)
 
 
 def declared_of(analysis: Analysis) -> list[Contrast]:
-    """`declared_contrasts` of an analysis."""
+    """Return the `declared_contrasts` of an analysis."""
     return [effect.contrast for effect in effects_of(analysis)] or analysis.contrasts
 
 
 def factor_effects(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]) -> list[FactorEffect]:
-    """Every main effect and every interaction of two knobs, at level 1 - alpha / m and with Holm over all m of them;
-    [] if the sweep is no factorial, or not all of one."""
+    """Estimate every main effect and every interaction of two knobs.
+
+    Each has the level 1 - alpha / m, and Holm covers all m of them. [] if the sweep is no factorial, or not all of one.
+    """
     factorial = factorial_of(sweep)
     if factorial is None or not factorial.effects:
         return []
@@ -199,7 +203,7 @@ def factor_effects(sweep: SweepRecord, measurements: Mapping[str, Sequence[Measu
 def complete_seeds(
     sweep: SweepRecord, measurements: Mapping[str, Sequence[Measurement]]
 ) -> dict[int, dict[str, Measurement]]:
-    """By seed the measurements of all arms, for the seeds that have a score in every arm."""
+    """Return the measurements of all arms by seed, for the seeds that have a score in every arm."""
     by_arm = {arm: {m.cell.seed: m for m in measurements[arm] if m.score_pp is not None} for arm in sweep.arms}
     return {
         seed: {arm: by_seed[seed] for arm, by_seed in by_arm.items()}
@@ -219,12 +223,13 @@ def _quantum_pp(complete: Mapping[int, Mapping[str, Measurement]]) -> float:
 def _contrast(
     sweep: SweepRecord, factorial: Factorial, effect: Effect, complete: dict[int, dict[str, Measurement]], alpha: float
 ) -> Contrast:
-    """The effect as the contrast of what it adds against what it subtracts, with `p_holm` still to be filled in."""
+    """Build the effect's contrast: what it adds against what it subtracts. `p_holm` is still to be filled in."""
     weights = factorial.weights(effect)
     flagged = [seed for seed, runs in complete.items() if any(runs[arm].cell.flags for arm in weights)]
     ratios = _token_ratios(factorial, effect, complete)
     scores = {seed: factorial.table(_scores(runs)) for seed, runs in complete.items()}
     quantum_pp = _quantum_pp(complete)
+    # A side is a weighted sum of scores, so its limits are those of a score times the sum of its weights.
     (lowest, highest), total = SCORE_LIMITS_PP, float(np.maximum(effect.weights, 0).sum())
 
     def compare(seeds: Sequence[int]) -> PairedComparison | None:
@@ -264,7 +269,7 @@ def _contrast(
 
 
 def _neighbours(factorial: Factorial, effect: Effect, factor: int) -> list[tuple[str, str]]:
-    """The pairs of arms that differ in one factor of an effect alone: at its level, and at the reference."""
+    """Return the pairs of arms that differ in one factor of an effect alone: at its level, and at the reference."""
     at_level = effect.levels[effect.factors.index(factor)]
     pairs = []
     for place, arm in factorial.arms.items():
@@ -275,7 +280,7 @@ def _neighbours(factorial: Factorial, effect: Effect, factor: int) -> list[tuple
 
 
 def _acts_on_no_weight(factorial: Factorial, effect: Effect, runs: Mapping[str, Measurement]) -> bool:
-    """Whether a knob of the effect leaves the final weights as they are, whatever the others are."""
+    """Return whether a knob of the effect leaves the final weights unchanged, whatever the others are."""
     return any(
         all(
             runs[arm].cell.digest is not None and runs[arm].cell.digest == runs[other].cell.digest
@@ -288,7 +293,10 @@ def _acts_on_no_weight(factorial: Factorial, effect: Effect, runs: Mapping[str, 
 def _token_ratios(
     factorial: Factorial, effect: Effect, complete: Mapping[int, Mapping[str, Measurement]]
 ) -> list[float]:
-    """For each seed and each pair of arms that differ in the effect's first knob alone; [] if one generated none."""
+    """Return the ratio for each seed and each pair of arms that differ only in the effect's first knob.
+
+    [] if an arm generated no tokens.
+    """
     tokens = [
         (runs[arm].cell.generated_tokens or 0, runs[other].cell.generated_tokens or 0)
         for runs in complete.values()
@@ -300,8 +308,10 @@ def _token_ratios(
 def _evaluation_noise_pp(
     factorial: Factorial, effect: Effect, complete: Mapping[int, Mapping[str, Measurement]]
 ) -> float:
-    """The half-width of the 95% interval that the effect has from the samples drawn per problem alone, as that of a
-    contrast of two arms."""
+    """Return the half-width of the effect's 95% interval from the samples per problem alone.
+
+    It is computed as for a contrast of two arms.
+    """
     variance = 0.0
     for runs in complete.values():
         errors = {arm: m.final_value("se_samples_pp") for arm, m in runs.items()}

@@ -1,8 +1,8 @@
-"""How often a question has been looked at, and at which level its verdicts stand because of that.
+"""The looks at a question so far, and the level at which its verdicts therefore stand.
 
-One look has all of alpha. Where there are more, each stage of looking has half of what remains: a look that nobody
-planned is a stage, and so is a design with all its looks, which share what the stage has. However often somebody goes
-on, no more than alpha is spent.
+A single look has all of alpha. With several, each stage of looking has half of what remains. An unplanned look is a
+stage, and so is a design with all its looks, which share the stage's part. However often somebody goes on, no more than
+alpha is spent.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
-    """The look that a report of these records is, for each of so many contrasts."""
+    """Describe the look that a report of these records is, for each of n_contrasts contrasts."""
     looks, this = sweep.looks_and_this, sweep.look
     place = next(place for place, look in enumerate(looks) if look.is_same(this))
-    # Fewer arms on the data of an earlier look were chosen by it: they share alpha with those that it compared.
+    # The data of an earlier look may have chosen these arms. They then share alpha with all arms that it compared.
     earlier = takewhile(lambda look: not look.is_same(this), related_looks(sweep.looks, sweep.asks, sweep.contrasts))
     others = (len(look.contrasts) for look in earlier if look.question != sweep.asks)
     overall = sweep.alpha / max(1, n_contrasts, *others)
@@ -41,14 +41,16 @@ def looking(sweep: SweepRecord, n_contrasts: int) -> Looking:
 
 
 def shown_look(sweep: SweepRecord, n_contrasts: int) -> Looking | None:
-    """`looking`; None for the only look at a question."""
+    """Return `looking`, or None for the only look at a question."""
     look = looking(sweep, n_contrasts)
     return None if len(look.seeds) == 1 and not look.planned else look
 
 
 def look_rows(sweep: SweepRecord, verdicts: Mapping[str, str]) -> list[LookRow]:
-    """`looks` of report.json: every look at this question with the verdicts that it showed. verdicts: those of now, by
-    arm."""
+    """Build `looks` of report.json: every look at this question with the verdicts that it showed.
+
+    verdicts: the current ones, by arm.
+    """
     return [
         LookRow(
             seeds=len(look.seeds),
@@ -61,11 +63,11 @@ def look_rows(sweep: SweepRecord, verdicts: Mapping[str, str]) -> list[LookRow]:
 
 
 def alphas_of(sweep: SweepRecord, looks: Sequence[Look], overall: float) -> list[float]:
-    """The two-sided alpha of the interval at each look, so that the chance that any of them misses is `overall`.
+    """Return the two-sided alpha of the interval at each look, so that the chance that any of them misses is `overall`.
 
     A look at the seeds of an earlier one and more, evaluated alike, shares known data with it, which widens its
-    interval less. For any other, e.g. with more samples of the same seeds, what it shares is unknown: Bonferroni's
-    bound.
+    interval less. For any other look, e.g. with more samples of the same seeds, the shared part is unknown, so
+    Bonferroni's bound applies.
     """
     spent = [overall * share for share in _shares(sweep, looks)]
     alphas = list(spent)
@@ -77,11 +79,12 @@ def alphas_of(sweep: SweepRecord, looks: Sequence[Look], overall: float) -> list
 
 
 def _shares(sweep: SweepRecord, looks: Sequence[Look]) -> list[float]:
-    """The share of alpha that each look spends."""
+    """Return the share of alpha that each look spends."""
     design = sweep.design
     stages: list[int | None] = [place for place, look in enumerate(looks) if not look.planned]
     if design is not None:
         before = sum(not look.planned for look in looks[: design.looks_before])
+        # The design is one stage, placed after the unplanned looks that came before it.
         stages.insert(before, None)  # the design's stage
     of_stage = {stage: 1.0 if len(stages) == 1 else unplanned_share(i) for i, stage in enumerate(stages, start=1)}
     planned = {} if design is None else dict(zip(design.looks, planned_shares(design.looks), strict=True))
@@ -92,8 +95,10 @@ def _shares(sweep: SweepRecord, looks: Sequence[Look]) -> list[float]:
 
 
 def _series(looks: Sequence[Look]) -> list[list[int]]:
-    """The places of looks in which each holds the data of the one before it and more; with too few seeds for a test
-    none."""
+    """Return the positions of looks in series, in which each look holds the data of the one before it and more.
+
+    Looks with too few seeds for a test are in no series.
+    """
     series: list[list[int]] = []
     for place, look in enumerate(looks):
         if len(look.seeds) < MIN_PAIRS:

@@ -1,9 +1,8 @@
-"""Whether the cells of a contrast were made alike: by the same versions and code, on the same kind of machine, by as
-many processes.
+"""Checks that the cells of a contrast were made alike: same versions and code, kind of machine, number of processes.
 
-Another version or processor rounds in another way, so its cells differ as if they had another seed. Where that goes
-with the arm, the contrast measures both. Seeds that were added later under a new version do no harm as long as both
-cells of each pair are of it: pairs are compared, not seeds.
+Another version or processor rounds differently, so its cells differ as if they had another seed. If that coincides with
+the arm, the contrast measures both. Seeds added later under a new version do no harm if both cells of each pair have
+it: pairs are compared, not seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ FIELDS = {
     "sharding": "sharding",
     "program_packages": "packages of the program",
 }
-"""Fields of a start's provenance that can change numbers, besides `packages`, and what they are called."""
+"""Fields of a start's provenance that can change numbers, besides `packages`, with their names in words."""
 _COMMIT_DIGITS = 10
 
 _Made = dict[str, tuple[str, ...]]
@@ -36,28 +35,32 @@ _Made = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Unlike:
-    """A field in which pairs of a contrast differ, or whose value changed while a cell was made.
-
-    values, baseline_values: of the two arms, in the order in which they were in use. seeds: of these pairs.
-    """
+    """A field in which pairs of a contrast differ, or whose value changed while a cell was made."""
 
     arm: str
     baseline: str
     field: str
     values: list[str]
+    """The arm's values, in the order of use."""
     baseline_values: list[str]
+    """The baseline's values, in the order of use."""
     seeds: list[int]
+    """The seeds of these pairs."""
 
 
 def made_unlike(analysis: Analysis) -> list[Unlike]:
-    """By contrast and field, in the order of the contrasts. Records of versions that did not keep a field are passed
-    over. Raises DamagedRecordError for starts that cannot be read."""
+    """Find the fields in which pairs differ, by contrast and field, in the order of the contrasts.
+
+    A field that a record's version did not keep is ignored. Raises DamagedRecordError for starts that cannot be read.
+    """
     made = {(arm, m.cell.seed): _made(m.cell) for arm, measured in analysis.measurements.items() for m in measured}
     found: dict[tuple[str, str, str], Unlike] = {}
     for contrast in analysis.contrasts:
         for seed in contrast.seeds:
             one, other = _comparable(made[contrast.arm, seed], made[contrast.baseline, seed])
             for field in one:
+                # A field that changed within both cells counts too: their steps need not have changed at the same
+                # point.
                 if field in other and (one[field] != other[field] or len(one[field]) > 1):
                     empty = Unlike(contrast.arm, contrast.baseline, field, [], [], [])
                     unlike = found.setdefault((contrast.arm, contrast.baseline, field), empty)
@@ -70,7 +73,7 @@ def made_unlike(analysis: Analysis) -> list[Unlike]:
 
 
 def outside_warnings(measurements: Mapping[str, Sequence[Measurement]]) -> list[str]:
-    """What a verdict does not rest on where a program of the user's own trained an arm. measurements: by arm."""
+    """Warn if a program of the user's own trained an arm: its verdict has less to rest on. measurements: by arm."""
     arms = {arm: {one.trainer for one in cells} - {"bench"} for arm, cells in measurements.items()}
     outside = [name for name, trainers in arms.items() if trainers]
     if not outside:
@@ -86,12 +89,15 @@ def outside_warnings(measurements: Mapping[str, Sequence[Measurement]]) -> list[
 
 @dataclass(frozen=True)
 class _Origin:
-    """By field its values, in the order of the starts: of training, and of the evaluation. A cell that was evaluated
-    within its training was so under the last start of it; evaluated_later: or one after training, apart from it."""
+    """The provenance of a cell: by field its values, in the order of the starts.
+
+    A cell evaluated within its training was evaluated under its last start.
+    """
 
     training: _Made
     evaluation: _Made
     evaluated_later: bool
+    """True if it was evaluated after training, apart from it."""
 
 
 def _made(cell: CellRecord) -> _Origin:
@@ -101,8 +107,11 @@ def _made(cell: CellRecord) -> _Origin:
 
 
 def _comparable(one: _Origin, other: _Origin) -> tuple[_Made, _Made]:
-    """What to compare of two cells: how they were trained, and how they were evaluated unless both were so within their
-    training."""
+    """Return the fields to compare of two cells.
+
+    They are those of training. Those of the evaluation are added unless both cells were evaluated within their
+    training.
+    """
     if not (one.evaluated_later or other.evaluated_later):
         return one.training, other.training
     made = [
@@ -113,6 +122,7 @@ def _comparable(one: _Origin, other: _Origin) -> tuple[_Made, _Made]:
 
 
 def _values(starts: Iterable[Mapping[str, object]]) -> _Made:
+    """Collect the values of each field over some starts, without repetitions."""
     found: dict[str, dict[str, None]] = {}
     for start in starts:
         recorded = {name: start[field] for field, name in FIELDS.items() if field in start}

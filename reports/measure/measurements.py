@@ -1,6 +1,6 @@
-"""What one finished cell measured, read from its records once, and the metric that a sweep compares.
+"""The measurements of one finished cell, read from its records once, and the metric that a sweep compares.
 
-The rows of steps.jsonl and timing.jsonl are kept by column: a sweep has tens of thousands of rows with some sixty
+The rows of steps.jsonl and timing.jsonl are kept by column. A sweep has tens of thousands of rows with some sixty
 fields, and a mean or a curve needs a single field.
 """
 
@@ -35,27 +35,31 @@ if TYPE_CHECKING:
 
 _DRAWN = re.compile(r"[@^]([0-9]+)$")
 READ_TOGETHER = 25
-"""Number of cells that a process reads in one go, so that what they have in common is sent and held once."""
+"""The number of cells that a process reads in one go, so that what they share is sent and held once."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of numbers, in one table for integers and one for floats. For a thousand cells this takes a tenth of the
-    objects that one array per field would.
+    """Columns of numbers, in one table for integers and one for floats.
 
-    length: number of rows. places: field -> its table and its row there, in the order of the records. integers
-    [fields, length]: fields that are integers in every row. floats [fields, length]: the others, NaN where a row has no
-    value.
+    For a thousand cells this takes a tenth of the objects that one array per field would.
     """
 
     length: int
+    """The number of rows."""
     places: Mapping[str, tuple[Literal["integers", "floats"], int]]
+    """Field -> its table and its row there, in the order of the records."""
     integers: npt.NDArray[np.int64]
+    """[fields, length] fields that are integers in every row."""
     floats: FloatArray
+    """[fields, length] the others, NaN where a row has no value."""
 
     @classmethod
     def of(cls, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
-        """Raises ValueError, which names the field, if a column holds no numbers or a row lacks one of the `needed`."""
+        """Convert a table.
+
+        Raises ValueError, naming the field, for a column without numbers or a gap in a `needed` one.
+        """
         fields = {name: _numbers(name, table[name]) for name in table.column_names}
         integers = {name: values for name, values in fields.items() if values.dtype.kind == "i"}
         floats = [values for name, values in fields.items() if name not in integers]
@@ -76,23 +80,24 @@ class Columns:
         return {name: getattr(self, kind)[row] for name, (kind, row) in self.places.items()}
 
     def __getitem__(self, field: str) -> FloatArray:
-        """The values [length] of a field, NaN where they are not finite; all NaN if it was not recorded."""
+        """Return the values [length] of a field, NaN where they are not finite; all NaN if it was not recorded."""
         if field not in self.places:
             return np.full(self.length, np.nan)
         kind, row = self.places[field]
+        # astype copies, so the records keep their infinities and `fields` still shows them.
         values: FloatArray = getattr(self, kind)[row].astype(np.float64)
         values[~np.isfinite(values)] = np.nan
         return values
 
     def known(self, field: str) -> FloatArray:
-        """The finite values of a field, in order."""
+        """Return the finite values of a field, in order."""
         values = self[field]
         return values[~np.isnan(values)]
 
 
 @lru_cache(maxsize=32)
 def _places(names: tuple[str, ...], integers: tuple[str, ...]) -> dict[str, tuple[Literal["integers", "floats"], int]]:
-    """`Columns.places`, one for all cells that recorded the same fields."""
+    """Build `Columns.places`, shared by all cells that recorded the same fields."""
     found: dict[str, tuple[Literal["integers", "floats"], int]] = {}
     n_floats = 0
     for name in names:
@@ -113,7 +118,7 @@ def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[Any]:
 
 
 class MetricError(ValueError):
-    """A metric that arms cannot be compared by: it has another form, was never recorded, or is not an accuracy."""
+    """A metric by which arms cannot be compared: it has another form, was never recorded, or is not an accuracy."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ class TaskMetric:
 
     @classmethod
     def of(cls, sweep: SweepRecord) -> TaskMetric:
-        """The metric that a sweep compares. Raises as `parse`."""
+        """Return the metric that a sweep compares. Raises as `parse`."""
         return cls.parse(sweep.metric, sweep)
 
     @classmethod
@@ -153,22 +158,25 @@ class TaskMetric:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A finished cell and what it measured. Fractions lie in [0, 1]; a number that was not recorded is None."""
+    """A finished cell and its measurements. Fractions are in [0, 1]; a number that was not recorded is None."""
 
     cell: CellRecord
     metric: TaskMetric
     names: Mapping[str, str] | None = field(default=None, compare=False)
-    """The ids of the problems to look at, each with the id that two sides share; None for all as they are."""
+    """The ids of the problems to look at, each with the id that two sides share; None for all, unchanged."""
 
     @cached_property
     def trainer(self) -> str:
-        """The `trainer.type` of the cell: `bench`, or what runs a program of the user's own."""
+        """The `trainer.type` of the cell: `bench`, or the kind that runs a program of the user's own."""
         return str(self.cell.spec.get("trainer", {}).get("type", "bench"))
 
     @cached_property
     def steps(self) -> Columns:
-        """The rows of steps.jsonl. Raises DamagedRecordError, also if a row lacks what curves run over, or if its step
-        is no later than that of the row before it."""
+        """The rows of steps.jsonl.
+
+        Raises DamagedRecordError, also if a row lacks the x of curves, or if its step is no later than the previous
+        row's.
+        """
         path = self.cell.path / "steps.jsonl"
         counted = ("generated_tokens",) if self.cell.generated_tokens is not None else ()
         columns = _columns(path, self.cell.read_step_columns(), ("step", *counted))
@@ -193,15 +201,17 @@ class Measurement:
         return [row for row in self.scores if row["task"] == self.metric.task]
 
     def on_task(self, task: str) -> Measurement:
-        """The same cell, measured by the same metric of another task."""
+        """Return the same cell, measured by the same metric of another task."""
         other = Measurement(self.cell, TaskMetric(task, self.metric.name))
         vars(other)["scores"] = self.scores  # so that they are read once
         return other
 
     @cached_property
     def final_samples(self) -> FinalSamples | None:
-        """The samples of the final evaluation on the compared task, counted; None if the cell kept none. Raises
-        DamagedRecordError."""
+        """The samples of the final evaluation on the compared task, counted; None if the cell kept none.
+
+        Raises DamagedRecordError.
+        """
         table = self.read_final_samples(COLUMNS)
         samples = None if table is None else FinalSamples.of(self.cell.evals, table)
         return samples if samples is None or self.names is None else samples.named(self.names)
@@ -209,7 +219,7 @@ class Measurement:
     def read_final_samples(
         self, columns: Sequence[str], where: pyarrow.compute.Expression | None = None
     ) -> pyarrow.Table | None:
-        """These columns of the samples of the final evaluation on the compared task; None if none were kept."""
+        """Read these columns of the final evaluation's samples on the compared task; None if none were kept."""
         import pyarrow.compute as pc
 
         final = pc.field("final") & (pc.field("task") == self.metric.task)
@@ -217,8 +227,10 @@ class Measurement:
 
     @cached_property
     def final(self) -> ScoreRow | None:
-        """The final evaluation, which is compared: that of the last checkpoint, never of the best. Over a part of its
-        problems only the compared metric is known."""
+        """The final evaluation, which is compared: that of the last checkpoint, never of the best.
+
+        Over a part of its problems, only the compared metric is known.
+        """
         row = next((row for row in reversed(self.evaluations) if row["final"]), None)
         if row is None or self.names is None or len(self.names) == row.get("n_problems"):
             return row
@@ -247,9 +259,11 @@ class Measurement:
 
     @property
     def quantum_pp(self) -> float:
-        """What one sample changes in the compared metric: of n samples of a problem k decide one score, so it is k / n
-        of a problem. A name without a k, such as that of a plug-in, is taken to score single samples. 0 if the records
-        do not say how many there were."""
+        """The change of the compared metric by one sample.
+
+        If k of a problem's n samples decide one score, a sample counts k / n of a problem. A name without a k, such as
+        that of a plug-in, is taken to score single samples. 0 if the records do not say how many samples there were.
+        """
         row = self.final
         problems, samples = (None, None) if row is None else (row.get("n_problems"), row.get("n_samples"))
         if not problems or not samples:
@@ -260,7 +274,7 @@ class Measurement:
 
     @cached_property
     def evaluates_checkpoint(self) -> bool:
-        """Whether nothing was trained: its seed is one of evaluation, and its problems are what is replicated."""
+        """True if nothing was trained: the seed is one of evaluation, and problems are the replicates."""
         return self.cell.spec.get("checkpoint") is not None
 
     @cached_property
@@ -276,7 +290,7 @@ class Measurement:
 
     @property
     def spent_tokens(self) -> float | None:
-        """What arms should spend alike: tokens generated in training; per answer where a checkpoint is evaluated."""
+        """The tokens that arms should spend alike: generated in training, or per answer over one checkpoint."""
         return self.final_value("mean_tokens") if self.evaluates_checkpoint else self.cell.generated_tokens
 
     def step_mean(self, key: str) -> float | None:
@@ -285,8 +299,7 @@ class Measurement:
 
     @property
     def length_slope_tokens(self) -> float | None:
-        """How many tokens the mean completion grew by in 100 steps, by least squares; None with fewer than two
-        steps."""
+        """The growth of the mean completion in tokens per 100 steps, by least squares; None below two steps."""
         step, length = self.steps["step"], self.steps["len/mean"]
         known = ~np.isnan(length)
         if known.sum() < 2:
@@ -299,7 +312,7 @@ class Measurement:
 
     @property
     def drawn_samples(self) -> int:
-        """The samples of all evaluations, along the curve too."""
+        """The number of samples of all evaluations, including those along the curve."""
         return sum(row.get("n_problems", 0) * row.get("n_samples", 0) for row in self.scores)
 
     @cached_property
@@ -309,7 +322,7 @@ class Measurement:
 
     @cached_property
     def sample_s(self) -> float | None:
-        """What drawing and grading one sample took in evaluation; None without timings."""
+        """The seconds that sampling and grading one sample took in evaluation; None without timings."""
         first = self.as_first_evaluated
         seconds, samples = first.seconds("eval_s"), first.drawn_samples
         return seconds / samples if seconds and samples else None
@@ -321,7 +334,7 @@ class Measurement:
 
 
 def _with_records(measurements: list[Measurement]) -> list[Measurement]:
-    """The same, after reading what every report looks at."""
+    """Read the records that every report uses, and return the same measurements."""
     for measurement in measurements:
         for name in ("steps", "timing", "scores", "final_samples"):
             getattr(measurement, name)
@@ -329,7 +342,7 @@ def _with_records(measurements: list[Measurement]) -> list[Measurement]:
 
 
 def _columns(path: Path, table: pyarrow.Table, needed: Sequence[str] = ()) -> Columns:
-    """The table that was read from `path`, by column."""
+    """Convert the table that was read from `path`. Raises DamagedRecordError, naming the path, for a faulty one."""
     try:
         return Columns.of(table, needed)
     except ValueError as error:
@@ -343,20 +356,20 @@ def _damaged(path: Path, fault: str) -> DamagedRecordError:
 
 
 def finite(value: float | None) -> float | None:
-    """The value as a float; None if it is missing or not finite."""
+    """Return the value as a float; None if it is missing or not finite."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of the finite values; None without any."""
+    """Return the mean of the finite values; None without any."""
     present = [number for value in values if (number := finite(value)) is not None]
     return sum(present) / len(present) if present else None
 
 
 def read_measurements(sweep: SweepRecord, processes: int = 1) -> dict[str, list[Measurement]]:
-    """The finished cells of each arm; arms and seeds are in the order of the sweep file.
+    """Read the finished cells of each arm, with arms and seeds in the order of the sweep file.
 
-    processes: with more than one, they read all records now, instead of when they are looked at.
+    processes: with more than one, all records are read now, instead of on first use.
 
     Raises ValueError if no cell is done, MetricError if none recorded the compared metric, and DamagedRecordError for
     records that do not hold what was written.

@@ -1,4 +1,4 @@
-"""Modes of thinking and budgets, where a sweep evaluates its task in them: accuracy, and the tokens that it takes."""
+"""Modes of thinking and budgets, if a sweep evaluates its task in them: accuracy, and the tokens spent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from reports.report import ModeScore
 from reports.statistics import MIN_PAIRS, t_interval
 
 _MODE = re.compile(r"(direct|think)([0-9]*):")
-"""Before the name of a task that is asked in a mode; see `evals.tasks.modes`."""
+"""The prefix of a task in a mode; see `evals.tasks.modes`."""
 
 
 @derived
 def mode_scores(analysis: Analysis) -> list[ModeScore]:
-    """By task and arm: direct, then thinking by its budget, without one last. None for tasks in a single mode."""
+    """Score each arm in each mode, by task and arm: direct, then thinking by its budget, without a budget last.
+
+    Tasks with a single mode are left out.
+    """
     sweep = analysis.sweep
     tasks = [task for task in sweep.tasks if any(_MODE.match(other) and _own(other) == task for other in sweep.tasks)]
     found = []
@@ -31,6 +34,7 @@ def _own(task: str) -> str:
 
 
 def _place(task: str) -> float:
+    """Return the sort key of a mode: direct, then budgets by size, then thinking without one."""
     mode, budget = _parts(task)
     return 0 if mode == "direct" else float("inf") if budget is None else budget
 

@@ -1,9 +1,9 @@
-"""What would settle a contrast, and at what cost: more seeds, more samples of each problem, or more problems.
+"""The steps that would settle a contrast, and their cost: more seeds, more samples per problem, or more problems.
 
-Seeds shrink all of the noise; samples only that of evaluation; problems that too, and what a seed does to single
-problems. Over one checkpoint problems are what is replicated: they shrink all of it, and seeds are samples. The
-variance components say how much of each there is. Whatever is added after a verdict was shown makes a
-further look, so the numbers count with the level at which that look will be judged.
+Seeds shrink all of the noise. Samples shrink only the evaluation noise. Problems shrink that too, and what a seed does
+to single problems. Over one checkpoint problems are the replicates: they shrink all of the noise, and seeds are
+samples. The variance components say how much of each there is. Anything added after a verdict was shown makes a further
+look, so the numbers use the level at which that look will be judged.
 """
 
 from __future__ import annotations
@@ -40,17 +40,23 @@ if TYPE_CHECKING:
 OPEN_VERDICTS = ("inconclusive", "no_test")
 MOST_SEEDS = 10_000
 MOST_FACTOR = 64
-"""Nobody takes more seeds, or more than so many times the samples or problems, as a next step."""
+"""Bounds of a next step: MOST_SEEDS seeds, or this many times the samples or problems."""
 
 SD_CONFIDENCE = 0.8
-"""The true spread is below the bound that ways are counted with in so many cases. The spread that few seeds show is too
-small as often as too large, and then what it counts has far less power than it says."""
+"""The confidence of the upper bound of the spread with which ways are counted.
+
+The spread of a few seeds is too small as often as too large. A number computed from it often has far less power than it
+says.
+"""
 
 
 @derived
 def next_steps(analysis: Analysis) -> dict[str, NextStep]:
-    """The ways to settle each declared contrast, by its name: none for a contrast that is settled, whose spread is
-    unknown, or whose plan is not done yet; none in a screening, which judges no arm."""
+    """Return the ways to settle each declared contrast, by its name.
+
+    A contrast is left out if it is settled, if its spread is unknown, or if its plan is not done yet. A screening
+    judges no arm, so it has none.
+    """
     if analysis.sweep.screening is not None:
         return {}
     asked = declared_budgets(analysis)
@@ -61,6 +67,7 @@ def next_steps(analysis: Analysis) -> dict[str, NextStep]:
 def _next_step(
     analysis: Analysis, contrast: Contrast, parts: VarianceComponents | None, n_contrasts: int
 ) -> NextStep | None:
+    """Return the ways to settle one contrast, or None as in `next_steps`. parts: its variance components, if known."""
     sweep, comparison = analysis.sweep, contrast.comparison
     if comparison is None or contrast.verdict not in OPEN_VERDICTS or comparison.n_pairs < MIN_PAIRS:
         return None
@@ -92,22 +99,22 @@ def _next_step(
 
 
 def has_planned_looks_left(sweep: SweepRecord) -> bool:
-    """Whether this is a look of a design, and not its last one."""
+    """Return whether this is a look of a design, and not its last one."""
     return sweep.design is not None and sweep.look.planned and len(sweep.seeds) < sweep.design.looks[-1]
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """One of so many contrasts, over n replicates, with the difference that was observed. over_problems: whether
-    problems are replicated, instead of seeds. left_sd_pp: of its error, what searches left open, which none of the ways
-    shrinks."""
+    """One of n_contrasts contrasts, over n replicates, with its observed difference."""
 
     analysis: Analysis
     n: int
     observed_pp: float
     n_contrasts: int
     over_problems: bool = False
+    """True if problems are the replicates, instead of seeds."""
     left_sd_pp: float = 0.0
+    """The part of its error that searches left open, which none of the ways shrinks."""
 
     @property
     def sweep(self) -> SweepRecord:
@@ -119,7 +126,7 @@ class _Asked:
 
     @property
     def can_have_more_problems(self) -> bool:
-        """Whether the sweep evaluates a part of a task's problems."""
+        """True if the sweep evaluates only a part of a task's problems."""
         evaluation, held_out = self.sweep.evaluation, self._held_out
         if evaluation is None or evaluation.problems is None:
             return False
@@ -130,14 +137,14 @@ class _Asked:
         return self.sweep.n_held_out(self.analysis.metric.task)
 
     def is_settled(self, error_pp: float, n: int, alpha: float) -> bool:
-        """Whether n replicates with this standard error of the mean difference reach the target with enough power."""
+        """Return whether n replicates with this standard error of the mean reach the target with enough power."""
         error_pp = math.hypot(error_pp, self.left_sd_pp)
         if self.target == "difference":
             return t_test_power(abs(self.observed_pp) / error_pp, n - 1, alpha) >= TARGET_POWER
         return equivalence_power(self.sweep.margin_pp / error_pp, n - 1, alpha) >= TARGET_POWER
 
     def alpha_after(self, **changed: object) -> float:
-        """The alpha of the intervals once this is changed in the records: a further look."""
+        """Return the alpha of the intervals once this is changed in the records: a further look."""
         looks = self.sweep.looks_and_this
         after = self.sweep.model_copy(update={"looks": looks, **changed})
         return looking(after, self.n_contrasts).alpha
@@ -146,15 +153,17 @@ class _Asked:
         return first_seeds(self.sweep.seeds, n)
 
     def _shrinking_frac(self, sd_pp: float) -> float:
-        """The part of the variance that more seeds shrink: all but what searches left open."""
+        """Return the part of the variance that more seeds shrink: all but what searches left open."""
         by_seeds = sd_pp**2 / self.n
         return by_seeds / (by_seeds + self.left_sd_pp**2) if self.left_sd_pp else 1.0
 
     def more_seeds(self, sd_pp: float) -> Way:
+        """Return the fewest seeds that settle the contrast, with their cost."""
+
         def needed_at(alpha: float) -> int | None:
             return fewest(lambda n: self.is_settled(sd_pp / math.sqrt(n), n, alpha), MOST_SEEDS, self.n + 1)
 
-        # The level depends a little on the number that depends on it.
+        # The level depends slightly on the number of seeds, and the number on the level, so it is computed twice.
         needed = needed_at(self.alpha_after(seeds=self._seeds(2 * self.n)))
         needed = None if needed is None else needed_at(self.alpha_after(seeds=self._seeds(needed)))
         if needed is None:
@@ -203,7 +212,10 @@ class _Asked:
         drawn: Callable[[int], int],
         command: Callable[[int], tuple[str, str]],
     ) -> Way:
-        """drawn: the samples of a task that each cell has to draw for so many."""
+        """Return the smallest number of samples or problems that settles the contrast, with its cost.
+
+        drawn: the samples of a task that each cell must draw for that number.
+        """
         most, new = MOST_FACTOR * now, self.over_problems
         there_are = self._held_out if kind == "problems" else None
         limit = there_are if there_are is not None and there_are < most else None
@@ -223,6 +235,7 @@ class _Asked:
             limit or most,
             now + 1,
         )
+        # 10**9 stands for infinitely many: what remains of the error then is what this way cannot shrink.
         shrinks_frac = (1 - frac_of_sd(10**9) ** 2) * self._shrinking_frac(sd_pp)
         if needed is None:
             return _no_way(kind, now, shrinks_frac, limit)
@@ -242,7 +255,7 @@ class _Asked:
 
 
 def _no_way(kind: Kind, now: int, shrinks_frac: float, limit: int | None = None) -> Way:
-    """Return what no number of these would settle."""
+    """Return a way that settles nothing at any number."""
     return Way(
         of=kind,
         now=now,
@@ -262,8 +275,10 @@ def _mean(seconds: Callable[[Measurement], float | None], analysis: Analysis) ->
 
 
 def _cell_s(measurement: Measurement) -> float | None:
-    """What a cell took: by its own clock, or by the sum of its steps if it was trained in more than one go; and what
-    the samples that were added to its evaluation since would take beside."""
+    """Return the seconds of a cell, by its own clock, or by the sum of its steps if it was trained in several starts.
+
+    Samples that were added to its evaluation since are included, at the time per sample.
+    """
     phases = [measurement.seconds(phase) for phase in ("total_s", "eval_s")]
     elapsed = measurement.timing.known("elapsed_s")
     known = [*(s for s in phases if s is not None)]
@@ -274,10 +289,10 @@ def _cell_s(measurement: Measurement) -> float | None:
 
 
 def _command(sweep: SweepRecord, option: str, value: str) -> str | None:
-    """What goes on with these records, with this option besides; None if they do not hold what was asked.
+    """Return the command that continues with these records and this option; None if they do not hold the request.
 
-    The name alone goes on with a sweep as it was asked last. With --set, though, that of a shipped sweep asks anew, so
-    that everything has to be said.
+    The name alone continues a sweep as it was last requested. With --set, though, a shipped sweep's name starts a new
+    request, so every option has to be repeated.
     """
     asked = sweep.asked
     if asked is None:

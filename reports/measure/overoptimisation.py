@@ -1,4 +1,4 @@
-"""Over-optimisation: the proxy reward that an arm trains on, the truth beside it, and the distance from the start.
+"""Over-optimisation: an arm's proxy reward, next to the truth and the distance from the start.
 
 Gao et al., arXiv:2210.10760: with growing KL to the starting policy the proxy keeps rising while the truth turns down.
 A pairwise judge has no score of its own, so its verdicts at the start of training are compared with those at the end.
@@ -23,15 +23,14 @@ STRETCHES = 20
 
 @dataclass(frozen=True)
 class Path:
-    """Where training went: points [stretches] of equal shares of training, in its order.
-
-    kl_nats: the KL of a completion to the starting policy, which need not grow. proxy_sd: the proxy reward in standard
-    deviations of the reward model. correct: the share of right completions.
-    """
+    """The path of training: points [stretches] of equal shares of training, in its order."""
 
     kl_nats: FloatArray
+    """The KL of a completion to the starting policy, which need not grow."""
     proxy_sd: FloatArray
+    """The proxy reward in standard deviations of the reward model."""
     correct: FloatArray
+    """The share of right completions."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,11 @@ class ArmPaths:
 
 
 def arm_paths(cells: Sequence[Measurement]) -> ArmPaths | None:
-    """The paths of an arm's finished cells; None if none recorded KL, proxy and truth."""
+    """Compute the paths of an arm's finished cells; None if none recorded KL, proxy and truth."""
     recorded = {m.cell.seed: points for m in cells if len(points := _points(m))}
     if not recorded:
         return None
+    # All seeds have equally many stretches, so that their mean is at the same share of training.
     stretches = min(STRETCHES, *map(len, recorded.values()))
     seeds = {
         seed: np.array([stretch.mean(axis=0) for stretch in np.array_split(points, stretches)])
@@ -57,11 +57,12 @@ def arm_paths(cells: Sequence[Measurement]) -> ArmPaths | None:
 
 
 def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
-    """The summary of an arm's paths; None if it has none."""
+    """Summarise an arm's paths; None if it has none."""
     paths = arm_paths(cells)
     if paths is None:
         return None
     mean = paths.mean
+    # One peak, that of the mean path, serves for all seeds below.
     peak = int(mean.correct.argmax())
     return ProxyAndTruth(
         kl_nats=float(mean.kl_nats[-1]),
@@ -80,7 +81,10 @@ def proxy_and_truth(cells: Sequence[Measurement]) -> ProxyAndTruth | None:
 
 
 def judge_and_truth(cells: Sequence[Measurement]) -> JudgeAndTruth | None:
-    """JudgeVerdicts of an arm's pairwise judge over training; None if none of its cells had one."""
+    """Average the verdicts of an arm's pairwise judge over the first and last tenth of training; None if it had none.
+
+    A tenth is rounded up to whole steps.
+    """
     judged = [cell for cell in cells if len(cell.steps.known("judge/tie_frac"))]
     if not judged:
         return None
@@ -98,13 +102,13 @@ def judge_and_truth(cells: Sequence[Measurement]) -> JudgeAndTruth | None:
 
 
 def _mean(values: FloatArray) -> float | None:
-    """Mean of the recorded values; None if there are none."""
+    """Return the mean of the recorded values; None if there are none."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
 
 
 def judge_replies(cells: Sequence[Measurement]) -> JudgeReplies | None:
-    """The summary of an arm's cells; None if no judge graded their rollouts."""
+    """Summarise the judge's replies over an arm's cells; None if no judge graded their rollouts."""
     judged = [cell for cell in cells if len(cell.steps.known("judge/questions"))]
     if not judged:
         return None
@@ -128,6 +132,6 @@ def judge_replies(cells: Sequence[Measurement]) -> JudgeReplies | None:
 
 
 def _points(measurement: Measurement) -> FloatArray:
-    """KL, proxy and truth [steps, 3] of the steps that recorded all three."""
+    """Return KL, proxy and truth [steps, 3] of the steps that recorded all three."""
     rows = np.column_stack([measurement.steps[key] for key in (KL, PROXY, TRUTH)])
     return rows[~np.isnan(rows).any(axis=1)]

@@ -1,7 +1,7 @@
-"""How often each arm solves each problem of the compared task, and contrasts over new problems.
+"""Each arm's share of right samples on each problem of the compared task, and contrasts over new problems.
 
-The latter answer another question: what the difference would be on new problems of the kind as well as with new seeds.
-A sweep asks it with `compare: {new_problems: true}`.
+The latter answer another question: the difference on new problems of the kind, as well as with new seeds. A sweep asks
+it with `compare: {new_problems: true}`.
 """
 
 from __future__ import annotations
@@ -20,26 +20,24 @@ if TYPE_CHECKING:
     import pyarrow
 
 MIN_PROBLEMS = 5
-"""Fewer problems hardly show how much problems differ: with two, intervals are wider than scores can lie apart."""
+"""The fewest problems for an interval. With two, intervals are wider than scores can lie apart."""
 
 
 @dataclass(frozen=True)
 class ProblemScores:
-    """The share of right samples of each problem in the final evaluation.
-
-    problems [n_problems]: in the order of the evaluation. by_arm: for each arm and seed the shares [n_problems], NaN if
-    a cell did not evaluate a problem.
-    """
+    """The share of right samples of each problem in the final evaluation."""
 
     problems: list[str]
+    """[n_problems] in the order of the evaluation."""
     by_arm: dict[str, dict[int, FloatArray]]
+    """For each arm and seed the shares [n_problems], NaN if a cell did not evaluate a problem."""
 
     def mean(self, arm: str) -> FloatArray:
-        """The mean over the arm's seeds [n_problems]; NaN for a problem that none evaluated."""
+        """Compute the mean over the arm's seeds [n_problems]; NaN for a problem that none evaluated."""
         return mean_of_known(self.by_arm[arm].values(), len(self.problems))
 
     def differences(self, arm: str, baseline: str) -> FloatArray:
-        """Arm minus baseline on each problem [n_problems], over the seeds that both have."""
+        """Compute arm minus baseline on each problem [n_problems], over the seeds that both have."""
         pairs = self.paired_seeds(arm, baseline)
         return mean_of_known(
             [self.by_arm[arm][seed] - self.by_arm[baseline][seed] for seed in pairs], len(self.problems)
@@ -50,7 +48,7 @@ class ProblemScores:
         return [seed for seed in self.by_arm.get(arm, {}) if seed in others]
 
     def columns(self) -> dict[str, pyarrow.Array]:
-        """A table with a row for each arm, seed and problem that was evaluated."""
+        """Build a table with one row for each arm, seed and problem that was evaluated."""
         import pyarrow
 
         cells = [(arm, seed) for arm, by_seed in self.by_arm.items() for seed in by_seed]
@@ -66,7 +64,7 @@ class ProblemScores:
 
 @derived
 def problem_scores(analysis: Analysis) -> ProblemScores:
-    """The scores of every cell that kept its samples; arms without such a cell are left out."""
+    """Collect the scores of every cell that kept its samples; arms without such a cell are left out."""
     position: dict[str, int] = {}
     read: dict[str, dict[int, tuple[list[int], FloatArray]]] = {}
     for arm, by_seed in analysis.by_seed(lambda m: m.final_samples).items():
@@ -84,7 +82,7 @@ def problem_scores(analysis: Analysis) -> ProblemScores:
 
 
 def mean_of_known(rows: Any, n: int) -> FloatArray:
-    """The mean over rows [n] without NaN; NaN where no row has a number."""
+    """Compute the mean over rows [n] without NaN; NaN where no row has a number."""
     values = np.array(list(rows), dtype=np.float64).reshape(-1, n)
     known = ~np.isnan(values)
     count = known.sum(axis=0)
@@ -94,8 +92,10 @@ def mean_of_known(rows: Any, n: int) -> FloatArray:
 
 
 def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | None:
-    """The contrast's difference over new seeds and new problems, at its level; None if the sweep does not ask for
-    it."""
+    """Estimate the contrast's difference over new seeds and new problems, at its level.
+
+    None unless the sweep asks for it.
+    """
     if not analysis.sweep.new_problems:
         return None
     arms = [{m.cell.seed: m for m in analysis.measurements[arm]} for arm in (contrast.arm, contrast.baseline)]
@@ -103,6 +103,7 @@ def over_new_problems(analysis: Analysis, contrast: Contrast) -> NewProblems | N
     scores = [[m.problem_scores_pp for m in pair] for pair in pairs]
     if not scores or contrast.comparison is None:
         return _refused("no seed has a score in both arms")
+    # The estimate needs a full table of seeds and problems.
     shared = sorted(set.intersection(*(set(one) for pair in scores for one in pair)))
     if not shared:
         return _refused(f"the records hold no {pairs[0][0].metric.name} for single problems")

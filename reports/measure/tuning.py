@@ -1,8 +1,8 @@
-"""Arms that were each tuned first: what the searches found and cost, and the difference between the arms' bests.
+"""Arms that were each tuned first: the searches' results and costs, and the difference between the arms' bests.
 
-A verdict on tuned arms is about their bests. The settings found lie somewhat below these, one arm's more than the
-other's, and no number of seeds shows it, since all have these settings. So the interval of the difference is widened by
-what the searches left open, and a verdict stands only if it holds there too.
+A verdict on tuned arms is about their bests. The settings found are somewhat below these, more so in one arm than in
+the other. No number of seeds shows it, since all seeds have these settings. So the interval of the difference is
+widened by what the searches left open, and a verdict stands only if it holds there too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def best_difference(
 ) -> BestDifference:
     """Estimate the difference of the bests from that of the settings found.
 
-    Each best lies `short_pp` above what was found, with the standard deviation `short_sd_pp`. The comparison has other
+    Each best is `short_pp` above what was found, with the standard deviation `short_sd_pp`. The comparison has other
     seeds, so variances add.
     """
     from scipy.special import ndtri
@@ -51,7 +51,7 @@ def best_difference(
 
 
 def judge_bests(contrast: Contrast, tuning: Tuning | None, margin_pp: float) -> Contrast:
-    """The contrast of two tuned arms, inconclusive where its verdict does not hold for their bests."""
+    """Return the contrast of two tuned arms, inconclusive if its verdict does not hold for their bests."""
     if tuning is None or not {contrast.arm, contrast.baseline} <= tuning.arms.keys():
         return contrast
     arms = tuning.arms[contrast.arm], tuning.arms[contrast.baseline]
@@ -76,8 +76,10 @@ def judge_bests(contrast: Contrast, tuning: Tuning | None, margin_pp: float) -> 
 def tuning_rows(
     tuning: Tuning | None, arms: Sequence[str], means_pp: Mapping[str, float | None], cells: Sequence[CellRecord]
 ) -> list[TuningRow]:
-    """A row for each arm that was tuned: `tuning` of report.json. means_pp: the arms' scores with fresh seeds. cells:
-    those of the comparison."""
+    """Build the row of each tuned arm: `tuning` of report.json.
+
+    means_pp: the arms' scores with fresh seeds. cells: those of the comparison.
+    """
     if tuning is None:
         return []
     return [

@@ -1,5 +1,7 @@
-"""The variance budget of a contrast: how much of its noise comes from training seeds, evaluation samples and problems,
-and what pairing did to it. A contrast is a weighted sum of arms: two of them, or a factorial's effect."""
+"""The variance budget of a contrast: the parts of its noise from training seeds, evaluation samples and problems.
+
+It also says what pairing did to the noise. A contrast is a weighted sum of arms: two of them, or a factorial's effect.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from reports.report import ErrorBudget, Share, Variance
 from reports.statistics import MIN_PAIRS, FloatArray, VarianceComponents, components, components_of_problems
 
 MEANS_OF_SAMPLES = ("pass@1", "avg@n")
-"""The metrics whose score of a problem is the mean of its samples, so that these show its sampling noise."""
+"""Metrics whose score of a problem is the mean of its samples, which therefore show its sampling noise."""
 
 PART_NAMES = {
     "seeds": "training seeds",
@@ -32,26 +34,30 @@ PART_NAMES = {
 
 @dataclass(frozen=True)
 class SampleGrid:
-    """Which samples of a cell's final evaluation are right. problems [n_problems]: sorted. right [n_problems,
-    n_samples]: the samples in the order of their numbers, which name their noise."""
+    """The right samples of a cell's final evaluation."""
 
     problems: list[str]
+    """[n_problems] sorted."""
     right: npt.NDArray[np.bool_]
+    """[n_problems, n_samples], in the order of the samples' numbers, which name their noise."""
 
 
 @dataclass(frozen=True)
 class VarianceBudget:
-    """The parts of a contrast's variance, in squared percentage points.
-
-    components: None if the records do not show them, and `refused` says why. covariance: over seeds, of what the
-    contrast adds with what it subtracts, which are the scores of two arms or of two levels of a knob; None where
-    nothing is trained. shared_noise: the part of it that is evaluation noise, since samples of one number draw the same
-    noise in all arms; None with one sample of a problem, which does not show it.
-    """
+    """The parts of a contrast's variance, in squared percentage points."""
 
     components: VarianceComponents | None
+    """None if the records do not show them; `refused` then says why."""
     covariance: float | None = None
+    """Over seeds, between what the contrast adds and what it subtracts; None if nothing is trained.
+
+    The two are the scores of two arms, or of two levels of a knob.
+    """
     shared_noise: float | None = None
+    """The part of the covariance that is evaluation noise; None with one sample per problem, which does not show it.
+
+    Samples of one number have the same noise in all arms.
+    """
     refused: str = ""
 
     @property
@@ -64,22 +70,23 @@ class VarianceBudget:
 
 @derived
 def variance_budgets(analysis: Analysis) -> list[VarianceBudget]:
-    """The budget of every arm's contrast, in their order."""
+    """Compute the budget of every arm's contrast, in their order."""
     return [_budget(contrast, analysis) for contrast in analysis.contrasts]
 
 
 @derived
 def effect_budgets(analysis: Analysis) -> list[VarianceBudget]:
-    """The budget of every effect of a factorial, in their order; [] for other sweeps."""
+    """Compute the budget of every effect of a factorial, in their order; [] for other sweeps."""
     return [_budget(effect.contrast, analysis) for effect in effects_of(analysis)]
 
 
 def declared_budgets(analysis: Analysis) -> list[tuple[Contrast, VarianceBudget]]:
-    """What the sweep asks, each with its budget."""
+    """Return the declared contrasts, each with its budget."""
     return [*zip(declared_of(analysis), effect_budgets(analysis) or variance_budgets(analysis), strict=True)]
 
 
 def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
+    """Compute the budget of one contrast, or say why the records do not show it."""
     if contrast.comparison is None or contrast.comparison.n_pairs < MIN_PAIRS:
         return VarianceBudget(None, refused=f"it takes {MIN_PAIRS} pairs")
     if analysis.metric.name not in MEANS_OF_SAMPLES:
@@ -94,7 +101,7 @@ def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
         return VarianceBudget(None, refused="it takes 2 problems")
     if math.isnan(contrast.comparison.sd):
         return VarianceBudget(None, refused=contrast.comparison.note)
-    # A run that was evaluated with more samples than another has the other's among them.
+    # A run evaluated with more samples than another has the other's among them.
     n_samples = min(grid.right.shape[1] for grid in known)
     samples = {
         arm: np.array([100.0 * grid.right[:, :n_samples] for grid in some if grid is not None])
@@ -106,9 +113,12 @@ def _budget(contrast: Contrast, analysis: Analysis) -> VarianceBudget:
 def budget_of(
     samples: Mapping[str, FloatArray], weights: Mapping[str, float], alpha: float, *, one_checkpoint: bool = False
 ) -> VarianceBudget:
-    """The budget of a weighted sum of arms. samples: by arm, [n_seeds, n_problems, n_samples], paired in every axis.
-    weights: by arm, positive for what the sum adds and negative for what it subtracts. one_checkpoint: whether seeds
-    are of sampling alone, because the arms evaluate the same weights."""
+    """Compute the budget of a weighted sum of arms.
+
+    samples: by arm, [n_seeds, n_problems, n_samples], paired in every axis. weights: by arm, positive for what the sum
+    adds and negative for what it subtracts. one_checkpoint: True if the arms evaluate the same weights, so that seeds
+    are of sampling alone.
+    """
     added, subtracted = (_side(samples, weights, sign) for sign in (1, -1))
     drawn = added - subtracted
     n_samples = drawn.shape[2]
@@ -125,22 +135,25 @@ def budget_of(
     if n_samples == 1:
         return VarianceBudget(components(differences, alpha=alpha), covariance)
     noise, own, other = (x.var(axis=2, ddof=1) / n_samples for x in (drawn, added, subtracted))
-    # The covariance of a cell's two means; the mean over problems averages independent noise.
+    # cov(a, b) = (var a + var b - var(a - b)) / 2, within a seed and a problem. The mean over problems averages
+    # independent noise.
     shared = float(((own + other - noise) / 2).mean()) / drawn.shape[1]
     split = components(differences, noise, n_samples=n_samples, alpha=alpha)
     return VarianceBudget(split, covariance, shared)
 
 
 def _side(samples: Mapping[str, FloatArray], weights: Mapping[str, float], sign: int) -> FloatArray:
-    """What the sum adds (1), or what it subtracts (-1)."""
+    """Return the part that the sum adds (1), or the part that it subtracts (-1)."""
     chosen = [abs(weight) * samples[arm] for arm, weight in weights.items() if sign * weight > 0]
     total: FloatArray = np.sum(chosen, axis=0)
     return total
 
 
 def sample_grid(measurement: Measurement) -> SampleGrid | None:
-    """The samples of the final evaluation on the compared task; None if the cell kept none, or not equally many of
-    every problem."""
+    """Return the samples of the final evaluation on the compared task.
+
+    None if the cell kept none, or not equally many of every problem.
+    """
     samples = measurement.final_samples
     if samples is None or (right := samples.grid) is None:
         return None
@@ -150,14 +163,16 @@ def sample_grid(measurement: Measurement) -> SampleGrid | None:
 
 @lru_cache(maxsize=8)
 def _in_order(problems: tuple[str, ...]) -> tuple[list[str], npt.NDArray[np.intp]]:
-    """The problems, sorted, with the place of each among those given; cells evaluate the same ones."""
+    """Return the problems, sorted, with the position of each among those given.
+
+    Cached: cells evaluate the same ones.
+    """
     order = sorted(range(len(problems)), key=problems.__getitem__)
     return [problems[place] for place in order], np.array(order)
 
 
 def variance_of(budget: VarianceBudget) -> Variance:
-    """Return what report.json says of a contrast's variance: for these problems, as its verdict is, and for new
-    ones."""
+    """Build the variance entry of report.json: for these problems, as the contrast's verdict is, and for new ones."""
     found = budget.components
     known = {"refused": budget.refused or None, "shared_noise_share": budget.shared_noise_share}
     if found is None:

@@ -42,6 +42,7 @@ _CAPABILITIES_V3 = 0x20080522
 
 def main() -> None:
     replies, status = map(int, sys.argv[1:])
+    # Read before the fork: the child closes its stdin.
     request = json.load(sys.stdin)
     folder, limits = os.getcwd(), request["limits"]
     try:
@@ -100,6 +101,7 @@ def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int)
     os.close(null)
     if namespaces:
         enter_own_root(folder, limits["disk_bytes"])
+    # Both the soft and the hard limit are set, so the program cannot raise them again.
     for what, limit in (
         (resource.RLIMIT_CPU, limits["cpu_s"]),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
@@ -109,6 +111,7 @@ def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int)
     ):
         resource.setrlimit(what, (limit, limit))
     if os.geteuid() == 0:  # the limit on processes does not bind root
+        # The order matters: after setresuid, the process may no longer change its groups.
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -154,6 +157,7 @@ def answer(request: dict[str, Any], replies: int) -> None:
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
             print('{"unreadable": true}', file=file, flush=True)
             return
+        # A block under `if __name__ == "__main__"` does not run.
         names: dict[str, Any] = {"__name__": "solution"}
         try:
             exec(code, names)

@@ -111,11 +111,11 @@ class Tester(Protocol):
 
 
 def outcome_of(asked: Trial) -> UnitTestResult:
-    """Run the program. It passes if each call returns, within the limits on the whole, what is expected.
+    """Run the program. It passes if each call returns the expected value within the limits on the whole.
 
-    A program that uses up its time or memory fails the remaining tests. Only a program that waits until the limit on
-    wall-clock gets no verdict (`timeout`): a machine that stands still looks the same. Raises EvalError if programs
-    cannot be contained.
+    A program that uses up its time or memory fails the remaining tests. Only a program that waits until the wall-clock
+    limit gets no verdict (`timeout`): a machine that stands still looks the same. Raises EvalError if programs cannot
+    be contained.
     """
     if len(asked.code) > MOST_CHARACTERS:
         return UnitTestResult("unparsed", 0)
@@ -147,6 +147,7 @@ def _returns(reply: bytes, expected: object) -> bool:
 
 def same_value(value: object, expected: object) -> bool:
     """Compare JSON values as Python does, but True is not 1, and floats may differ by rounding (1e-9, relative)."""
+    # bool is a subclass of int in Python, so True == 1 would count as equal.
     if isinstance(value, bool) or isinstance(expected, bool):
         return value is expected
     if isinstance(value, float) and isinstance(expected, float):
@@ -166,11 +167,11 @@ class RunsTests(Grader):
     runs_code: ClassVar[bool] = True
 
     def account(self) -> dict[str, Any]:
-        """Raises EvalError where programs cannot be contained."""
+        """Return the isolation that programs get here. Raises EvalError if programs cannot be contained."""
         return {"code": isolation().account}
 
     def reference_in(self, row: Mapping[str, Any]) -> str:
-        """The columns `entry_point` and `tests` as an answer."""
+        """Return the columns `entry_point` and `tests` as an answer."""
         return reference_of(row.get("entry_point"), row.get("tests"))
 
     @property
@@ -179,6 +180,7 @@ class RunsTests(Grader):
 
     def verdicts(self, submissions: Sequence[Submission]) -> list[Verdict]:
         """Return a verdict for each submission. Raises EvalError if no tester was lent."""
+        # A completion without a program gets its verdict without running anything.
         found = [(one, one.extracted) for one in submissions]
         asked = [Trial(code, one.answer) for one, code in found if code is not None]
         outcomes = iter(_tester().outcomes(asked) if asked else ())

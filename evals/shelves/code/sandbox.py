@@ -44,7 +44,7 @@ class Limits:
     cpu_s: int = 2
     """A program is killed after this much processor time, whatever the load of the machine."""
     wall_s: float = 30.0
-    """Long enough that only a program that waits, or a machine that stands still, reaches it."""
+    """A limit that only a program that waits, or a machine that stands still, reaches."""
     memory_bytes: int = 512 << 20
     file_bytes: int = 8 << 20
     disk_bytes: int = 16 << 20
@@ -67,8 +67,9 @@ class Ran(NamedTuple):
     """The result of a program."""
 
     replies: list[bytes]
-    """One for each call, in order, as JSON ({"value": ...}, or {} for an exception); fewer if the program ended
-    early.
+    """One for each call, in order, as JSON: {"value": ...}, or {} for an exception.
+
+    Fewer if the program ended early.
     """
     end: Literal["ended", "unreadable", "timeout", "lost"]
     """`unreadable`: the text is not Python. `timeout`: it waited beyond `wall_s`. `lost`: unknown, because the
@@ -81,7 +82,7 @@ class _RefusedError(Exception):
 
 
 def run_program(program: Program, limits: Limits | None = None, namespaces: bool | None = None) -> Ran:
-    """Call the program's function. Callable from any thread.
+    """Run the program in the sandbox, and call its function. Callable from any thread.
 
     namespaces: the program gets its own; None: if the system permits them. Raises EvalError if programs cannot be
     contained.
@@ -191,6 +192,8 @@ def _run(program: Program, limits: Limits, namespaces: bool) -> Ran:
             written, said = _listen(replies.read, status.read, limits)
         finally:
             with contextlib.suppress(ProcessLookupError):
+                # The process leads its own group (`start_new_session`). On Linux its child, which has left the group,
+                # dies with it.
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if "refused" in said:
@@ -216,6 +219,7 @@ def _listen(replies: int, status: int, limits: Limits) -> tuple[bytes, dict[str,
                 written += (chunk := os.read(replies, 1 << 16))
                 if not chunk:
                     selector.unregister(replies)
+                # A program that floods the pipe is stopped here, before it fills the memory of bench.
                 if len(written) > limits.reply_bytes:
                     return written[: limits.reply_bytes], {"timed_out": False}
             elif status in ready:  # after all that was written before

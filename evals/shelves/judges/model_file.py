@@ -1,4 +1,4 @@
-"""What the YAML files of all judges say: where the model is, how it decodes, what is asked and how a reply is read."""
+"""The content that all judges' YAML files share: where the model is, how it decodes, the question, the parsing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from harness.settings import Settings
 
 _THOUGHTS_END = "</think>"
 SERVICE = ("address", "api_key_env", "concurrency", "timeout_s", "patience_s")
-"""Fields for the address of the model and the patience with it. They cannot change a verdict, so no hash covers
-them.
+"""Fields for the address of the model and the patience with it.
+
+They cannot change a verdict, so no hash covers them.
 """
 
 

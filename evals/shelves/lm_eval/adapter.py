@@ -108,6 +108,7 @@ class _Drawing:
         together: dict[SamplingParams, list[int]] = defaultdict(list)
         seen: Counter[str] = Counter()
         for position, request in enumerate(requests):
+            # The sample's number is the count of earlier requests for the same document: it keys the noise.
             context, settings = request.args
             example = f"{request.task_name}/{request.doc_id}"
             draws.append(Draw(self.prompt(context), example, seen[example]))
@@ -137,6 +138,7 @@ class _Drawing:
                 task,
                 DEFAULT_MAX_GEN_TOKS,
             )
+        # A list keeps the order in which decodings first occur.
         if params not in self.decodings[task]:
             self.decodings[task].append(params)
         return params

@@ -130,6 +130,7 @@ class LmEvalDocuments:
             return 0.0
         chosen = texts.index(answer)
         results = [(0.0, True) if index == chosen else (_NOT_CHOSEN, False) for index in range(len(texts))]
+        # acc_mutual_info adds a request without context for each choice. The other metrics ignore these.
         without_context = [(0.0, False)] * (len(self._requests[number]) - len(texts))
         metrics = self._task.process_results(self._doc(number), [*results, *without_context])
         return float(metrics["acc" if self.comparison == "greedy" else self.comparison])

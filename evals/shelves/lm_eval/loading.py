@@ -83,6 +83,7 @@ def load_tasks(names: Sequence[str], manager: Any, output_types: Sequence[str]) 
     for name in names:
         declared = (manager.task_index[name].cfg or {}).get("output_type", "generate_until")
         require_output_type(name, declared, output_types)
+    # A name that is listed twice is loaded once.
     for name in dict.fromkeys(names):
         try:
             loaded = manager.load([name])["tasks"]

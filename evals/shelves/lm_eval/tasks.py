@@ -1,6 +1,6 @@
 """Tasks of lm-eval as held-out tasks of a training sweep: the cost of training elsewhere gets seeds and intervals.
 
-    lm_eval:gsm8k_local     a task of lm-eval's, or of the folder lm_eval_tasks beside this file
+    lm_eval:gsm8k_local     a task of lm-eval's, or of the folder lm_eval_tasks next to this file
     lm_eval:mine.yaml       a task file of your own
 
 Prompts, few-shot examples, stop strings, filters and the metric are lm-eval's. `eval` sets the sampling, as for all

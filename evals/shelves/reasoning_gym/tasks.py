@@ -116,7 +116,7 @@ class GymScorer:
 
 @dataclass(frozen=True)
 class _Stream:
-    """The distinct problems of one configured task: `total` of them, of which the first are the test split."""
+    """The distinct problems of one configured task, `total` in number; the first ones are the test split."""
 
     data_set: str
     config: Any
@@ -220,6 +220,7 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
 
 def _value(option: str, wanted: Any, text: str) -> Any:
     """Return the text as JSON of the wanted type; for text, enumerations and dates, else as written."""
+    # JSON comes first, so that `3` is a number for a number's field. Text that is no JSON is tried as a string.
     adapter: TypeAdapter[Any] = TypeAdapter(wanted)
     try:
         return adapter.validate_json(text, strict=True)

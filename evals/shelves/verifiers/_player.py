@@ -79,13 +79,13 @@ class _Now:
 
 
 def refuse(why: str) -> PlayerRefusedError:
-    """Return the error to raise, and remember the reason, since the environment may swallow the exception."""
+    """Build the error to raise, and remember the reason, since the environment may swallow the exception."""
     _Now.refused = _Now.refused or why
     return PlayerRefusedError(why)
 
 
 def watch(event: str, arguments: object) -> None:
-    """Refuse network and programs during an episode; an audit hook."""
+    """Refuse network and programs during an episode. An audit hook."""
     if _Now.playing and event in (*_NETWORK, *_PROGRAMS):
         raise refuse("it uses the network" if event in _NETWORK else "it starts a program")
 
@@ -215,7 +215,7 @@ def play(env: Any, data: dict[str, Any], said: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def playing() -> Iterator[None]:
-    """Watch the block as an episode, and raise RefusedError at its end if anything was refused in it."""
+    """Watch the block as an episode, and raise PlayerRefusedError at its end if anything was refused in it."""
     _Now.playing, _Now.refused = True, None
     try:
         yield
@@ -368,6 +368,7 @@ def require_one_agent(env: Any) -> None:
     names = [name for name, _ in roles(env)]
     if len(names) > 1:
         raise refuse(f"it has {len(names)} agents ({', '.join(names)}), and bench trains one that plays alone")
+    # An overridden `start` is how an environment launches servers.
     if type(env).start is not vf.Env.start:
         raise refuse("it starts servers of its own")
     task_type = type(env.taskset).task_type()

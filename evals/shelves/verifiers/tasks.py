@@ -53,6 +53,7 @@ _CPU_LIMIT_S = 10.0
 _LOAD_LIMIT_S = 1200.0
 """The limit for making or fetching all problems, in wall-clock time."""
 _NO_REFERENCE = "(no reference: the taskset's rewards decide)"
+# The size of the cache of states. A forgotten state is played again.
 _REMEMBERED_EPISODES = 50_000
 
 

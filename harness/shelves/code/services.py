@@ -27,7 +27,7 @@ FOLDER = "code"
 
 
 class Outcomes(Remembered[UnitTestResult]):
-    """How programs ended, keyed by the digest of a program and its tests."""
+    """The outcomes of programs, keyed by the digest of a program and its tests."""
 
     def _row_of(self, name: str, item: UnitTestResult) -> dict[str, object]:
         return {"program": name, "reason": item.reason, "passed": item.passed}
@@ -39,7 +39,7 @@ class Outcomes(Remembered[UnitTestResult]):
 
 
 class CodeTester:
-    """Runs the programs whose outcome the home does not remember, several at once."""
+    """Runs programs, several at once, unless the home remembers their outcome."""
 
     def __init__(self, home: Path) -> None:
         # An outcome depends on all three, so each combination has a folder of its own.

@@ -1,4 +1,4 @@
-"""What a format is, what it reads out of a file, and which formats there are."""
+"""Import formats: their interface, their result, and the registry."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ RESULTS = "results"
 
 @dataclass(frozen=True)
 class ImportedSample:
-    """One graded completion. sample: its number among those of its problem, from 0. step: after how many steps of
-    training it was drawn; None for the end. What a source does not say is None."""
+    """One graded completion. Fields that a source does not give are None."""
 
     task: str
     problem_id: str
     sample: int
+    """Its number among the samples of its problem, from 0."""
     correct: bool
     step: int | None = None
+    """The training step after which it was sampled; None for the end."""
     n_tokens: int | None = None
     truncated: bool | None = None
     text: str | None = None
@@ -32,53 +33,57 @@ class ImportedSample:
     prompt: str | None = None
     answer: str | None = None
     content: str | None = None
-    """Digest of the question and the reference answer, which says what problem it is whatever its id (`content_of`)."""
+    """A digest of the question and the reference answer. It identifies the problem whatever its id (`content_of`)."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """One number of an evaluation. step: as in `ImportedSample`."""
+    """One number of an evaluation."""
 
     task: str
     metric: str
     value: float
     step: int | None = None
+    """As in `ImportedSample`."""
 
 
 @dataclass
 class ImportedRun:
-    """What one source says of one run.
-
-    source: the file, as given. name: what the source calls the run. arm, seed: None unless the source says them. steps:
-    by training step, from 1, its fields under the names of steps.jsonl. config: the run's settings by their dotted
-    names; those of its evaluation begin with `eval.`.
-    """
+    """One run, as one source describes it."""
 
     source: str
+    """The file, as given."""
     name: str
+    """The run's name in the source."""
     arm: str | None = None
+    """The arm; None unless the source says it. The same holds for the seed."""
     seed: int | None = None
     samples: list[ImportedSample] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
+    """The fields of each training step, from 1, under the names of steps.jsonl."""
     config: dict[str, Any] = field(default_factory=dict)
+    """The run's settings by their dotted names; those of its evaluation begin with `eval.`."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImportFormat:
-    """Files of one tool.
-
-    reads: whether a source, a path or an address, is of this format; it looks at the beginning of a file at most. read:
-    the runs in some sources, in their order; raises RefusedError, with the place, for one that is not what its tool
-    writes. bookkeeping: settings, by the last part of their names, that only say what a run is called or where it
-    writes: the gate passes over them.
-    """
+    """A file format of one tool."""
 
     name: str
     summary: str
     reads: Callable[[str], bool]
+    """Returns whether a source, a path or an address, has this format. It looks at the beginning of a file at most."""
     read: Callable[[Sequence[str]], list[ImportedRun]]
+    """Returns the runs in some sources, in their order.
+
+    Raises RefusedError, with the position, for a source that its tool did not write.
+    """
     bookkeeping: frozenset[str] = frozenset()
+    """Settings, by the last part of their names, that only say what a run is called or where it writes.
+
+    The gate ignores them.
+    """
 
 
 FORMATS: Kind[ImportFormat] = Kind(
@@ -87,8 +92,10 @@ FORMATS: Kind[ImportFormat] = Kind(
 
 
 def format_of(source: str, named: str | None = None) -> ImportFormat | None:
-    """The format of a source; None if no format reads it. Raises RefusedError if several do, UnknownNameError for an
-    unknown one that is named."""
+    """Return the format of a source, or None if no format reads it.
+
+    Raises RefusedError if several formats read it, and UnknownNameError if the named one is unknown.
+    """
     if named is not None:
         return FORMATS.find(named)
     found = [one for one in FORMATS.all().values() if one.reads(source)]
@@ -99,7 +106,7 @@ def format_of(source: str, named: str | None = None) -> ImportFormat | None:
 
 
 def beginning(source: str, n_bytes: int = 4096) -> bytes:
-    """The first bytes of a file; none of anything else."""
+    """Read the first bytes of a file; return b"" for anything else."""
     path = Path(source)
     if not path.is_file():
         return b""
@@ -108,9 +115,10 @@ def beginning(source: str, n_bytes: int = 4096) -> bytes:
 
 
 def finite(values: Iterable[tuple[str, object]]) -> dict[str, float]:
-    """Those of some named values that are finite numbers."""
+    """Return the named values that are finite numbers."""
     return {
         name: float(value)
         for name, value in values
+        # bool is a subclass of int.
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }

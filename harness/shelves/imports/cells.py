@@ -1,4 +1,4 @@
-"""The cells that imported runs make: what several sources say of one run is put together, and partial ones refused."""
+"""The cells that imported runs form. Sources of one run are merged, and partial runs are refused."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ from harness.shelves.imports.base import ImportedRun, ImportedSample, Score
 
 TRAINING = "training"
 LAST_TENTH = "reward_last_tenth"
-"""The task and the metric of runs of which no evaluation is known: the mean training reward over their last tenth."""
+"""The task and the metric of runs without evaluations: the mean training reward over their last tenth."""
 ACCURACIES = ("acc", "accuracy", "exact_match", "score", "mean_score", "reward", LAST_TENTH)
-"""Foreign metrics that are compared without being named, the first that there is."""
+"""Foreign metrics that are compared without being named, in order of preference."""
 
 Cells = dict[tuple[str, int | None], ImportedRun]
-"""Runs by arm and seed; the seed is None where none is known."""
+"""Runs by arm and seed; the seed is None if unknown."""
 
 
 def gathered(runs: Sequence[ImportedRun]) -> tuple[Cells, dict[str, Matching]]:
-    """The cells of all runs, whole and with a score, and by task how their problems were matched. Raises RefusedError
-    as `merged`, `match_cells`, `add_training_scores` and `require_whole`."""
+    """Merge runs into cells, and return them with the matching of problems by task.
+
+    Raises RefusedError as `merged`, `match_cells`, `add_training_scores` and `require_whole`.
+    """
+    # The order matters: problems must have their common ids before cells can be compared problem by problem.
     cells = merged(runs)
     matching = match_cells(cells)
     add_training_scores(cells.values())
@@ -36,10 +39,10 @@ def gathered(runs: Sequence[ImportedRun]) -> tuple[Cells, dict[str, Matching]]:
 
 
 def match_cells(cells: Cells) -> dict[str, Matching]:
-    """Give each problem one id in all cells, and leave out problems that not all cells have, with the scores that the
-    sources computed over them. Returns by task how problems were matched.
+    """Give each problem one id in all cells, and return the matching by task.
 
-    Raises RefusedError as `match_problems`, and if one id of a cell is of two problems.
+    Problems that not all cells have are dropped, and so are the scores that the sources computed over them. Raises
+    RefusedError as `match_problems`, and if two problems of a cell share an id.
     """
     sides: dict[str, dict[str, dict[str, str | None]]] = {}
     for cell, run in cells.items():
@@ -51,6 +54,7 @@ def match_cells(cells: Cells) -> dict[str, Matching]:
                     "Give each problem an id of its own."
                 )
     found = {task: match_problems(task, of_cells) for task, of_cells in sides.items()}
+    # The sources' own scores also cover the problems that were dropped, so they no longer describe what is compared.
     partial = {task for task, (one, _) in found.items() if one.by == "content" and one.matched < one.of}
     for cell, run in cells.items():
         names: dict[str, Names] = {task: of.get(cell_name(cell), {}) for task, (_, of) in found.items()}
@@ -64,8 +68,10 @@ def match_cells(cells: Cells) -> dict[str, Matching]:
 
 
 def merged(runs: Sequence[ImportedRun]) -> Cells:
-    """The runs by arm and seed, those of one cell as one. Raises RefusedError, naming both sources, if two of them say
-    different things of it."""
+    """Merge the runs of each arm and seed.
+
+    Raises RefusedError, naming both sources, if two sources contradict each other.
+    """
     cells: Cells = {}
     for run in runs:
         assert run.arm is not None
@@ -74,11 +80,13 @@ def merged(runs: Sequence[ImportedRun]) -> Cells:
             _add(cell, run)
     for cell in cells.values():
         cell.samples = [*_once({(s.task, s.step, s.problem_id, s.sample): [] for s in cell.samples}, cell)]
+        # Equal scores from several sources are kept once. `_add` has refused different ones.
         cell.scores = [*{(s.task, s.metric, s.step): s for s in cell.scores}.values()]
     return cells
 
 
 def _once(places: Mapping[tuple[object, ...], list[ImportedSample]], cell: ImportedRun) -> Iterable[ImportedSample]:
+    """Return the samples of a cell, grouped by their key. Raises RefusedError if one occurs twice."""
     for sample in cell.samples:
         found = places[sample.task, sample.step, sample.problem_id, sample.sample]
         found.append(sample)
@@ -91,6 +99,7 @@ def _once(places: Mapping[tuple[object, ...], list[ImportedSample]], cell: Impor
 
 
 def _add(cell: ImportedRun, run: ImportedRun) -> None:
+    """Merge a run into the cell. Raises RefusedError if they contradict each other."""
     known = {(one.task, one.metric, one.step): one.value for one in cell.scores}
     for score in run.scores:
         if not _alike(known.get((score.task, score.metric, score.step), score.value), score.value):
@@ -108,7 +117,7 @@ def _add(cell: ImportedRun, run: ImportedRun) -> None:
 
 
 def _alike(one: float, other: float) -> bool:
-    """Up to the rounding of a logger: TensorBoard keeps floats of 32 bits."""
+    """Return whether two values agree up to a logger's rounding: TensorBoard keeps 32-bit floats."""
     return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
 
 
@@ -120,8 +129,10 @@ _APART = "Two runs may have one name: tell them apart by {arm} and {seed} in the
 
 
 def add_training_scores(cells: Iterable[ImportedRun]) -> None:
-    """Where no run was evaluated, let its training reward stand for a score. Raises RefusedError where that is no
-    fraction, or unknown."""
+    """Add each run's training reward as its score, if no run was evaluated.
+
+    Raises RefusedError if a run's reward is unknown or not in [0, 1].
+    """
     runs = [*cells]
     if any(run.samples or run.scores for run in runs):
         return
@@ -143,16 +154,18 @@ def add_training_scores(cells: Iterable[ImportedRun]) -> None:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One run's evaluation of one task after a step, None for the end."""
+    """One run's evaluation of one task after a step."""
 
     task: str
     step: int | None
+    """None for the end."""
     samples: list[ImportedSample]
     given: dict[str, float]
+    """The metrics that the source reports."""
 
     @property
     def n(self) -> int:
-        """Samples of each problem; 0 where only numbers are known."""
+        """The number of samples of each problem; 0 if only metrics are known."""
         return len(self.samples) // len(self.problems) if self.samples else 0
 
     @property
@@ -160,21 +173,26 @@ class Evaluated:
         return [*dict.fromkeys(sample.problem_id for sample in self.samples)]
 
     def metrics(self, ks: Sequence[int]) -> dict[str, float | None]:
-        """What is given, and what the samples say."""
+        """Compute the metrics from the samples, next to those that the source reports."""
         if not self.samples:
             return dict(self.given)
         rows = Samples.of(map(_sample_row, self.samples))
+        # Only metrics whose fields every sample has can be computed.
         known = ["avg@n", "se_problems_pp", "se_samples_pp", *(f"{name}{k}" for name in ("pass@", "pass^") for k in ks)]
         if all(sample.n_tokens is not None for sample in self.samples):
             known += ["mean_tokens", "mean_tokens_correct", "mean_tokens_incorrect"]
         if all(sample.truncated is not None for sample in self.samples):
             known.append("truncated_frac")
         computed = {name: metric.value(rows, k) for name, (metric, k) in metrics_for(ks).items() if name in known}
+        # A metric computed from samples wins over the source's own value.
         return self.given | computed
 
 
 def _sample_row(sample: ImportedSample) -> SampleRow:
-    """As our own evaluations record it; unknown fields have a value that no metric of `Evaluated` looks at."""
+    """Build a row as our own evaluations record it.
+
+    Unknown fields get a value that no metric of `Evaluated` looks at.
+    """
     return SampleRow(
         task=sample.task,
         problem_id=sample.problem_id,
@@ -193,7 +211,10 @@ def _sample_row(sample: ImportedSample) -> SampleRow:
 
 
 def evaluations(run: ImportedRun) -> list[Evaluated]:
-    """In the order of training, the end last; at the end each task has one, the last step's if none is marked so."""
+    """Return the evaluations in the order of training, with the end last.
+
+    At the end each task has one evaluation: the last step's, if none is marked as final.
+    """
     found: dict[tuple[str, int | None], Evaluated] = {}
 
     def at(task: str, step: int | None) -> Evaluated:
@@ -215,12 +236,16 @@ def final(run: ImportedRun) -> dict[str, Evaluated]:
 
 
 def require_whole(cells: Cells) -> None:
-    """Raises RefusedError, naming the cell, the task and the problem, if a final evaluation lacks a task or a problem
-    that another has, or has fewer samples of one problem than of others."""
+    """Raise RefusedError if a final evaluation is incomplete, naming the cell, the task and the problem.
+
+    It is incomplete if it lacks a task or a problem that another has, or has fewer samples of one problem than of
+    others.
+    """
     finals = {cell_name(cell): final(run) for cell, run in cells.items()}
     wanted: dict[str, tuple[str, dict[str, None]]] = {}
     for name, tasks in finals.items():
         for task, evaluated in tasks.items():
+            # The first cell with a task sets its problems; each later cell must have the same ones.
             first, problems = wanted.setdefault(task, (name, dict.fromkeys(evaluated.problems)))
             counts = dict.fromkeys(evaluated.problems, 0)
             for sample in evaluated.samples:
@@ -250,12 +275,12 @@ def require_whole(cells: Cells) -> None:
 
 
 def warnings(cells: Cells) -> list[str]:
-    """A sentence for each reason to doubt a comparison of these cells, none of which refuses it."""
+    """Return a sentence for each reason to doubt a comparison of these cells. None of them refuses it."""
     return [*_unlike_ends(cells), *_unpaired(cells)]
 
 
 def _unlike_ends(cells: Cells) -> list[str]:
-    """A sentence if runs were last evaluated after different steps, as one that was cut off is."""
+    """Return a sentence if runs were last evaluated after different steps, e.g. because one was interrupted."""
     last = {
         cell_name(cell): max(
             (
@@ -278,7 +303,7 @@ def _unlike_ends(cells: Cells) -> list[str]:
 
 
 def _unpaired(cells: Cells) -> list[str]:
-    """A sentence if an arm lacks a seed that another has."""
+    """Return a sentence if an arm lacks a seed that another has."""
     known = sorted({seed for _, seed in cells if seed is not None})
     if any(seed is None for _, seed in cells):
         return []
@@ -298,8 +323,11 @@ def _called(run: ImportedRun) -> str:
 
 
 def compared_metric(cells: Cells, asked: str | None, ks: Sequence[int]) -> str:
-    """The full name of the metric by which arms are compared. Raises RefusedError if it is no fraction of every cell,
-    or if none is asked for and none is known to be one of which more is better."""
+    """Return the full name of the metric by which arms are compared.
+
+    Raises RefusedError if a cell lacks it or its value is not in [0, 1]. Raises it too if no metric is requested and no
+    accuracy is known.
+    """
     finals = {cell_name(cell): final(run) for cell, run in cells.items()}
     metrics = {name: {task: one.metrics(ks) for task, one in tasks.items()} for name, tasks in finals.items()}
     tasks = next(iter(metrics.values()))
@@ -313,6 +341,7 @@ def compared_metric(cells: Cells, asked: str | None, ks: Sequence[int]) -> str:
             f"which metric compares the arms is not clear: name it with --metric. There are {few(there)}."
         )
     task, _, metric = asked.removeprefix(METRIC_PREFIX).rpartition(".")
+    # Without a task in its name, a metric belongs to the first task.
     task = task or next(iter(tasks))
     for name, by_task in metrics.items():
         value = by_task.get(task, {}).get(metric)
@@ -328,6 +357,6 @@ def compared_metric(cells: Cells, asked: str | None, ks: Sequence[int]) -> str:
 
 
 def common_ks(cells: Cells) -> list[int]:
-    """The k of pass@k that every final evaluation has samples for; [] where only numbers are known."""
+    """Return the k of pass@k that every final evaluation has samples for; [] if only metrics are known."""
     numbers = [one.n for run in cells.values() for one in final(run).values() if one.n]
     return list(ks_of(min(numbers))) if numbers else []

@@ -1,4 +1,4 @@
-"""The gate over settings that other tools recorded: arms differ in declared knobs only, seeds of an arm in none."""
+"""The gate over settings that other tools recorded. Arms differ in declared knobs only, and seeds of an arm in none."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from harness.shelves.imports.sources import Pattern
 
 @dataclass(frozen=True)
 class Checked:
-    """differs: declared knobs in which arms differ. varied: by arm their values. passed_over: settings that
-    may differ, since they only say what a run is called. without: the cells whose settings are not known; with any of
-    them nobody can say that the gate holds."""
+    """The outcome of the gate."""
 
     differs: list[str]
+    """Declared knobs in which arms differ."""
     varied: dict[str, dict[str, object]]
+    """The values of these knobs by arm."""
     passed_over: frozenset[str]
+    """Settings that may differ, since they only say what a run is called or where it writes."""
     without: list[str]
+    """The cells whose settings are unknown. With any of them, it is unknown whether the gate holds."""
 
     @property
     def ok(self) -> bool | None:
@@ -31,8 +33,10 @@ class Checked:
 
 
 def read_configs(cells: Cells, text: str) -> None:
-    """Add the settings of YAML or JSON files whose paths say the arm and the seed. Raises RefusedError for a cell
-    without one, and for a file that holds something else."""
+    """Add the settings of YAML or JSON files, found by the arm and the seed in their paths.
+
+    Raises RefusedError for a cell without a file, and for a file that holds something else.
+    """
     from evals.yaml_file import load_yaml
 
     pattern = Pattern(text)
@@ -50,10 +54,11 @@ def read_configs(cells: Cells, text: str) -> None:
 def check_configs(
     cells: Cells, ablate: Sequence[str], co_changes: Mapping[str, str], bookkeeping: Collection[str]
 ) -> Checked:
-    """Compare the settings of all cells, knob by knob. bookkeeping: last parts of names that are passed over.
+    """Compare the settings of all cells, knob by knob.
 
-    Raises GateError, which names every knob with its values: one in which arms differ undeclared, one of the evaluation
-    in which any two cells differ, declared or not, and one in which seeds of an arm differ without a reason.
+    bookkeeping: last parts of names that are ignored. Raises GateError, which names every faulty knob with its values.
+    Faulty is a knob in which arms differ undeclared, or in which seeds of an arm differ without a reason. A knob of the
+    evaluation is faulty if any two cells differ in it, declared or not.
     """
     known = {cell: run.config for cell, run in cells.items() if run.config}
     without = [cell_name(cell) for cell in cells if cell not in known]
@@ -66,6 +71,8 @@ def check_configs(
         if all(value == first for value in values.values()):
             continue
         by_arm = {arm: [value for (of, _), value in values.items() if of == arm] for arm, _ in known}
+        # An ablated knob may vary between arms, never between the seeds of one arm. Only a co-change, which has a
+        # reason, may.
         one_each = all(value == of_arm[0] for of_arm in by_arm.values() for value in of_arm)
         declared = covered(knob, [*co_changes, *(ablate if one_each else ())])
         if knob.startswith(EVALUATION) or not declared:
@@ -78,6 +85,7 @@ def check_configs(
             differs.append(knob)
     if violations:
         raise GateError(_message(violations))
+    # Reversed, so that an arm's first cell decides if its seeds differ.
     varied = {arm: {knob: config.get(knob, ABSENT) for knob in differs} for (arm, _), config in reversed(known.items())}
     return Checked(differs, varied, passed_over, without)
 

@@ -1,7 +1,7 @@
-"""What other tools call the numbers of a training step and of an evaluation, whichever logger wrote them down.
+"""The names that other tools use for the numbers of a training step and of an evaluation, whichever logger wrote them.
 
-Names are those of TRL 1.16 (`GRPOTrainer`, `DPOTrainer`) and verl 0.9; a logger may put `train/` before them. What is
-not in the table is kept as `theirs/<name>`: it is in the records and takes no part in any figure of ours.
+Names are those of TRL 1.16 (`GRPOTrainer`, `DPOTrainer`) and verl 0.9. A logger may prefix them with `train/`. A name
+outside the table is kept as `theirs/<name>`: it is recorded and enters none of our figures.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ OURS = {
     "actor/pg_loss": "loss",
     "actor/grad_norm": "grad_norm",
 }
-"""Their name -> the column of steps.jsonl that means the same. TRL's and verl's entropies are means over tokens of the
-entropy over the vocabulary; verl's score is the reward before its KL penalty."""
+"""Their name -> the column of steps.jsonl that means the same.
+
+TRL's and verl's entropies are means over tokens of the entropy over the vocabulary. verl's score is the reward before
+its KL penalty.
+"""
 
 _LOGGER = re.compile(r"^train/")
 _EVALUATION = re.compile(r"^(?:eval[/_]|validation/)")
@@ -43,7 +46,7 @@ _MEAN_OF = re.compile(r"^(?P<task>.+)/(?P<metric>[^/]+/(?:mean|best|maj|worst)@\
 
 
 def log(run: ImportedRun, step: int, values: Mapping[str, Any]) -> None:
-    """Add what a tool logged after a step of training; values that are no finite numbers are left out."""
+    """Add the values that a tool logged after a training step, except those that are not finite numbers."""
     for name, value in finite(values.items()).items():
         name = _LOGGER.sub("", name)
         if (score := score_of(name)) is not None:
@@ -54,9 +57,11 @@ def log(run: ImportedRun, step: int, values: Mapping[str, Any]) -> None:
 
 
 def score_of(name: str) -> tuple[str, str] | None:
-    """Task and metric of a logged number; None for one of training. verl names the task: `val/test_score/openai/gsm8k`,
-    and `val-core/openai/gsm8k/acc/mean@1` for acc/mean@1. `eval_reward` and `eval/reward` are the reward of
-    `results`."""
+    """Return the task and metric of a logged number, or None for a number of training.
+
+    verl names the task: `val/test_score/openai/gsm8k`, or `val-core/openai/gsm8k/acc/mean@1` for acc/mean@1.
+    `eval_reward` and `eval/reward` are the reward of `results`.
+    """
     if before := _EVALUATION.match(name):
         return RESULTS, metric_name(name[before.end() :])
     before = _OF_TASK.match(name)
@@ -69,5 +74,5 @@ def score_of(name: str) -> tuple[str, str] | None:
 
 
 def metric_name(name: str) -> str:
-    """A full stop separates task and metric in `eval.final.<task>.<metric>`."""
+    """Replace full stops, which separate task and metric in `eval.final.<task>.<metric>`."""
     return name.replace(".", "_")

@@ -1,7 +1,7 @@
-"""Writes the records of imported runs: those that `bench run` writes, without what nobody knows.
+"""Writes the records of imported runs: those of `bench run`, without what is unknown.
 
-A cell has no digest of weights and no number of generated tokens; its provenance is the file it comes from; its
-spec.json holds the settings that were given, under `imported`; its samples have the columns that their source knows.
+A cell has no digest of weights and no number of generated tokens. Its provenance is the file that it comes from. Its
+spec.json holds the given settings under `imported`. Its samples have the columns that their source knows.
 """
 
 from __future__ import annotations
@@ -36,39 +36,50 @@ from harness.shelves.imports.sources import Pattern, read_sources, settle_names
 QUESTION = "Do these arms, made elsewhere, differ?"
 PROFILE = "imported"
 ITS_OWN_MODEL = "its own model"
-"""What arms evaluate where no seed of training is known: each is one model, and problems are what is replicated."""
+"""The checkpoint of arms without training seeds: each arm is one model, and problems are the replicates."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """name: that of the records. sources: files, folders, addresses and patterns. command: for captions. format: None
-    to recognise it. runs: the pattern of runs' names. arm, seed: of runs that do not say theirs. configs: the pattern
-    of files of settings. baseline: None for the first arm; metric: None for the first accuracy. ablate, co_changes: as
-    in a sweep file."""
+    """The arguments of one import."""
 
     name: str
+    """The name of the records."""
     sources: Sequence[str]
+    """Files, folders, addresses and patterns."""
     command: str = ""
+    """The command, for captions."""
     format: str | None = None
+    """None to detect it."""
     runs: str | None = None
+    """The pattern of runs' names."""
     arm: str | None = None
+    """The arm of runs that do not say theirs, like the seed."""
     seed: int | None = None
     configs: str | None = None
+    """The pattern of files with settings."""
     question: str = QUESTION
     baseline: str | None = None
+    """None for the first arm."""
     metric: str | None = None
+    """None for the first accuracy."""
     margin_pp: float = 1.0
     alpha: float = 0.05
     ablate: Sequence[str] = ()
+    """As in a sweep file, like `co_changes`."""
     co_changes: Mapping[str, str] = field(default_factory=dict)
 
 
 def import_sweep(folder: Path, request: Request) -> SweepRecord:
-    """Read the sources and write their records. Raises RefusedError for sources that are not what their tools write,
-    partial or contradictory, and as `write_imported`; GateError as `check_configs`."""
+    """Read the sources and write their records.
+
+    Raises RefusedError for sources that are partial, contradictory or not what their tools write, and as
+    `write_imported`. Raises GateError as `check_configs`.
+    """
     runs, formats = read_sources(request.sources, request.format)
     settle_names(runs, None if request.runs is None else Pattern(request.runs), request.arm, request.seed)
     cells, matching = gathered(runs)
+    # Settings from files come before the gate, which compares them.
     if request.configs is not None:
         read_configs(cells, request.configs)
     bookkeeping = frozenset[str]().union(*(one.bookkeeping for one in formats))
@@ -79,9 +90,9 @@ def import_sweep(folder: Path, request: Request) -> SweepRecord:
 def write_imported(
     folder: Path, cells: Cells, request: Request, checked: Checked, matching: Mapping[str, Matching]
 ) -> SweepRecord:
-    """Write the sweep in the place of an earlier import, whose looks stay.
+    """Write the sweep over an earlier import, and keep that one's looks.
 
-    Raises RefusedError if something else than an import has the folder's name, for an unknown baseline, and as
+    Raises RefusedError if something other than an import has the folder's name, for an unknown baseline, and as
     `compared_metric`.
     """
     earlier = _earlier(folder)
@@ -97,11 +108,13 @@ def write_imported(
     metric = compared_metric(cells, request.metric, ks)
     tasks = [*final(next(iter(cells.values())))]
     seeds = sorted({seed or 0 for _, seed in cells})
+    # Without any seed, the replicates are problems, which needs verdicts on samples in every final evaluation.
     over_problems = all(seed is None for _, seed in cells) and all(
         one.samples for run in cells.values() for one in final(run).values()
     )
     entries = []
     for (arm, seed), run in cells.items():
+        # The hash covers everything that was read, so an edited source gives another cell.
         content = digest({"arm": arms[arm], "seed": seed, **asdict(run)})
         entries.append(
             CellEntry(
@@ -162,6 +175,7 @@ def write_imported(
         sweep.model_copy(update={"path": aside}).write()
 
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # The folder is written under another name first, so an interrupted import leaves the earlier one whole.
     write_folder(folder, write, replaces=True)
     return read_sweep(folder)
 
@@ -175,6 +189,7 @@ def _unknown_settings(without: Sequence[str], n_cells: int) -> str:
 
 
 def _earlier(folder: Path) -> SweepRecord | None:
+    """Read the earlier import in the folder, if any. Raises RefusedError for anything else in its place."""
     if not folder.exists():
         return None
     if (folder / "sweep.json").is_file():
@@ -185,7 +200,7 @@ def _earlier(folder: Path) -> SweepRecord | None:
 
 
 def _facts(cells: Cells, ks: Sequence[int]) -> dict[str, MetricFacts]:
-    """What is known of every metric; a foreign one compares arms if all its values are fractions."""
+    """Return the facts about every metric. A foreign one compares arms if all its values are fractions."""
     values: dict[str, list[float]] = {}
     for run in cells.values():
         for one in evaluations(run):
@@ -207,8 +222,9 @@ def _facts_of(name: str, values: Sequence[float]) -> MetricFacts:
 
 
 def _write_cell(cell: CellRecord, run: ImportedRun, ks: Sequence[int]) -> None:
-    """All but spec.json."""
+    """Write the records of a cell, except spec.json."""
     append_jsonl(cell.path / STARTS_FILE, [{"epoch": 0, "from_step": 0, "imported_from": run.source}])
+    # An evaluation without a step is that of the end, so it counts as step 0 here.
     last = max(run.steps, default=max((one.step or 0 for one in evaluations(run)), default=0))
     if run.steps:
         append_jsonl(cell.path / "steps.jsonl", ({"step": step, **run.steps[step]} for step in sorted(run.steps)))
@@ -235,7 +251,7 @@ def _score_row(one: Evaluated, last: int, ks: Sequence[int]) -> dict[str, object
 
 
 def _write_samples(cell: CellRecord, found: Sequence[Evaluated], last: int) -> None:
-    """evals.parquet with the columns that are known of every sample, and problems.jsonl where prompts are."""
+    """Write evals.parquet with the columns known for every sample, and problems.jsonl if prompts are known."""
     import pyarrow
     import pyarrow.parquet
 
@@ -248,6 +264,7 @@ def _write_samples(cell: CellRecord, found: Sequence[Evaluated], last: int) -> N
             for name in ("task", "problem_id", "sample", "text", "n_tokens", "truncated", "correct")
         },
     }
+    # A column with a gap would look complete to a reader, so it is left out as a whole.
     known = {name: values for name, values in columns.items() if None not in values}
     if any(sample.extracted is not None for _, sample in samples):
         known["extracted"] = [sample.extracted for _, sample in samples]

@@ -1,7 +1,7 @@
-"""Where results are looked for, and which arm and seed they are of.
+"""Finds the files to import, and the arm and the seed that each belongs to.
 
-A source is a file, a folder that is searched for files of any format, or a pattern like
-`runs/{arm}/seed{seed}/trainer_state.json`, whose `{arm}` and `{seed}` say what their path says of them.
+A source is a file, a folder that is searched for files of any format, or a pattern. In a pattern like
+`runs/{arm}/seed{seed}/trainer_state.json`, `{arm}` and `{seed}` match the arm and the seed in a path.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PARTS = {"arm": r"(?P<arm>[^/]+?)", "seed": r"(?P<seed>\d+)"}
 
 @dataclass(frozen=True)
 class Names:
-    """What a path, or the name of a run, says: None for what it does not."""
+    """The arm and the seed in a path or in the name of a run; None if missing."""
 
     arm: str | None = None
     seed: int | None = None
@@ -28,7 +28,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Text with `{arm}` and `{seed}` in it; `*` is anything but a slash, `**` and a final `...` are anything."""
+    """Text with `{arm}` and `{seed}` in it. `*` matches anything but a slash; `**` and a final `...` match anything."""
 
     text: str
 
@@ -45,7 +45,7 @@ class Pattern:
         return _FIELD.sub("*", self.text.removesuffix("/..."))
 
     def names(self, text: str) -> Names | None:
-        """What a text says that the pattern matches, or a path that lies below one; None if it does not match."""
+        """Return the arm and the seed in a text that matches, or in a path below one that matches; otherwise None."""
         found = re.fullmatch(f"{self._regex}(?:/.*)?", text)
         if found is None:
             return None
@@ -69,9 +69,9 @@ def is_pattern(text: str) -> bool:
 
 
 def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple[list[ImportedRun], list[ImportFormat]]:
-    """The runs that some sources hold, with the arm and the seed that their paths say, and the formats in use.
+    """Read the runs of some sources, with the arm and the seed from their paths, and return the formats in use too.
 
-    Raises RefusedError for a source that is not there or of no format, and as `ImportFormat.read`.
+    Raises RefusedError for a source that is missing or of no format, and as `ImportFormat.read`.
     """
     by_format: dict[str, list[str]] = {}
     said: dict[str, Names] = {}
@@ -86,6 +86,7 @@ def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple
             by_format.setdefault(one.name, []).append(source)
             said[source] = names
     formats = [FORMATS.find(name) for name in by_format]
+    # All sources of a format are read together, since one run may span several files.
     runs = [run for one in formats for run in one.read([*dict.fromkeys(by_format[one.name])])]
     for run in runs:
         names = said.get(run.source, Names())
@@ -95,12 +96,12 @@ def read_sources(texts: Sequence[str], named_format: str | None = None) -> tuple
 
 
 def _table_by_ending(source: str) -> ImportFormat | None:
-    """Reads a named file as a table if no format knows its columns, so that the error says which are wrong."""
+    """Return the table format for a file whose columns no format knows, so that the error says which are wrong."""
     return FORMATS.find("table") if Path(source).suffix.lower() in (".csv", ".jsonl", ".parquet") else None
 
 
 def _expanded(text: str, named_format: str | None) -> Iterator[tuple[str, Names]]:
-    """The files of a source, with what their paths say."""
+    """Yield the files of a source, with the names in their paths. Raises RefusedError if a pattern matches nothing."""
     if is_pattern(text):
         pattern = Pattern(text)
         start = Path("/" if text.startswith("/") else ".")
@@ -119,7 +120,10 @@ def _as_given(path: Path, start: Path) -> str:
 
 
 def _files(text: str, named_format: str | None) -> Iterator[str]:
-    """A file or an address itself; of a folder the files below it that are of a format."""
+    """Yield a file or an address itself, or the files of a known format below a folder.
+
+    Raises RefusedError if the path is missing, or if the folder has no such file.
+    """
     path = Path(text)
     if not path.is_dir() or format_of(text) is not None:
         if not path.exists() and format_of(text) is None:
@@ -137,10 +141,11 @@ def _files(text: str, named_format: str | None) -> Iterator[str]:
 
 
 def settle_names(runs: Sequence[ImportedRun], pattern: Pattern | None, arm: str | None, seed: int | None) -> None:
-    """Give every run its arm: what its columns or its path say, else what the pattern finds in its name, else `arm`,
-    else its name. Seeds likewise, then what its settings call `seed`; None if nothing says one.
+    """Give every run its arm and its seed.
 
-    Raises RefusedError if only some of them have a seed.
+    The arm comes from its columns or path, else from its name by the pattern, else from `arm`, else it is the run's
+    name. The seed likewise, but last comes `seed` in its settings; it is None if nothing says one. Raises RefusedError
+    if only some runs have a seed, or if a run's name does not match the pattern.
     """
     for run in runs:
         found = None if pattern is None else pattern.names(run.name)
@@ -148,6 +153,7 @@ def settle_names(runs: Sequence[ImportedRun], pattern: Pattern | None, arm: str 
             raise RefusedError(f"{run.source}: the run {run.name!r} does not match --runs {pattern.text}.")
         names = found or Names()
         run.arm = next(one for one in (run.arm, names.arm, arm, run.name) if one is not None)
+        # `type` and not isinstance below: True is an int too.
         own = run.config.get("seed")
         candidates = (run.seed, names.seed, seed, own if type(own) is int and own >= 0 else None)
         run.seed = next((one for one in candidates if one is not None), None)

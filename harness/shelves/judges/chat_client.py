@@ -59,7 +59,7 @@ class ChatClient:
     timeout_s: float = 120.0
     """Limit for one request."""
     patience_s: float = 600.0
-    """How long the server may stay without any reply before `ServerAwayError`."""
+    """The longest time without any reply before `ServerAwayError`."""
     requests: int = 0
     """Requests sent so far, retries included."""
     _lock: Lock = field(default_factory=Lock, repr=False)

@@ -47,7 +47,7 @@ class Replies(Remembered[JudgeReply]):
 
 @dataclass
 class JudgeMessenger:
-    """Asks judges, at their addresses or in this process, the questions that the home has no reply to yet."""
+    """Asks judges, by address or in process, the questions to which the home has no reply yet."""
 
     home: Path
     on_waiting: OnWaiting = lambda sentence, is_away: None
@@ -58,6 +58,7 @@ class JudgeMessenger:
 
     def ask(self, judge: Asking, questions: Sequence[Question]) -> list[JudgeReply]:
         """Implement `evals.grading.asked_model.Messenger.ask`. Raises as `ChatClient.ask`, and as `load_model`."""
+        # Equal questions have one name, so each is asked once.
         replies = self._replies_of(judge)
         by_name = {question.name: question for question in questions}
         missing = replies.missing([*by_name])
@@ -74,7 +75,7 @@ class JudgeMessenger:
         return [replies[question.name] for question in questions]
 
     def require(self, judge: Asking) -> None:
-        """As `evals.grading.asked_model.Messenger.require`."""
+        """Implement `evals.grading.asked_model.Messenger.require`."""
         file = _file_of(judge)
         if file.address is not None and file.api_key_env is not None:
             read_key(file.api_key_env, file.address)

@@ -38,10 +38,11 @@ def written_scores(first: int, second: int) -> str:
 
 @dataclass(frozen=True)
 class GenerativeJudge:
-    """A `harness.rewards.judging.Judge` that is a language model. engine: samples from that model."""
+    """A `harness.rewards.judging.Judge` backed by a language model."""
 
     language_model: LanguageModel
     engine: Engine
+    """Samples from the language model."""
     template: Template
     max_completion_tokens: int
 

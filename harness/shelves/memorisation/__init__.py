@@ -1,1 +1,1 @@
-"""What a model knows by heart: `bench eval --memorisation`."""
+"""Memorised problems: `bench eval --memorisation`."""

@@ -1,4 +1,4 @@
-"""What `bench eval --memorisation` asks and shows."""
+"""The option and the output of `bench eval --memorisation`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _make(max_completion_tokens: int | None) -> Probe:
 
 
 def _show(documents: Sequence[dict[str, Any]]) -> None:
-    """Summaries of the probe for statements that are known by heart."""
+    """Print the probe's summaries of memorised statements."""
     from harness.cli.eval_tables import percent
 
     print_table(

@@ -1,7 +1,7 @@
-"""The probe for statements that a model knows by heart (see `statements`), its completions kept.
+"""The probe for memorised statements (see `statements`), with its completions kept.
 
-`<home>/evals/<model>/memorisation-<hash>/`: spec.json, samples.jsonl and starts.jsonl as `RememberingSampler` keeps
-them, and `<task>.json`: the summary and each completion with what it should have been.
+`<home>/evals/<model>/memorisation-<hash>/` holds spec.json, samples.jsonl and starts.jsonl, as `RememberingSampler`
+writes them, and `<task>.json`: the summary, and each completion next to the expected text.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from harness.sampling.store import OnProgress, RememberingSampler, ignore_progre
 from harness.shelves.memorisation.statements import GIVEN_FRAC, probe, require_statements, summarise
 
 PROBE_TOKENS = 512
-"""Room for the rest of a statement and a short solution, where none is asked for."""
+"""The default length: room for the rest of a statement and a short solution."""
 
 
 @dataclass(frozen=True)
 class MemorisationProbe:
-    """Lets a model complete statements, greedily, with up to so many tokens."""
+    """Lets a model complete statements greedily."""
 
     max_completion_tokens: int = PROBE_TOKENS
 
@@ -43,9 +43,9 @@ class MemorisationProbe:
         policy: Policy,
         on_progress: OnProgress = ignore_progress,
     ) -> dict[str, Any]:
-        """The fields of `Memorisation`, with the task, the share that was given and the path.
+        """Run the probe. Returns the fields of `Memorisation`, with the task, the share given and the path.
 
-        Completions are greedy, so there is no seed. Raises EvalError as `probe`, RefusedError as `store.claimed`.
+        Completions are greedy, so there is no seed. Raises EvalError as `probe`, and RefusedError as `store.claimed`.
         """
         asked = subject.conditions(seed=0)
         folder = home / "evals" / subject.label / f"memorisation-{digest(asked)[:10]}"

@@ -21,7 +21,7 @@ from evals.tasks.base import Problem, Task
 GIVEN_FRAC = 0.6
 """The share of a statement's words in the prompt; the paper's 60%."""
 MIN_REST_WORDS = 5
-"""Fewer words can be right by chance."""
+"""The least number of words to complete; fewer can be right by chance."""
 
 _WORD = re.compile(r"\S+")
 

@@ -33,6 +33,7 @@ def probe(
     """
     from harness.shelves.probe.design import make_design
 
+    # The design needs no torch, so a faulty file is refused before the slow imports below.
     design = make_design(file, profile, set_ or [])
     folder = home_folder(home) / "probes" / design.file.name
     note(f"{len(design.points)} points x {len(design.file.objectives)} objectives; loading the model")
@@ -104,7 +105,8 @@ def _interval(interval: dict[str, float | None] | None) -> str:
 
 
 def _decimals(value: float) -> str:
-    """Three figures, at most three decimals; no minus before a zero."""
+    """Format a value with three figures and at most three decimals; no minus before a zero."""
+    # `or 0.0` turns -0.0 into 0.0.
     rounded = round(float(f"{value:.3g}"), 3) or 0.0
     size = abs(rounded)
     return f"{rounded:.{3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0}f}"

@@ -1,6 +1,6 @@
-"""A probe file becomes a design: the resolved spec of every objective at every point. No torch here.
+"""A probe file becomes a design: the resolved spec of every objective at every point. This module needs no torch.
 
-A probe file: objectives, and the sizes of group and batch at which their gradient estimates are measured.
+A probe file lists objectives, and the sizes of group and batch at which their gradient estimates are measured.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from harness.plan.sweep_file import (
 )
 from harness.settings import Listed, Settings
 
-# The gradient of the expected reward without bias: REINFORCE, whose baseline does not contain the reward itself.
+# REINFORCE estimates the gradient of the expected reward without bias if its baseline does not contain the reward
+# itself.
 _EXPECTED_REWARD = {"algorithm": "reinforce", "objective.baseline": "leave_one_out"}
 
 
 class ProbePoint(NamedTuple):
-    """Completions a prompt, and completions a gradient estimate."""
+    """The number of completions per prompt, and per gradient estimate."""
 
     group_size: int
     batch_size: int
@@ -41,29 +42,28 @@ class ProbePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Design:
-    """What `bench probe` measures."""
+    """The measurement that `bench probe` makes."""
 
     file: ProbeFile
     profile: str
     reference: RunSpec
     """The spec of the large-sample gradient."""
     points: dict[ProbePoint, dict[str, RunSpec]]
-    """Point -> objective -> spec, whose rollout is one gradient estimate; in the order of the file."""
+    """Point -> objective -> spec, in the order of the file. The rollout of a spec is one gradient estimate."""
 
     @property
     def baseline(self) -> str:
         return self.file.baseline or next(iter(self.file.objectives))
 
     def estimates(self, point: ProbePoint) -> int:
-        """Independent gradient estimates of each objective."""
+        """Return the number of independent gradient estimates per objective."""
         return self.file.completions // point.batch_size
 
 
 def make_design(given: str, profile: str | None = None, settings: Sequence[str] = ()) -> Design:
-    """The design of a probe file (path or shipped name) with the overrides of the command line (key=value).
+    """Build the design of a probe file (path or shipped name) with the command line's overrides (key=value).
 
-    Raises RefusedError for anything wrong with the files or the overrides, and for objectives or settings that cannot
-    be measured this way.
+    Raises RefusedError for faulty files or overrides, and for objectives or settings that cannot be measured this way.
     """
     file, path = load_probe(given)
     profile_name = profile or file.profile
@@ -77,6 +77,7 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
         *([Layer("--set", overrides)] if overrides else []),
     ]
     size = {"rollout.samples_per_prompt": file.reference.samples, "rollout.prompts_per_step": file.reference.prompts}
+    # The spec at which the two lines of points cross, with the rollout of the settings.
     crossing = resolve([*layers, Layer(str(path), {"algorithm": "reinforce"})], file.seed)
     reference = resolve([*layers, Layer(f"{path}: reference", _EXPECTED_REWARD | size | _ONE_UPDATE)], file.seed)
     points = _points(file, crossing)
@@ -94,6 +95,7 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
             try:
                 specs[point][name] = resolve([*layers, Layer(origin, own | size | _ONE_UPDATE)], file.seed)
             except RefusedError as error:
+                # All faults are collected, so that one message names them together.
                 problems += str(error).splitlines()
                 continue
             problems += [f"{origin}: {problem}" for problem in _unmeasurable(specs[point][name].objective)]
@@ -102,7 +104,7 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
     return Design(file, profile_name, reference, specs)
 
 
-# A gradient estimate is that of one optimiser step on its whole batch.
+# A gradient estimate is one optimiser step on its whole batch.
 _ONE_UPDATE = {"train.updates_per_rollout": 1}
 
 
@@ -111,6 +113,7 @@ def _points(file: ProbeFile, crossing: RunSpec) -> list[ProbePoint]:
     batch_size = crossing.rollout.prompts_per_step * group_size
     by_group = [ProbePoint(size, batch_size) for size in file.group_sizes]
     by_batch = [ProbePoint(group_size, size) for size in file.batch_sizes]
+    # The lines share the point where they cross, which is measured once.
     return list(dict.fromkeys([*by_group, *by_batch]))
 
 
@@ -156,7 +159,7 @@ def _unmeasurable_settings(spec: RunSpec) -> Iterator[str]:
 
 
 def _unmeasurable(objective: AnyObjective) -> Iterator[str]:
-    """What needs more than the policy at its frozen weights, or another number of completions."""
+    """Yield the settings that need more than the policy at its frozen weights, or another number of completions."""
     if not isinstance(objective, Objective):
         yield (
             f"objective.link={objective.link} is of a preference algorithm: a probe measures the gradient of rewards. "
@@ -193,7 +196,7 @@ def _unmeasurable(objective: AnyObjective) -> Iterator[str]:
 
 
 REFERENCE_PARTS = 16
-"""The reference gradient is the mean of this many independent ones, whose spread tells how noisy it is."""
+"""The number of independent estimates whose mean is the reference gradient; their spread tells its noise."""
 MIN_ESTIMATES = 4
 
 Size = Annotated[int, Field(ge=1)]
@@ -244,12 +247,12 @@ class ProbeFile(Settings):
 
 
 def is_of_objective(key: str) -> bool:
-    """Whether a setting is one of the objective or of its pairs, not of what it is measured on."""
+    """Return whether a setting belongs to the objective or its pairs, not to what it is measured on."""
     return key.partition(".")[0] in ("algorithm", "objective", "pairs")
 
 
 def load_probe(given: str) -> tuple[ProbeFile, Path]:
-    """The probe of a path or of a shipped name. Raises RefusedError with all faults of the file."""
+    """Load a probe file by its path or shipped name. Raises RefusedError with all faults of the file."""
     path = find_file(given, shipped_probes(), "probe")
     document = load_yaml(path)
     use_plugins(document, path)

@@ -1,4 +1,4 @@
-"""What a probe found, as the document that is saved, printed and read by programs."""
+"""The findings of a probe, as the document that is saved, printed and read by programs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from harness.shelves.probe.moments import (
 
 
 def findings(design: Design, measurement: ProbeMeasurement) -> dict[str, object]:
-    """The document: {"name", "question", "profile", "model", "reference", "baseline", "points"}.
+    """Build the document: {"name", "question", "profile", "seed", "model", "reference", "baseline", "points"}.
 
-    `points` has a row for each objective at each point; intervals are {"value", "low", "high"}, null where noise leaves
-    nothing to be said. What compares with the baseline is null for the baseline itself.
+    `points` has one row per objective and point. Intervals are {"value", "low", "high"}, null where noise hides them.
+    Comparisons with the baseline are null for the baseline itself.
     """
     spec = design.reference
     norm, noise = _reference(measurement)
@@ -53,7 +53,10 @@ def findings(design: Design, measurement: ProbeMeasurement) -> dict[str, object]
 
 
 def write_findings(folder: Path, document: Mapping[str, object], measurement: ProbeMeasurement) -> None:
-    """probe.json, provenance.json, and estimates.parquet, a row for each gradient estimate, in a folder that exists."""
+    """Write probe.json, provenance.json and estimates.parquet into an existing folder.
+
+    The table has one row per gradient estimate.
+    """
     write_json(folder / "probe.json", document)
     write_json(folder / "provenance.json", provenance())
     table = pa.Table.from_pylist(estimate_rows(measurement))
@@ -61,7 +64,10 @@ def write_findings(folder: Path, document: Mapping[str, object], measurement: Pr
 
 
 def estimate_rows(measurement: ProbeMeasurement) -> list[dict[str, Any]]:
-    """{"objective", "group_size", "batch_size", "estimate", "norm", "cosine"}; the cosine is to the reference."""
+    """Return {"objective", "group_size", "batch_size", "estimate", "norm", "cosine"} for each gradient estimate.
+
+    The cosine is to the reference gradient, and None if noise hides that one.
+    """
     norm, _ = _reference(measurement)
     rows = []
     for point, by_objective in measurement.points.items():
@@ -81,11 +87,12 @@ def estimate_rows(measurement: ProbeMeasurement) -> list[dict[str, Any]]:
 
 
 def _reference(measurement: ProbeMeasurement) -> tuple[float | None, float | None]:
-    """Norm of the reference gradient, and its noise."""
+    """Return the norm of the reference gradient and its noise, or None for both if noise hides it."""
     return reference_statistics(measurement.reference) or (None, None)
 
 
 def _rows(point: ProbePoint, by_objective: dict[str, InnerProducts], baseline: str) -> list[dict[str, Any]]:
+    """Return one row per objective at a point."""
     measured = {name: statistics(products) for name, products in by_objective.items()}
     return [
         {
@@ -93,6 +100,7 @@ def _rows(point: ProbePoint, by_objective: dict[str, InnerProducts], baseline: s
             **point._asdict(),
             "estimates": len(by_objective[name].norms),
             "cosine": found.cosine.interval()._asdict(),
+            # The interval is computed on the logarithm: the quantity is positive, and ratios become differences.
             "noise_to_signal": exponential(found.noise_to_signal.log().interval())._asdict(),
             "estimate_cosine": found.estimate_cosine.interval()._asdict(),
             "mean_norm": exponential(found.mean_norm.log().interval())._asdict(),
@@ -103,7 +111,7 @@ def _rows(point: ProbePoint, by_objective: dict[str, InnerProducts], baseline: s
 
 
 def _compared(found: Statistics, baseline: Statistics | None) -> dict[str, object]:
-    """By how much the cosine exceeds the baseline's, and the noise as a multiple of the baseline's."""
+    """Return the difference of the cosines, and the noise as a multiple of the baseline's."""
     if baseline is None:
         return {"cosine_difference": None, "noise_ratio": None}
     difference: NoiseInterval = (found.cosine - baseline.cosine).interval()

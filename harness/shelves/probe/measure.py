@@ -1,6 +1,6 @@
-"""Runs a probe: draws completions at frozen weights and measures every objective's gradient estimates on them.
+"""Runs a probe: samples completions at frozen weights and measures every objective's gradient estimates on them.
 
-Completions that gradient estimates are made of, drawn once for all objectives.
+Completions are sampled once for all objectives.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from harness.training.batch import Batch
 from harness.training.checkpoint import load_latest
 from harness.training.sequences import Scores, SequenceScorer
 
-# Pools of different steps share no draw: the reference is independent of what is compared with it.
+# Pools of different steps share no sample, so the reference is independent of what is compared with it.
 _REFERENCE_STEP, _ESTIMATES_STEP = 0, 1
 
 OnProgress = Callable[[int, int, str], None]
-"""Is told how many completions have been differentiated, of how many, and for what."""
+"""Called with the number of completions differentiated so far, their total, and what they are for."""
 
 
 @dataclass(frozen=True)
 class ProbeMeasurement:
-    """What the policy is, and the inner products of all gradients."""
+    """The policy's identity and the inner products of all gradients."""
 
     weights_digest: str
     mean_reward: float
@@ -49,7 +49,7 @@ class ProbeMeasurement:
 
 
 def measure(design: Design, policy: LanguageModel, on_progress: OnProgress) -> ProbeMeasurement:
-    """Everything that the design asks for, at the weights of the policy, which stay as they are.
+    """Measure everything that the design asks for, at the policy's weights, which do not change.
 
     Raises RefusedError if no completion can be scored.
     """
@@ -57,9 +57,9 @@ def measure(design: Design, policy: LanguageModel, on_progress: OnProgress) -> P
 
 
 def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
-    """The spec's model, with the weights of the newest checkpoint in a cell's folder where one is given.
+    """Load the spec's model, with the weights of the newest checkpoint of a cell's folder if one is given.
 
-    Raises RefusedError for a model or a cell that is not there, or that does not fit the other or the prompts.
+    Raises RefusedError for a model or a cell that is missing, or that does not fit the other or the prompts.
     """
     policy = StartingPoint().get(spec, spec.model.source)
     if cell is not None:
@@ -93,7 +93,7 @@ def frozen_policy(spec: RunSpec, cell: Path | None) -> LanguageModel:
 class _Probe:
     def __init__(self, design: Design, policy: LanguageModel, on_progress: OnProgress) -> None:
         self._design, self._policy, self._report = design, policy, on_progress
-        # They are drawn with replacement, so any number of them will do.
+        # Prompts are sampled with replacement, so any number of problems will do.
         rollout = design.reference.rollout.model_copy(update={"prompts_per_step": 1})
         self._problems: Sequence[Problem] = training_prompts(
             design.reference.model_copy(update={"rollout": rollout}), {}
@@ -110,6 +110,7 @@ class _Probe:
             raise RefusedError(
                 f"none of {_completions(spec)} completions could be scored: their reward is NaN. Change reward.parts."
             )
+        # Each part holds whole prompts, so the parts are independent.
         part = _completions(spec) // REFERENCE_PARTS
         weights = [token_weights(spec.policy_gradient, rollout, part, spec.seed)]
         estimates = [self._gradients(pool, start, part, weights, spec) for start in range(0, _completions(spec), part)]
@@ -122,7 +123,7 @@ class _Probe:
         )
 
     def _points(self, reference: Tensor) -> dict[ProbePoint, dict[str, InnerProducts]]:
-        """A pool serves all points of its group size, and is gone before the next is drawn."""
+        """Measure all points. A pool serves all points of its group size, and is dropped before the next is sampled."""
         found = {}
         for group_size in dict.fromkeys(point.group_size for point in self._design.points):
             points = [point for point in self._design.points if point.group_size == group_size]
@@ -131,9 +132,11 @@ class _Probe:
             pool = draw_pool(first, prompts, _ESTIMATES_STEP, self._problems, self._policy)
             for point in points:
                 found[point] = self._point(pool, point, reference)
+        # Back into the order of the design.
         return {point: found[point] for point in self._design.points}
 
     def _point(self, pool: Pool, point: ProbePoint, reference: Tensor) -> dict[str, InnerProducts]:
+        """Measure every objective at one point."""
         specs = self._design.points[point]
         weights = [
             token_weights(spec.policy_gradient, pool.rewarded(spec, self._policy), point.batch_size, spec.seed)
@@ -149,7 +152,7 @@ class _Probe:
         return {name: tally.inner_products() for name, tally in zip(specs, tallies, strict=True)}
 
     def _gradients(self, pool: Pool, start: int, count: int, weights: Sequence[TokenWeights], spec: RunSpec) -> Tensor:
-        """[O, D] of the estimate whose completions are `count` rows of the pool from `start` on."""
+        """Compute the gradients [O, D] of the estimate in `count` rows of the pool, from `start` on."""
         rows = torch.arange(start, start + count)
         found = gradients(self._policy.model, pool.batch.sequences, rows, weights, spec, self._policy.pad_token_id)
         self._done += count * len(weights)
@@ -170,15 +173,15 @@ class Pool:
     step: int
 
     def rewarded(self, spec: RunSpec, language_model: LanguageModel) -> Batch:
-        """All completions with the rewards that they earn under this spec's objective."""
+        """Return all completions with their rewards under this spec's objective."""
         return Rollouts(spec, language_model, self.engine).reward(self.batch, self.step)
 
 
 def draw_pool(spec: RunSpec, prompts: int, step: int, problems: Sequence[Problem], policy: LanguageModel) -> Pool:
-    """Draw the completions of some prompts, and these from the problems with replacement, so that any two prompts are
-    independent, and batches of them are independent draws from one distribution.
+    """Sample completions for prompts that are themselves sampled from the problems with replacement.
 
-    `step` keys the draws: the first samples of the first prompts of two pools of one step are the same.
+    Any two prompts are then independent, and batches are independent samples from one distribution. `step` keys the
+    sampling: two pools of one step share the first samples of their first prompts.
     """
     engine = make_engine(spec.rollout, policy)
     keys = [random_key(spec.seed, "data", step, prompt) for prompt in range(prompts)]

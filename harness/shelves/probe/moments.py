@@ -1,28 +1,29 @@
 """Bias and variance of gradient estimates, from inner products alone, without the bias that noise puts into them.
 
-R independent estimates g_r of an objective's gradient have mean mu and covariance S; M independent estimates h_m have
-the gradient of the expected reward, gamma, for mean. Products of independent estimates have the product of the means
-for expectation, so these are unbiased:
+R independent estimates g_r of an objective's gradient have mean mu and covariance S. M independent estimates h_m have
+the gradient of the expected reward, gamma, as their mean. The expected product of independent estimates is the product
+of their means, so these are unbiased:
 
     |mu|^2       mean of <g_r, g_s> over r != s  =  (|sum g|^2 - sum |g_r|^2) / (R (R - 1))
     |gamma|^2    likewise
     <mu, gamma>  mean of <g_r, h_m>
     tr S         mean of |g_r|^2, minus the first
 
-(the plain |mean g|^2 exceeds |mu|^2 by tr S / R, which pulls a plain cosine towards 0). From them
+(The plain |mean g|^2 exceeds |mu|^2 by tr S / R, which pulls a plain cosine towards 0.) The statistics are
 
     cosine           <mu, gamma> / (|mu| |gamma|): 1 if the objective has no bias of direction
     noise_to_signal  tr S / |mu|^2: falls as 1 / batch size
     estimate_cosine  mean of <g_r, gamma> / (|g_r| |gamma|), an estimate of length 0 counting as 0
     mean_norm        |mu|
 
-which can leave their ranges by noise (a cosine of 1.003), and are NaN where noise makes a squared norm negative. As
+Noise can carry them out of their ranges (a cosine of 1.003). They are NaN if it makes a squared norm negative. As
 ratios of unbiased estimates they have a bias themselves, of second order in the noise.
-Intervals are those of the jackknife over blocks of estimates and over the h_m, added up as variances. It needs no
-random numbers, and errs towards too wide for such statistics (Efron and Stein 1981, Annals of Statistics 9:586), where
-a bootstrap would pair an estimate with its own copies.
 
-Gathers the inner products of gradient estimates, so that no more than a few sums of them are held at once.
+Intervals are those of the jackknife over blocks of estimates and over the h_m, added up as variances. The jackknife
+needs no random numbers, and errs towards too wide for such statistics (Efron and Stein 1981, Annals of Statistics
+9:586). A bootstrap would pair an estimate with its own copies.
+
+`EstimateTally` gathers the inner products of gradient estimates, so that only a few sums of estimates are held at once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class InnerProducts:
-    """Of R estimates, which are in K blocks of about equal size, and M reference estimates."""
+    """Inner products of R estimates, in K blocks of about equal size, and M reference estimates."""
 
     norms: Array
     """[R] |g_r|"""
@@ -56,7 +57,7 @@ class InnerProducts:
 
 
 class NoiseInterval(NamedTuple):
-    """None where the noise leaves nothing to be said."""
+    """A value with its interval; None where noise hides them."""
 
     value: float | None
     low: float | None
@@ -65,7 +66,10 @@ class NoiseInterval(NamedTuple):
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic with its jackknife values; statistics of the same blocks can be compared: their common noise goes."""
+    """A statistic with its jackknife values.
+
+    Statistics of the same blocks can be compared: their common noise cancels.
+    """
 
     value: float
     without_block: Array
@@ -85,7 +89,7 @@ class Statistic:
         )
 
     def interval(self) -> NoiseInterval:
-        """The value with its 95 % interval, by Student's t."""
+        """Return the value with its 95 % interval, by Student's t."""
         from scipy.stats import t
 
         if not np.isfinite(self.value):
@@ -93,18 +97,19 @@ class Statistic:
         variance = _jackknife_variance(self.without_block) + _jackknife_variance(self.without_reference)
         if not np.isfinite(variance):
             return NoiseInterval(self.value, None, None)
+        # The smaller number of replicates bounds the degrees of freedom, which errs towards a wide interval.
         freedom = min(len(self.without_block), len(self.without_reference)) - 1
         half = float(t.ppf((1 + CONFIDENCE) / 2, freedom)) * variance**0.5
         return NoiseInterval(self.value, self.value - half, self.value + half)
 
 
 def exponential(interval: NoiseInterval) -> NoiseInterval:
-    """The interval of a value, from that of its logarithm."""
+    """Return the interval of a value from that of its logarithm."""
     return NoiseInterval(*(None if bound is None else float(np.exp(bound)) for bound in interval))
 
 
 class Statistics(NamedTuple):
-    """See the module."""
+    """The four statistics of the module docstring."""
 
     cosine: Statistic
     noise_to_signal: Statistic
@@ -113,7 +118,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(products: InnerProducts) -> Statistics:
-    """The four statistics. ValueError for fewer than two blocks or reference estimates."""
+    """Compute the four statistics. Raises ValueError for fewer than two blocks or reference estimates."""
     blocks, references = len(products.block_sums), len(products.reference)
     if blocks < 2 or references < 2:
         raise ValueError(f"{blocks} blocks and {references} reference estimates: at least 2 of each are needed")
@@ -132,9 +137,9 @@ def statistics(products: InnerProducts) -> Statistics:
 
 
 def reference_statistics(reference: Array) -> tuple[float, float] | None:
-    """|gamma| and the noise of the mean of M reference estimates, tr S / (M |gamma|^2), from their products [M, M].
+    """Return |gamma| and the noise of the mean of M reference estimates, tr S / (M |gamma|^2).
 
-    None where the noise hides gamma.
+    reference [M, M]: their inner products. None where the noise hides gamma.
     """
     squared = _squared_norm_of_mean(reference.sum(), np.diag(reference))
     if squared <= 0:
@@ -143,13 +148,14 @@ def reference_statistics(reference: Array) -> tuple[float, float] | None:
 
 
 def _values(products: InnerProducts, blocks: NDArray[np.bool_], references: NDArray[np.bool_]) -> tuple[float, ...]:
-    """The statistics of some blocks and some reference estimates (bool masks)."""
+    """Compute the statistics of some blocks and some reference estimates (bool masks)."""
     rows = blocks[products.blocks]
     norms = products.norms[rows]
     squared = _squared_norm_of_mean(products.block_sums[np.ix_(blocks, blocks)].sum(), norms**2)
     reference = products.reference[np.ix_(references, references)]
     reference_norm = _root(_squared_norm_of_mean(reference.sum(), np.diag(reference)))
     along = products.with_reference[rows][:, references].mean(1)
+    # An estimate of length 0 has no direction and counts as a cosine of 0.
     units = np.divide(along, norms, out=np.zeros_like(along), where=norms > 0)
     norm = _root(squared)
     return (
@@ -161,6 +167,7 @@ def _values(products: InnerProducts, blocks: NDArray[np.bool_], references: NDAr
 
 
 def _squared_norm_of_mean(squared_norm_of_sum: float, squares: Array) -> float:
+    """Estimate |mu|^2 without bias: only products of different estimates count."""
     count = len(squares)
     return float(squared_norm_of_sum - squares.sum()) / (count * (count - 1))
 
@@ -176,6 +183,7 @@ def _without(mask: NDArray[np.bool_], index: int) -> NDArray[np.bool_]:
 
 
 def _jackknife_variance(values: Array) -> float:
+    """Compute (n - 1) / n times the sum of squared deviations of the n leave-one-out values."""
     return float((len(values) - 1) * values.var())
 
 
@@ -188,10 +196,10 @@ BLOCKS = 16
 
 
 class EstimateTally:
-    """Takes the R estimates of one objective, one by one. Holds up to 16 x D float32 numbers."""
+    """Sums up the R estimates of one objective, one by one. Holds up to 16 x D float32 numbers."""
 
     def __init__(self, estimates: int, reference: Tensor) -> None:
-        """reference [M, D]: independent estimates of the gradient of the expected reward."""
+        """Start without estimates. reference [M, D]: independent estimates of the gradient of the expected reward."""
         self._reference = reference
         self._blocks = np.arange(estimates) * min(BLOCKS, estimates) // estimates
         self._sums = torch.zeros(int(self._blocks[-1]) + 1, reference.shape[1])
@@ -199,13 +207,13 @@ class EstimateTally:
         self._with_reference: list[list[float]] = []
 
     def add(self, gradient: Tensor) -> None:
-        """The next estimate, [D]."""
+        """Add the next estimate, [D]."""
         self._sums[self._blocks[len(self._norms)]] += gradient
         self._norms.append(float(gradient.double().norm()))
         self._with_reference.append((self._reference @ gradient).tolist())
 
     def inner_products(self) -> InnerProducts:
-        """The inner products of all estimates. Raises ValueError if some are still to come."""
+        """Return the inner products of all estimates. Raises ValueError if some are missing."""
         if len(self._norms) < len(self._blocks):
             raise ValueError(f"{len(self._norms)} of {len(self._blocks)} estimates were added")
         return InnerProducts(
@@ -218,6 +226,6 @@ class EstimateTally:
 
 
 def gram(vectors: Tensor) -> Array:
-    """[K, K] inner products of K vectors [K, D]: they are differences of large numbers later, so in float64."""
+    """Compute the inner products [K, K] of K vectors [K, D], in float64: they are subtracted from each other later."""
     wide = vectors.double()
     return np.asarray((wide @ wide.T).numpy(), np.float64)

@@ -5,8 +5,8 @@ starts the actors, assigns their GPUs and carries messages. Its retries are off:
 `harness.run.loop` starts its job again, from its last checkpoint.
 
 If an actor sees the home under the same path as the head, it writes the records there. Otherwise it has a private home.
-The head sends it what the job reads, and copies the job's folder back: at the end, and now and then before it, so that
-a lost machine costs little and the records on the head show the progress.
+The head sends it what the job reads, and copies the job's folder back at the end. It also does so now and then before,
+so that a lost machine costs little and the records on the head show the progress.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "5"
 CONNECT_S = 5.0
 ANSWER_S = 1.0
 FIRST_SLOT_WITHIN_S = 300.0
-"""How long a run waits for its first slot, while others use the cluster."""
+"""The longest wait of a run for its first slot, while others use the cluster."""
 NO_SLOT_FOR_S = 600.0
-"""How long a run waits without any slot, since lost machines may be replaced."""
+"""The longest wait of a run without any slot, since lost machines may be replaced."""
 KEEP_EVERY_S = 60.0
 KEEP_AT_MOST_FRAC = 0.05
 """The largest share of a cell's time that may go into copying its folder back before its end."""
@@ -51,12 +51,14 @@ KEEP_AT_MOST_FRAC = 0.05
 
 @dataclass(eq=False)
 class _Place:
-    """An actor, seen from the head. name: "" until it has answered. answer: the reference of the pending call."""
+    """An actor, seen from the head."""
 
     slot: Slot
     actor: Any
     answer: Any
+    """The reference of the pending call."""
     name: str = ""
+    """"" until it has answered."""
     shares_home: bool = True
     job: Job | None = None
     model: str | None = None
@@ -70,8 +72,10 @@ class _Place:
 
 
 class RayPool:
-    """An executor with one actor per slot. `slots` counts the actors that have answered: more answer as the cluster has
-    room, and lost ones no longer count."""
+    """An executor with one actor per slot.
+
+    `slots` counts the actors that have answered. More answer as the cluster gets room, and lost ones no longer count.
+    """
 
     def __init__(self, slots: Sequence[Slot], home: Path, worker_module: str) -> None:
         self._home, self._worker_module = home.absolute(), worker_module
@@ -140,6 +144,7 @@ class RayPool:
         deadline_s = time.monotonic() + STOP_WITHIN_S + CONNECT_S
         closing = [(place, place.actor.close.remote()) for place in self._places if place.name]
         for place, closed in closing:
+            # Once the worker has stopped, its records are complete. They are copied for the last time after that.
             with self._losing(place, replace=False):
                 ray.get(closed, timeout=max(ANSWER_S, deadline_s - time.monotonic()))
                 self._keep(place)
@@ -158,7 +163,7 @@ class RayPool:
         return _Place(slot, actor, actor.about.remote())
 
     def _hear(self, timeout_s: float) -> None:
-        """Handle the answers of actors."""
+        """Handle the answers of actors. Waits up to timeout_s for the first one."""
         import ray
 
         asked = {place.answer: place for place in self._places if place.answer is not None}
@@ -166,6 +171,7 @@ class RayPool:
             time.sleep(timeout_s)
             return
         answered, _ = ray.wait([*asked], num_returns=1, timeout=timeout_s)
+        # The second call takes every other answer that has already arrived.
         answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=0) if answered else ([], [])
         for one in answered:
             place = asked[one]
@@ -178,6 +184,7 @@ class RayPool:
                     _introduce(place, answer)
 
     def _take(self, place: _Place, events: list[dict[str, Any]]) -> None:
+        """Turn the worker's events into those of the pool, and copy its folder back when that is due."""
         job = place.job
         if job is None:
             return
@@ -197,14 +204,17 @@ class RayPool:
 
     @contextmanager
     def _losing(self, place: _Place, replace: bool = True) -> Iterator[None]:
-        """If the actor cannot be reached in this block, report its job for a retry and start another actor, which runs
-        once the cluster has room."""
+        """Replace the actor if it cannot be reached in this block, and report its job for a retry.
+
+        The new actor runs once the cluster has room. Raises BenchError if the actor could not be initialised.
+        """
         import ray
         from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
         try:
             yield
         except RayError as error:
+            # Such a failure would recur, so another actor would not help.
             if isinstance(error, RayActorError) and error.actor_init_failed:
                 raise BenchError(f"a slot of the Ray cluster could not be started: {_last_line(error)}") from None
             if not isinstance(error, RayActorError | GetTimeoutError):
@@ -229,6 +239,7 @@ class RayPool:
         sent = [*job.inputs]
         if job.kind == "cell":
             folder = self._home / job.path
+            # The head holds the lease for the actor, whose private home no other process sees.
             place.held = ExitStack()
             try:
                 held = hold_lease(folder, CellRecord.at(folder).last_epoch, job.id)
@@ -254,8 +265,10 @@ class RayPool:
             self._ask(place.actor.receive, chunk, path)
 
     def _keep(self, place: _Place) -> Ended | None:
-        """Copy what the job has written so far into the home here, as a whole. Returns an end if another process has
-        taken over the cell meanwhile."""
+        """Copy the job's files into the home here, as a whole.
+
+        Returns an end if another process has taken over the cell.
+        """
         job, lease = place.job, place.lease
         if job is None or place.shares_home or self._ask(place.actor.missing, [job.path]):
             return None
@@ -276,13 +289,14 @@ class RayPool:
                 unpack_into(parcel, target)
             except LeaseLostError as error:
                 return Ended(job, "taken", str(error))
+        # A copy that takes long is repeated less often, so copying stays below KEEP_AT_MOST_FRAC of the time.
         took_s = time.monotonic() - started_s
         place.keep_after_s = time.monotonic() + max(KEEP_EVERY_S, took_s / KEEP_AT_MOST_FRAC)
         return None
 
 
 def _resources(slot: Slot) -> dict[str, float]:
-    """The resources that an actor requests from Ray. Raises RefusedError for a request that Ray cannot meet."""
+    """Return the resources that an actor requests from Ray. Raises RefusedError for a request that Ray cannot meet."""
     if slot.processes > 1 and slot.share < 1:
         raise RefusedError(
             f"train.processes is {slot.processes}, and with Ray such cells cannot share GPUs. Use fewer --workers."
@@ -292,6 +306,7 @@ def _resources(slot: Slot) -> dict[str, float]:
 
 
 def _introduce(place: _Place, about: dict[str, Any]) -> None:
+    """Take over what a new actor says about itself. Raises BenchError if its numerics differ from ours."""
     if about["numerics"] != NUMERICS_VERSION:
         raise BenchError(
             f"{about['host']} has another version of bench, which gives other numbers (numerics {about['numerics']}, "
@@ -312,7 +327,7 @@ def _write_code(job: Job, folder: Path) -> None:
 
 
 def _connect(address: str) -> None:
-    """Raises RefusedError if Ray is not installed or no cluster answers."""
+    """Connect to the cluster. Raises RefusedError if Ray is not installed or no cluster answers."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
@@ -347,8 +362,10 @@ _SETTINGS_FRAME = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def _require_answer(address: str) -> None:
-    """Raise RefusedError unless a gRPC server, such as Ray's, answers at HOST:PORT within seconds. Ray itself would
-    wait for minutes."""
+    """Raise RefusedError unless a gRPC server, such as Ray's, answers at HOST:PORT within seconds.
+
+    Ray itself would wait for minutes.
+    """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if address in ("", "auto"):
         return
@@ -360,6 +377,7 @@ def _require_answer(address: str) -> None:
             answer = connection.recv(len(_SETTINGS_FRAME))
     except (OSError, OverflowError) as error:
         raise RefusedError(f"--executor ray: no answer from {address} ({error}). {_REMEDY}") from None
+    # Byte 3 of an HTTP/2 frame is its type; 4 is SETTINGS.
     if answer[3:4] != _SETTINGS_FRAME[3:4]:
         raise RefusedError(f"--executor ray: the server at {address} is not a Ray cluster. {_REMEDY}")
 
@@ -370,7 +388,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _cluster_slots(address: str) -> list[Slot]:
-    """A slot for each GPU and each core of the cluster, whether or not others are using it."""
+    """Return a slot for each GPU and each core of the cluster, whether or not others are using it."""
     _connect(address)
     import ray
 

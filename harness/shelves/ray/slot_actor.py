@@ -34,12 +34,15 @@ class SlotActor:
     """A worker process and its home. It serves one call at a time; no call blocks much beyond its timeout."""
 
     def __init__(self, slot: Slot, home: str, token: str, worker_module: str) -> None:
+        # The token is a file that the head has just created, so a home of the same path elsewhere is not mistaken for
+        # it.
         self._own_home = None if (Path(home) / token).is_file() else Path(tempfile.mkdtemp(prefix="bench-ray-"))
         self._home = self._own_home or Path(home)
         self._pool = LocalPool([slot], self._home, worker_module)
         self._parcel = tempfile.TemporaryFile()  # noqa: SIM115 - used until the actor ends
 
     def about(self) -> dict[str, Any]:
+        """Describe the actor: host, visible GPUs, whether it sees the head's home, and the version of its numerics."""
         gpus = os.environ.get(VISIBLE)
         return {
             "host": socket.gethostname(),
@@ -54,7 +57,7 @@ class SlotActor:
         self._pool.start(cast(Job, _Sent(document)))
 
     def wait(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The events of the worker, as JSON documents."""
+        """Return the events of the worker, as JSON documents."""
         return [
             {"event": "progress", **one.event}
             if isinstance(one, Progress)
@@ -76,6 +79,7 @@ class SlotActor:
         self._pool.close()
 
     def leave(self) -> None:
+        """Remove the private home, if there is one."""
         if self._own_home is not None:
             shutil.rmtree(self._own_home, ignore_errors=True)
 
@@ -83,7 +87,7 @@ class SlotActor:
         return [path for path in paths if not (self._home / path).exists()]
 
     def receive(self, chunk: bytes, path: str | None) -> None:
-        """Take one part of a parcel. path: given with the last part; the parcel replaces what lies there."""
+        """Take one part of a parcel. path: given with the last part; the parcel replaces what is at that path."""
         self._parcel.write(chunk)
         if path is not None:
             place = self._home / path
@@ -95,7 +99,7 @@ class SlotActor:
         pack(self._home / path, self._parcel)
 
     def read(self) -> bytes:
-        """The next part of the parcel; empty at its end, and then the parcel is emptied too."""
+        """Return the next part of the parcel, empty at its end. The parcel is then emptied too."""
         if not (chunk := self._parcel.read(CHUNK_BYTES)):
             self._parcel.seek(0)
             self._parcel.truncate()
@@ -148,7 +152,7 @@ def unpack(parcel: IO[bytes], place: Path) -> None:
 
 
 def unpack_into(parcel: IO[bytes], folder: Path) -> None:
-    """Bring the folder of a cell, whose lease this process holds, to what a parcel holds.
+    """Update the folder of a cell to a parcel's files. This process must hold the cell's lease.
 
     Rows come first, then the checkpoints that count them, status.json last: after a kill at any point the cell resumes.
     """
@@ -187,9 +191,10 @@ def _move_files(source: Path, target: Path) -> None:
 
 
 def unpack_whole(parcel: IO[bytes], target: Path) -> None:
-    """As `unpack`, but completely or not at all. A target that another process has created meanwhile stays."""
+    """Unpack completely or not at all. A target that another process has created meanwhile stays."""
     parcel.seek(0)
     with tarfile.open(fileobj=parcel) as tar:
+        # A single file is stored relative to itself, so its name is ".".
         is_file = tar.getnames() == ["."]
     if is_file:
         write_atomic(target, lambda aside: unpack(parcel, aside))

@@ -1,1 +1,1 @@
-"""Replay: what objectives would have done with the very same tokens, from a cell's stored rollouts. Trains nothing."""
+"""Replay: what other objectives would do with the tokens in a cell's stored rollouts. Trains nothing."""

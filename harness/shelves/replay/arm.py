@@ -1,6 +1,6 @@
-"""The replay of some cells under some objectives, as one document.
+"""The replay of cells of one arm under some objectives, as one document.
 
-Which objectives can be replayed from rollouts, and what a replay of one cannot show.
+It also says which objectives can be replayed from rollouts, and what a replay cannot show.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ AS_TRAINED = "as trained"
 def replay_arm(
     cells: Sequence[CellRecord], algorithms: Sequence[str], steps: Sequence[range] | None = None
 ) -> dict[str, Any]:
-    """What the algorithms (presets as they are) would have done with the stored rollouts of cells of one arm, and what
-    the arm's own objective did; steps: only those in one of these ranges; none: all that are stored.
+    """Replay the stored rollouts of cells of one arm under these algorithms (presets), next to the arm's own objective.
 
-    Raises RefusedError, before anything is computed, for an unknown algorithm, one that cannot be replayed, and cells
-    without rollouts or whose spec another version wrote; DamagedRecordError for records with gaps.
+    steps: only those in one of these ranges; None: all stored ones. Raises RefusedError, before anything is computed,
+    for an unknown algorithm and one that cannot be replayed. Raises it too for cells without rollouts or with a spec of
+    another version. Raises DamagedRecordError for records with gaps.
     """
     objectives = {name: find_objective(name) for name in algorithms}
     for cell, spec in zip(cells, map(recorded_spec, cells), strict=True):
@@ -49,6 +49,7 @@ def replay_arm(
             )
     if isinstance(own, Objective) and left_out is None:
         objectives = {AS_TRAINED: own, **objectives}
+    # One set of bins for all algorithms, so that their shares can be compared.
     every = [step for some in stored for step in some]
     bins = Bins.of(every)
     return {
@@ -75,7 +76,7 @@ def _one(
 
 
 def find_objective(name: str) -> Objective:
-    """A preset of policy gradients by name. RefusedError for an unknown name, or a preference algorithm."""
+    """Return a policy-gradient preset by name. Raises RefusedError for an unknown name or a preference algorithm."""
     from algorithms import preset
 
     try:
@@ -92,8 +93,10 @@ def find_objective(name: str) -> Objective:
 
 
 def reason_against(objective: AnyObjective, recorded: bool) -> str | None:
-    """Why an objective cannot be replayed from rollouts; None where it can. recorded: whether what the update did with
-    each token is stored."""
+    """Return why an objective cannot be replayed from rollouts, or None if it can.
+
+    recorded: True if the update's treatment of each token is stored.
+    """
     if not isinstance(objective, Objective):
         return "it learns from pairs, which rollouts do not hold"
     kl, select = objective.kl, objective.select.type
@@ -118,7 +121,7 @@ def reason_against(objective: AnyObjective, recorded: bool) -> str | None:
 
 
 def remarks(objective: Objective, spec: RunSpec) -> Iterator[str]:
-    """What a reader of the replay must know of an objective that can be replayed."""
+    """Yield what a reader of the replay must know about an objective that can be replayed."""
     own = spec.objective if isinstance(spec.objective, Objective) else None
     if _added_to_rewards(objective) != (None if own is None else _added_to_rewards(own)):
         yield (
@@ -132,6 +135,6 @@ def remarks(objective: Objective, spec: RunSpec) -> Iterator[str]:
 
 
 def _added_to_rewards(objective: Objective) -> Overlong | None:
-    """The knob `overlong` where it changes rewards."""
+    """Return the knob `overlong` if it changes rewards, else None."""
     overlong = objective.overlong
     return overlong if isinstance(overlong, Soft) or (isinstance(overlong, Penalise) and overlong.penalty) else None

@@ -53,7 +53,7 @@ def replay(
 
 
 def _chosen_steps(given: str | None) -> list[range] | None:
-    """As ranges, which are not written out: their ends may be far beyond what is stored."""
+    """Parse --steps into ranges, which stay lazy: their ends may be far beyond what is stored."""
     if given is None:
         return None
     chosen = []
@@ -68,7 +68,7 @@ def _chosen_steps(given: str | None) -> list[range] | None:
 
 
 def _cells(given: str, home: Path) -> list[list[CellRecord]]:
-    """The cells with rollouts, arm by arm. RefusedError for what is neither a run nor a cell."""
+    """Return the cells with rollouts, arm by arm. Raises RefusedError for what is neither a run nor a cell."""
     from harness.records import CellRecord, read_sweep
     from harness.records.cell import is_cell_directory_name
 

@@ -1,4 +1,4 @@
-"""A cell's recorded rollouts, as the tensors that an update learns from."""
+"""A cell's recorded rollouts, as the tensors that an update trains on."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ NEEDED = ("step", "sample", "logps", "correct", "truncated")
 COLUMNS = (*NEEDED, "reward")
 TOKEN_COLUMNS = ("token/logp", "token/log_ratio")
 LENGTHS = ("token/chars", "token/update")
-"""By which it is seen whether the others are of the row's tokens."""
+"""Columns that show whether the others belong to the row's tokens."""
 
 
 @dataclass(frozen=True)
 class StoredStep:
-    """Everything that one step drew: N completions of at most T tokens, in E epochs of updates."""
+    """All completions of one step: N of at most T tokens, in E epochs of updates."""
 
     step: int
     rollout: Batch
-    """Without prompts and token ids, which no objective looks at."""
+    """Without prompts and token ids, which no objective reads."""
     old_logps: Tensor
-    """[N, T] before the update: the trainer's where they are recorded, else the sampler's."""
+    """[N, T] before the update: the trainer's if recorded, else the sampler's."""
     log_ratios: Tensor
-    """[E, N, T] log pi - log pi_old when the epoch's optimiser step scored the completion; 0 where it did not."""
+    """[E, N, T] log pi - log pi_old when the epoch's optimiser step scored the completion; 0 if it did not."""
     scored: Tensor
-    """Bool [E, N]: whether it did, and that is recorded."""
+    """Bool [E, N]: True if it did, and that is recorded."""
     recorded: bool
-    """Whether the step's tokens were recorded."""
+    """True if the step's tokens were recorded."""
 
 
 def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[range] | None) -> Iterator[StoredStep]:
-    """The recorded steps of a cell, or the chosen ones among them.
+    """Yield the recorded steps of a cell, or the chosen ones among them.
 
-    Raises RefusedError for a cell without rollouts, and for a chosen step that has none; DamagedRecordError for rows
-    with gaps.
+    Raises RefusedError for a cell without rollouts, and for a chosen step without any; DamagedRecordError for rows with
+    gaps.
     """
     import pyarrow.compute
 
@@ -58,7 +58,7 @@ def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[range] | None) 
     limits = {row.get("step"): row.get("len/limit") for row in cell.read_steps()}
     stored_steps = sorted(table["step"].unique().to_pylist())
     for part in chosen or ():
-        # However long the range, it soon leaves what is stored.
+        # A range may be far longer than the record. The search stops at the first step that is not stored.
         if (missing := next((step for step in part if step not in stored_steps), None)) is not None:
             raise RefusedError(
                 f"{cell.path.name}: has no rollouts of step {missing}; stored are steps {stored_steps[0]} to "
@@ -76,10 +76,11 @@ def read_steps(cell: CellRecord, spec: RunSpec, chosen: Sequence[range] | None) 
 
 
 def _stored(step: int, rows: Sequence[dict[str, Any]], limit: int, epochs: int) -> StoredStep:
+    """Build the tensors of one step from its rows. limit: the completion limit."""
     lengths = torch.tensor([len(row["logps"]) for row in rows])
     shape = (len(rows), int(lengths.max()))
     sampler_logps = _padded([row["logps"] for row in rows], shape)
-    # A step's groups are drawn one after the other, each from its sample 0 on.
+    # A step's groups are sampled one after the other, each from its sample 0 on.
     groups = torch.tensor([row["sample"] == 0 for row in rows]).cumsum(0) - 1
     later = [[(row["token/log_ratio"] or [None] * epochs)[epoch] for row in rows] for epoch in range(epochs)]
     sequences = Sequences([[]] * len(rows), torch.zeros(shape, dtype=torch.long), lengths)
@@ -102,7 +103,7 @@ def _stored(step: int, rows: Sequence[dict[str, Any]], limit: int, epochs: int) 
 
 
 def _padded(rows: Sequence[Sequence[float]], shape: tuple[int, int]) -> Tensor:
-    """[N, T] float32, 0 behind each row's end."""
+    """Stack rows into [N, T] float32, with 0 after each row's end."""
     tensor = torch.zeros(shape)
     for place, values in enumerate(rows):
         tensor[place, : len(values)] = torch.tensor(values)

@@ -1,4 +1,4 @@
-"""Where an objective's gradient goes: weights, clipping, and shares by length, correctness and difficulty."""
+"""The distribution of an objective's gradient: weights, clipping, and shares by length, correctness and difficulty."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ PERCENTILES = (5, 50, 95)
 
 @dataclass(frozen=True)
 class Bins:
-    """Ways to part completions: names, and how a stored step's rows [N] fall into them (int64)."""
+    """Partitions of completions: their names, and the bin of each row [N] of a stored step (int64)."""
 
     lengths: list[int]
-    """Upper ends of the bins of completion tokens, the last being the longest completion."""
+    """Upper ends of the bins of completion tokens; the last is the longest completion."""
 
     @classmethod
     def of(cls, steps: Sequence[StoredStep]) -> Bins:
+        """Choose bins of length that hold about equally many of these completions."""
         lengths = torch.cat([step.rollout.sequences.lengths for step in steps]).double()
         quantiles = torch.arange(1, LENGTH_BINS + 1, dtype=torch.float64) / LENGTH_BINS
         ends = torch.quantile(lengths, quantiles, interpolation="higher")
+        # Equal quantiles make one bin, so ties in length leave fewer bins.
         return cls(sorted({int(end) for end in ends}))
 
     @property
@@ -51,17 +53,17 @@ class Bins:
 
 
 def token_shares(steps: Sequence[StoredStep], bins: Bins) -> dict[str, dict[str, float]]:
-    """The share of all drawn tokens in each bin: what gradient shares are to be compared with."""
+    """Return the share of all sampled tokens in each bin, the yardstick for shares of the gradient."""
     sizes = [step.rollout.sequences.lengths.double() for step in steps]
     return _shares_by_bin(sizes, steps, bins) or {}
 
 
 def summarise(weighed: Sequence[StoredTokenWeights], steps: Sequence[StoredStep], bins: Bins) -> dict[str, Any]:
-    """One objective over the stored steps, as plain data.
+    """Summarise one objective over the stored steps, as plain data.
 
-    Tokens count once for each epoch. weight: of the tokens in the loss, their mean and PERCENTILES; weight_abs_mean: of
-    the weights without their signs. clipped_frac, masked_frac, guessed_frac: of all drawn tokens. gradient_share: of
-    the summed weights without signs, by bin; None if all weights are 0.
+    Tokens count once per epoch. weight: mean and PERCENTILES over the tokens in the loss; weight_abs_mean: the mean of
+    their absolute values. clipped_frac, masked_frac, guessed_frac: of all sampled tokens. gradient_share: of the sum of
+    absolute weights, by bin; None if all weights are 0.
     """
     in_loss, tokens, clipped, masked, guessed = [], 0, 0, 0, 0
     for some, step in zip(weighed, steps, strict=True):
@@ -86,19 +88,21 @@ def summarise(weighed: Sequence[StoredTokenWeights], steps: Sequence[StoredStep]
 
 
 def _percentile(values: Tensor, rank: int) -> float | None:
-    """By nearest rank."""
+    """Return a percentile by nearest rank, or None without values."""
     count = len(values)
+    # -(-a // b) rounds up, in integers.
     return float(values.kthvalue(max(1, -(-rank * count // 100))).values) if count else None
 
 
 def _shares_by_bin(
     sizes: Sequence[Tensor], steps: Sequence[StoredStep], bins: Bins
 ) -> dict[str, dict[str, float]] | None:
-    """Shares of sizes ([N] for each step) by bin."""
+    """Return the shares of sizes ([N] for each step) by bin, or None if all sizes are 0."""
     sums = {kind: torch.zeros(len(names), dtype=torch.float64) for kind, names in bins.names.items()}
     for size, step in zip(sizes, steps, strict=True):
         for kind, place in bins.places(step).items():
             sums[kind].index_add_(0, place, size)
+    # Every completion is in one bin of each kind, so all kinds have the same sum.
     if not sums["correct"].sum() > 0:
         return None
     return {

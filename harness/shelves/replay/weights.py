@@ -19,19 +19,19 @@ from harness.training.optimizer import mini_batches
 
 @dataclass(frozen=True)
 class StoredTokenWeights:
-    """What an objective does with a step's N completions of at most T tokens in each of E epochs; each [E, N, T].
+    """An objective's treatment of a step's N completions of at most T tokens in each of E epochs.
 
-    weight: -d loss / d log pi, the gradient's weight on the token's log-prob: above 0 the step makes the token
-    likelier. 0 for what is masked, and in padding.
+    Tensors: [E, N, T].
     """
 
     weight: Tensor
+    """-d loss / d log pi: above 0 the step makes the token likelier. 0 for masked tokens and in padding."""
     clipped: Tensor
     """Bool: a bound of the rule acts on the token."""
     masked: Tensor
-    """Bool: out of the loss, by a filter of completions, a mask or a selection of tokens."""
+    """Bool: excluded from the loss, by a filter of completions, a mask or a selection of tokens."""
     guessed: Tensor
-    """Bool: has a weight, with a ratio taken as 1 because its log-prob at that optimiser step is not recorded."""
+    """Bool: has a weight, but its ratio is taken as 1, because its log-prob at that optimiser step is not recorded."""
     losses: list[Loss]
     """One loss for each optimiser step, in order."""
 
@@ -40,12 +40,13 @@ def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> Stor
     """Run the objective over a stored step, split into optimiser steps as the cell's spec says.
 
     A completion's ratio in an epoch is the one that it had when the cell itself trained on it. It is exactly 1 at the
-    first optimiser step, and where nothing is recorded it is taken as 1.
+    first optimiser step. If nothing is recorded, it is taken as 1.
     """
     rollout = filter_rows(objective, stored.rollout)
     kept = rollout.places
     mask = stored.rollout.sequences.mask.expand_as(stored.log_ratios)
     weight, clipped = torch.zeros_like(stored.log_ratios), torch.zeros_like(mask)
+    # Completions that a filter drops stay masked: only kept rows are written below.
     masked, guessed = mask.clone(), torch.zeros_like(mask)
     losses: list[Loss] = []
     for epoch in range(len(mask)):
@@ -76,9 +77,11 @@ def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> Stor
             )
             (gradient,) = torch.autograd.grad(loss.value, logp)
             treated = treatment(loss.trace)
+            # `0 - gradient` and not `-gradient`, which would turn 0 into -0.
             weight[epoch, at] = torch.where(loss_mask, 0 - gradient, 0)
             clipped[epoch, at] = treated.clipped
             masked[epoch, at] = rollout.sequences.mask[rows] & (treated.masked | ~loss_mask)
+            # At the first optimiser step the ratio is exactly 1, so nothing is guessed.
             if losses:
                 guessed[epoch, at] = loss_mask & (gradient != 0) & ~stored.scored[epoch, at, None]
             losses.append(loss)
@@ -86,7 +89,7 @@ def replay_step(stored: StoredStep, objective: Objective, spec: RunSpec) -> Stor
 
 
 def _advantages(objective: Objective, rollout: Batch, batches: Sequence[Tensor], spec: RunSpec, step: int) -> Tensor:
-    """[N, T] for a pass that is split into these optimiser steps (row indices)."""
+    """Compute the advantages [N, T] of a pass that is split into these optimiser steps (row indices)."""
     return advantages(
         objective,
         rollout.rewards,

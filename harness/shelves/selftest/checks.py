@@ -1,8 +1,8 @@
 """The checks of `bench selftest`: how they run, and the checks of engines.
 
 A check is a function with `@check` at the top level of a module here. It runs in a process of its own: if it crashes
-the device, runs out of memory or hangs, only this check fails. All checks together have `TOTAL_S`; a check that would
-begin later is not run.
+the device, runs out of memory or hangs, only this check fails. All checks together have `TOTAL_S`; later ones are not
+run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TOTAL_S = 600.0
 LONGEST_S = 240.0
-"""A check that takes longer fails."""
+"""The time limit for one check."""
 _OUTPUT_CHARACTERS = 4000
 
 Result = Literal["passed", "failed", "not run"]
@@ -37,10 +37,12 @@ Result = Literal["passed", "failed", "not run"]
 
 @dataclass(frozen=True)
 class CheckPlace:
-    """Where a check runs. device: as `train.device`, but never `auto`. folder: an empty folder for its files."""
+    """The device and the folder of a check."""
 
     device: str
+    """As `train.device`, but never `auto`."""
     folder: Path
+    """An empty folder for its files."""
 
     @property
     def on_cpu(self) -> bool:
@@ -49,20 +51,23 @@ class CheckPlace:
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check. found: a phrase for the table. figures: measurements by name; names end in the unit."""
+    """The result of a check."""
 
     passed: bool
     found: str
+    """A phrase for the table."""
     figures: dict[str, Any] = field(default_factory=dict)
+    """Measurements by name; names end in the unit."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check. lacks: device -> why the check cannot run there; None if it can."""
+    """A check by name."""
 
     name: str
     run: Callable[[CheckPlace], Finding]
     lacks: Callable[[str], str | None]
+    """Device -> why the check cannot run there; None if it can."""
 
     @property
     def summary(self) -> str:
@@ -71,15 +76,16 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a check ended. found: for one that crashed or was not run, the reason. output: the end of a failed check's
-    output."""
+    """The end of a check."""
 
     check: str
     result: Result
     found: str
+    """The finding, or the reason for a check that crashed or was not run."""
     took_s: float = 0.0
     figures: dict[str, Any] = field(default_factory=dict)
     output: str = ""
+    """The end of a failed check's output."""
 
 
 CHECKS: Kind[Check] = Kind(
@@ -95,7 +101,7 @@ def check(
 
 
 def run_checks(device: str, names: Sequence[str], began: Callable[[str], None]) -> Iterator[Outcome]:
-    """Run checks; yields the outcome of each as it ends. began: called with the name of each check that starts."""
+    """Run checks, and yield the outcome of each as it ends. began: called with the name of each check that starts."""
     until_s = time.monotonic() + TOTAL_S
     for name in names:
         reason = CHECKS.find(name).lacks(device)
@@ -136,7 +142,7 @@ def _run_apart(name: str, device: str, limit_s: float) -> Outcome:
 
 
 def _end_group(process: subprocess.Popen[Any]) -> None:
-    """Kill a process and all workers that it has left behind."""
+    """Kill a process and all workers that it left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -145,7 +151,7 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
 
 
 def device_name(device: str) -> str:
-    """The name of the GPU, or of the processor."""
+    """Return the name of the GPU, or of the processor."""
     from harness.run.provenance import processor_name
 
     if device == "cpu":
@@ -156,7 +162,7 @@ def device_name(device: str) -> str:
 
 
 def machine(device: str) -> dict[str, object]:
-    """Versions and hardware, for the result file."""
+    """Return versions and hardware, for the result file."""
     import torch
 
     from harness.run.provenance import provenance
@@ -170,7 +176,7 @@ def machine(device: str) -> dict[str, object]:
     return facts
 
 
-# What engines draw.
+# Checks of what engines sample.
 
 
 def _needs_cuda(device: str) -> str | None:
@@ -193,7 +199,7 @@ def _tiny(place: CheckPlace, dtype: str = "float32") -> LanguageModel:
 
 
 def _engines(language_model: LanguageModel) -> dict[str, Engine]:
-    """Each engine that is installed here, by name, over the model."""
+    """Build each engine that is installed here over the model, by name."""
     from harness.config.rollout import RolloutSpec
     from harness.engines.base import make_engine
 
@@ -303,7 +309,7 @@ def vllm_sync(place: CheckPlace) -> Finding:
 
 
 def main(name: str, device: str, result: Path) -> None:
-    """Run one check and write its finding to `result`; the check's files go beside it."""
+    """Run one check and write its finding to `result`; the check's files go next to it."""
     folder = result.parent / "files"
     folder.mkdir()
     finding = CHECKS.find(name).run(CheckPlace(device, folder))

@@ -64,7 +64,10 @@ def selftest(
 
 
 def _device_to_try(given: str) -> str:
-    """--device with `auto` resolved; for `cuda:N`, hides all other GPUs. RefusedError if there is no such device."""
+    """Return --device with `auto` resolved; for `cuda:N`, hide all other GPUs.
+
+    Raises RefusedError if there is no such device.
+    """
     from harness.executors.slots import gpu_here, show_only
 
     if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", given) is None:

@@ -1,5 +1,7 @@
-"""The checks of `bench selftest` that train whole cells in worker processes, as `bench run` does: memory, resume after
-a kill, two cells at once, and the time of a step."""
+"""The checks of `bench selftest` that train whole cells in worker processes, as `bench run` does.
+
+They check memory, resume after a kill, two cells at once, and the time of a step.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ class _Worker:
         self.process.stdin.flush()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events until the job ends. Raises CellFailedError if it does not end as `done`."""
+        """Yield the events until the job ends. Raises CellFailedError if it does not end as `done`."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             event = json.loads(line)
@@ -93,6 +95,7 @@ class _Worker:
         raise CellFailedError(f"a worker ended with code {self.process.wait()}")
 
     def finish(self) -> None:
+        """Wait for the end of the job. Raises as `events`."""
         for _ in self.events():
             pass
 
@@ -139,8 +142,10 @@ def memory_plan(place: CheckPlace) -> Finding:
 
 
 def save_half_billion(folder: Path) -> None:
-    """Save a model in the shape of Qwen2.5-0.5B with random weights, without a download. Its tokenizer is the tiny
-    model's, with a word for every further token."""
+    """Save a model in the shape of Qwen2.5-0.5B with random weights, without a download.
+
+    Its tokenizer is the tiny model's, with a word for every further token.
+    """
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -173,6 +178,7 @@ def kill_and_resume(place: CheckPlace) -> Finding:
     with _workers(place, 2) as (worker, another):
         worker.start(cell)
         for event in worker.events():
+            # The step after a checkpoint is one that no checkpoint holds yet.
             if event.get("step", 0) > spec.train.checkpoint_every:
                 break
         worker.process.kill()
@@ -239,7 +245,7 @@ def _needs_trl(device: str) -> str | None:
 
 
 def _benchmark(place: CheckPlace, script: str, *options: str) -> dict[str, Any]:
-    """What a script measured, whether or not it met its own bounds, which are for an idle machine."""
+    """Return what a script measured, whether or not it met its own bounds, which are for an idle machine."""
     command = [sys.executable, str(BENCHMARKS / script), "--json", "--device", place.device, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if not done.stdout:

@@ -1,6 +1,6 @@
 """`trainer.type: trl`: TRL's own trainers train, with bench's knobs as their settings.
 
-`algorithms.elsewhere.trl` translates the objective; `program` beside this file is what runs. A knob that TRL cannot
+`algorithms.elsewhere.trl` translates the objective; `program` next to this file is what runs. A knob that TRL cannot
 express is refused by name.
 """
 
@@ -40,7 +40,7 @@ TRAINERS_OF = {
     "DPOConfig": "DPOTrainer",
     "KTOConfig": "KTOTrainer",
 }
-"""Config classes, each with the trainer that reads it; TRL's experimental trainers are not run."""
+"""Config classes, each with the trainer that reads it. TRL's experimental trainers are not run."""
 
 _READ = (
     *("objective", "pairs", "reward", "rollout"),
@@ -125,7 +125,7 @@ class TrlTrainer(OutsideTrainer):
         return {**own, **_COLUMNS, **self.metrics}
 
     def arguments(self, spec: RunSpec) -> dict[str, Any]:
-        """TRL's trainer and settings, and the spec, where the program finds everything else."""
+        """Return TRL's trainer and settings, and the spec, in which the program finds everything else."""
         names, folders = plugins.asked_for()
         return {
             "trainer": _trainer_of(spec),
@@ -150,6 +150,7 @@ class TrlTrainer(OutsideTrainer):
             )
 
     def problems(self, spec: RunSpec) -> Iterator[str]:
+        """Yield why TRL cannot train this spec, one sentence per reason."""
         translation = translate(TRL, spec.objective)
         if translation.config.name not in TRAINERS_OF:
             yield (
@@ -164,6 +165,7 @@ class TrlTrainer(OutsideTrainer):
         yield from self._processes(spec)
 
     def _own_settings(self, config: Config, spec: RunSpec) -> Iterator[str]:
+        """Yield the settings in `trainer.args` that bench sets itself, or that TRL does not know."""
         ours = settings_of(spec)
         for name in self.args:
             if name in ours or name in config.defaults or name in config.plain or name in _BY_PROGRAM:
@@ -175,6 +177,7 @@ class TrlTrainer(OutsideTrainer):
                 yield f"trainer.args.{name}: {config.name} has no such setting{nearest(name, config.others)}"
 
     def _processes(self, spec: RunSpec) -> Iterator[str]:
+        """Yield why the number of processes in accelerate's file does not suit the spec."""
         if self.accelerate_config is None:
             return
         path = plugins.user_file(self.accelerate_config)
@@ -209,12 +212,14 @@ _BY_PROGRAM = (
     *("generation_kwargs", "min_p"),  # would overrule rollout.temperature and its like
     *("optim", "optim_args", "optim_target_modules", "load_best_model_at_end"),
 )
-"""Settings that follow from the machine, the prompts and the contract: the program sets them, or leaves them at TRL's
-defaults."""
+"""Settings that follow from the machine, the prompts and the contract.
+
+The program sets them, or keeps TRL's defaults.
+"""
 
 
 def reward_context(spec: RunSpec) -> RewardContext:
-    """What rewards depend on besides completions; the step is filled in later."""
+    """Return what rewards depend on besides completions; the step is filled in later."""
     objective, limit = spec.policy_gradient, spec.rollout.max_completion_tokens
     task = get_task(spec.task.train)
     return RewardContext(0, spec.seed, limit, spec.reward, objective.overlong, objective.credit, task)
@@ -225,7 +230,7 @@ def _trainer_of(spec: RunSpec) -> str:
 
 
 def settings_of(spec: RunSpec) -> dict[str, object]:
-    """TRL's settings for a spec without `problems`, except those that follow from the machine and the prompts."""
+    """Build TRL's settings for a spec without `problems`, except those that follow from the machine and the prompts."""
     translation = translate(TRL, spec.objective)
     knobs, updates = active(spec), spec.optimizer_steps_per_rollout
     plain = {setting: knobs[knob] for setting, knob in translation.config.plain.items() if knob in knobs}
@@ -256,8 +261,9 @@ def settings_of(spec: RunSpec) -> dict[str, object]:
 
 
 def _lost_knobs(translation: Translation, spec: RunSpec) -> Iterator[str]:
-    """Parts of the objective that would act and that the trainer cannot express."""
+    """Yield the parts of the objective that would act and that the trainer cannot express."""
     name = TRAINERS_OF[translation.config.name]
+    # With several optimiser steps per rollout, ratios leave 1, and parts that are inert at ratio 1 act.
     inert = translation.inert if spec.optimizer_steps_per_rollout == 1 else {}
     for lost in (one for one in translation.lost if one not in inert):
         if lost in translation.differs:
@@ -272,6 +278,7 @@ def _lost_knobs(translation: Translation, spec: RunSpec) -> Iterator[str]:
 
 
 def _knobs_of_run(spec: RunSpec) -> Iterator[str]:
+    """Yield the knobs of sampling and training without an equivalent in TRL."""
     drawn = ["rollout"] if isinstance(spec.objective, Objective) else []
     for section in (*drawn, "train"):
         of_section = getattr(spec, section)
@@ -311,7 +318,7 @@ def _knobs_of_pairs(spec: RunSpec) -> Iterator[str]:
 
 
 def _rewards(spec: RunSpec) -> Iterator[str]:
-    """Ways of drawing and rewarding completions that only bench's own training has."""
+    """Yield ways of sampling and rewarding completions that only bench's own training has."""
     task, grader = get_task(spec.task.train), spec.reward.grader
     if not isinstance(spec.objective, Objective):
         return

@@ -1,1 +1,1 @@
-"""Files of other tools. Each is a `Format(...)` at the top level of a file of this folder, or of a plug-in."""
+"""File formats of other tools: each an `ImportFormat(...)` at the top level of a file here, or of a plug-in."""

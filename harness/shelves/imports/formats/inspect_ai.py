@@ -1,4 +1,4 @@
-"""inspect_ai's `.eval` logs: a zip of JSON, header.json and a file for each sample and epoch (log version 2)."""
+"""inspect_ai's `.eval` logs: a zip of JSON with header.json and one file per sample and epoch (log version 2)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from harness.shelves.imports.base import ImportedRun, ImportedSample, ImportForm
 from harness.shelves.imports.names import metric_name
 
 _ZSTANDARD = 93
-"""A compression that Python's zipfile knows from 3.14 on."""
+"""The compression method that Python's zipfile supports from 3.14 on."""
 _VERDICTS: dict[object, bool] = {"C": True, "I": False, "N": False, 1: True, 0: False}
-"""CORRECT, INCORRECT, NOANSWER, and the same as numbers; a partial credit is none of them."""
+"""CORRECT, INCORRECT and NOANSWER, also as numbers. Partial credit is none of them."""
 
 
 def _reads(source: str) -> bool:
-    # One that was cut off is read too, so that it is refused and not passed over.
+    # A truncated file is read too, so that it is refused and not ignored.
     return Path(source).suffix == ".eval" and beginning(source, 2) == b"PK"
 
 
@@ -56,7 +56,7 @@ def _run(source: str) -> ImportedRun:
     for score in header["results"]["scores"]:
         values = ((name, metric.get("value")) for name, metric in score["metrics"].items() if name != "stderr")
         before = "" if score["name"] == scorer else f"{score['name']}/"
-        # Any reducer but the mean makes another metric of a problem's epochs: of `mode`, a majority vote.
+        # Any reducer but the mean makes another metric of a problem's epochs; `mode` is a majority vote.
         after = "" if score.get("reducer") in (None, "mean") else f"/{score['reducer']}"
         run.scores += [
             Score(task, metric_name(f"{before}{name}{after}"), value) for name, value in finite(values).items()
@@ -78,6 +78,7 @@ _GENERATION = ("temperature", "top_p", "top_k", "max_tokens", "seed", "reasoning
 
 
 def _document(source: str, log: zipfile.ZipFile, name: str) -> Mapping[str, Any]:
+    """Read one JSON object of the log. Raises RefusedError if it is another JSON value."""
     entry = log.getinfo(name)
     if entry.compress_type != _ZSTANDARD:
         document = json.loads(log.read(entry))
@@ -113,6 +114,7 @@ def _sample(source: str, task: str, sample: Mapping[str, Any], correct: bool, sc
     return ImportedSample(
         task=task,
         problem_id=str(sample["id"]),
+        # Epochs count from 1.
         sample=int(sample["epoch"]) - 1,
         correct=correct,
         n_tokens=usage.get("output_tokens"),
@@ -126,8 +128,10 @@ def _sample(source: str, task: str, sample: Mapping[str, Any], correct: bool, sc
 
 
 def _question(given: Any) -> object:
-    """The input as its data set has it, before solvers add to it; of messages only what they say, since their ids are
-    random."""
+    """Return the input as in the data set, before solvers add to it.
+
+    Messages are reduced to role and content, since their ids are random.
+    """
     return given if isinstance(given, str) else [[message.get("role"), message.get("content")] for message in given]
 
 

@@ -1,4 +1,4 @@
-"""lm-eval: `samples_<task>_<time>.jsonl` of --log_samples, and `results_<time>.json` beside them (0.4.13)."""
+"""lm-eval: `samples_<task>_<time>.jsonl` of --log_samples, and `results_<time>.json` next to them (0.4.13)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CONDITIONS = (
     *("num_fewshot", "doc_to_text", "doc_to_target", "description", "fewshot_config", "generation_kwargs"),
     *("filter_list", "repeats", "output_type", "dataset_path", "dataset_name", "test_split"),
 )
-"""What of a task's settings can change its scores."""
+"""The settings of a task that can change its scores."""
 _OF_RUN = ("limit", "gen_kwargs", "random_seed", "numpy_seed", "torch_seed", "fewshot_seed", "system_instruction")
 _NO_FILTER = "none"
 """The filter of a task that declares none: it takes the first completion."""
 _OF_SEVERAL = re.compile(r"@(?!1$)")
-"""Metrics of several completions, such as maj@4 and pass@8."""
+"""Metrics over several completions, such as maj@4 and pass@8."""
 
 
 def _reads(source: str) -> bool:
@@ -32,7 +32,7 @@ def _reads(source: str) -> bool:
 
 
 def _read(sources: Sequence[str]) -> list[ImportedRun]:
-    """A run for each folder and time: an invocation of lm-eval."""
+    """Read one run for each folder and time: an invocation of lm-eval."""
     groups: dict[tuple[Path, str], list[Path]] = {}
     for path in map(Path, sources):
         found = _FILE.fullmatch(path.name)
@@ -76,9 +76,12 @@ def _add_results(run: ImportedRun, path: Path) -> None:
 
 
 def _add_samples(run: ImportedRun, path: Path, task: str) -> None:
+    """Add the samples of a file to the run. Raises RefusedError for a row without a verdict on one completion."""
     rows = [*_rows(path)]
     filters = {str(row.get("filter", _NO_FILTER)) for _, row in rows}
     for number, row in rows:
+        # lm-eval records one verdict per document and filter, so it is a sample's only if the filter looks at one
+        # completion.
         completions, filtered = row.get("resps") or [[]], row.get("filtered_resps") or [None]
         of_filter = str(row.get("filter", _NO_FILTER))
         if _is_vote(run, task, of_filter) or not (len(completions[0]) < 2 or _takes_first(run, task, of_filter)):
@@ -131,13 +134,16 @@ def _prompt(row: Mapping[str, object]) -> str | None:
 
 
 def _content(row: Mapping[str, object]) -> str | None:
-    """The row of the data set and the reference: the prompt also holds the task's template and its examples."""
+    """Return a digest of the data set's row and the reference.
+
+    The prompt also holds the task's template and examples.
+    """
     question = row.get("doc", _prompt(row))
     return None if question is None else content_of(question, row.get("target"))
 
 
 def _is_vote(run: ImportedRun, task: str, of_filter: str) -> bool:
-    """Return whether a filter lets several completions vote, which is maj@k and not pass@1."""
+    """Return whether a filter takes a vote of several completions, which is maj@k and not pass@1."""
     return of_filter.startswith("maj@") or "majority_vote" in _functions(run, task, of_filter)
 
 
@@ -146,7 +152,7 @@ def _takes_first(run: ImportedRun, task: str, of_filter: str) -> bool:
 
 
 def _functions(run: ImportedRun, task: str, of_filter: str) -> list[str]:
-    """The functions of a filter, in order; [] where results_<time>.json does not say."""
+    """Return the functions of a filter, in order; [] if results_<time>.json does not say."""
     declared = run.config.get(f"eval.{task}.filter_list") or []
     return [
         step.get("function") for one in declared if one.get("name") == of_filter for step in one.get("filter") or []
@@ -154,7 +160,10 @@ def _functions(run: ImportedRun, task: str, of_filter: str) -> list[str]:
 
 
 def _task(task: str, of_filter: str, filters: set[str]) -> str:
-    """One task for each filter, since each has its own verdicts; by its plain name where there is one."""
+    """Name a task per filter, since each filter has its own verdicts.
+
+    The plain name is used if there is only one filter.
+    """
     return task if len(filters) == 1 else f"{task},{of_filter}"
 
 

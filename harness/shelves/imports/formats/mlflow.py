@@ -46,6 +46,7 @@ def _run(source: str, client: Any, found: Any) -> ImportedRun:
             f"{source}: the run {run.name} is {found.info.status}. Let it finish, or delete it in MLflow."
         )
     for name in sorted(found.data.metrics):
+        # `data.metrics` holds only the last value of each metric.
         for point in client.get_metric_history(found.info.run_id, name):
             log(run, point.step, {name: point.value})
     run.config = {name: _value(text) for name, text in found.data.params.items()}
@@ -53,7 +54,7 @@ def _run(source: str, client: Any, found: Any) -> ImportedRun:
 
 
 def _value(text: str) -> Any:
-    """MLflow keeps settings as text."""
+    """Parse a setting: MLflow keeps settings as text."""
     return int(text) if text.isdecimal() else text
 
 

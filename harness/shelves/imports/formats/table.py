@@ -1,8 +1,8 @@
-"""Tables of your own, as CSV, JSONL or Parquet: a row for each graded sample, or for each number.
+"""Tables of your own, as CSV, JSONL or Parquet: one row per graded sample, or per number.
 
-By problem: `correct` and `problem`, and where there are several `arm`, `seed`, `task`, `sample`, `step`; if known
-`tokens`, `text`, and `prompt` and `answer` of the problem. By metric: `metric` and `value`, and `arm`, `seed`, `task`,
-`step`. Columns `config.<knob>` hold the settings of the run that the row is of.
+By problem: `correct` and `problem`, and if there are several, `arm`, `seed`, `task`, `sample` and `step`. If known,
+also `tokens`, `text`, and the problem's `prompt` and `answer`. By metric: `metric` and `value`, and `arm`, `seed`,
+`task` and `step`. Columns `config.<knob>` hold the settings of the row's run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0
 
 Row = dict[str, Any]
 Numbered = tuple[int, Row]
-"""A row with its number in the file, as an editor counts lines."""
+"""A row with its number in the file, counted as an editor counts lines."""
 
 
 def _reads(source: str) -> bool:
@@ -35,6 +35,7 @@ def _reads(source: str) -> bool:
         return beginning(source, 4) == b"PAR1"
     first = beginning(source, 65536).partition(b"\n")[0].decode("utf-8", errors="replace")
     if path.suffix == ".csv":
+        # Excel begins a UTF-8 CSV with a byte order mark.
         columns = [one.strip(' "') for one in first.strip().lstrip("\ufeff").split(",")]
     elif path.suffix == ".jsonl":
         try:
@@ -75,7 +76,7 @@ def _runs(source: str) -> list[ImportedRun]:
 
 
 class _Table:
-    """Gathers the rows of one file by run."""
+    """Collects the rows of one file by run."""
 
     def __init__(self, source: str, columns: set[str]) -> None:
         self.source, self.columns = source, columns
@@ -83,6 +84,10 @@ class _Table:
         self._first: dict[tuple[object, ...], int] = {}
 
     def add_sample(self, number: int, row: Mapping[str, object]) -> None:
+        """Add a row of a table by problem.
+
+        Raises RefusedError, with the position, for a faulty value or a repeated key.
+        """
         run = self._run_of(number, row)
         task, problem = self._task(number, row), str(self._value(number, row, "problem"))
         sample, step = self._whole(number, row, "sample"), self._whole(number, row, "step")
@@ -104,6 +109,10 @@ class _Table:
         )
 
     def add_score(self, number: int, row: Mapping[str, object]) -> None:
+        """Add a row of a table by metric.
+
+        Raises RefusedError, with the position, for a faulty value or a repeated key.
+        """
         run = self._run_of(number, row)
         task, metric = self._task(number, row), str(self._value(number, row, "metric"))
         step, given = self._whole(number, row, "step"), self._value(number, row, "value")
@@ -120,6 +129,10 @@ class _Table:
             run.scores.append(Score(task, metric_name(metric), value, step))
 
     def _run_of(self, number: int, row: Mapping[str, object]) -> ImportedRun:
+        """Return the run of a row, with the row's settings added.
+
+        Raises RefusedError if they contradict an earlier row.
+        """
         arm = str(self._value(number, row, "arm")) if "arm" in self.columns else None
         seed = self._whole(number, row, "seed")
         run = self.runs.setdefault((arm, seed), ImportedRun(self.source, Path(self.source).stem, arm, seed))
@@ -141,7 +154,7 @@ class _Table:
         return value
 
     def _whole(self, number: int, row: Mapping[str, object], column: str) -> int | None:
-        """A whole number from 0; None where the table has no such column."""
+        """Return a whole number from 0, or None if the table has no such column."""
         if column not in self.columns:
             return None
         given = self._value(number, row, column)
@@ -166,14 +179,16 @@ class _Table:
 
 
 _OF_STEPS = frozenset(OURS.values())
-"""Metrics that a table with steps gives of training, under the names of steps.jsonl."""
+"""Metrics of training that a table with steps may contain, under the names of steps.jsonl."""
 
 
 def _csv_rows(source: str) -> Iterator[Numbered]:
+    # The csv module splits lines itself, so that quoted values may contain line breaks.
     with Path(source).open(encoding="utf-8-sig", newline="") as handle:
         rows = csv.DictReader(handle, skipinitialspace=True)
         try:
             for row in rows:
+                # DictReader puts surplus values under the key None, and fills missing ones with None.
                 if None in row or None in row.values():
                     raise RefusedError(
                         f"{source}, row {rows.line_num}: has {'more' if None in row else 'fewer'} values than the "

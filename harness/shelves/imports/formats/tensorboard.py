@@ -1,4 +1,4 @@
-"""TensorBoard's event files, `events.out.tfevents.*`: a run for each folder. Needs pip install -e '.[tensorboard]'."""
+"""TensorBoard's event files, `events.out.tfevents.*`: one run per folder. Needs pip install -e '.[tensorboard]'."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _reads(source: str) -> bool:
 
 
 def _read(sources: Sequence[str]) -> list[ImportedRun]:
-    """Files of one folder are one run, as TensorBoard has it: a start that goes on writes another file."""
+    """Read the files of one folder as one run, as TensorBoard does: a resumed run writes another file."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
@@ -24,7 +24,9 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
             "TensorBoard's files are read by its own package, which is missing: pip install -e '.[tensorboard]'."
         ) from None
     runs = []
+    # Reversed, so that each folder keeps its first source. The result is reversed back.
     for folder, source in {Path(source).parent: source for source in reversed(sources)}.items():
+        # A size guidance of 0 keeps all points. By default TensorBoard keeps a sample of them.
         events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
         run = ImportedRun(source, folder.name)
         for name in events.Tags()["scalars"]:

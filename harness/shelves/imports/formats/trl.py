@@ -1,4 +1,4 @@
-"""TRL's `trainer_state.json`, as any Hugging Face Trainer writes it into its checkpoints. It holds no settings."""
+"""TRL's `trainer_state.json`, which any Hugging Face Trainer writes into its checkpoints. It holds no settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _reads(source: str) -> bool:
 
 
 def _read(sources: Sequence[str]) -> list[ImportedRun]:
-    """Each run's last checkpoint, whose log holds those of the earlier ones."""
+    """Read each run's last checkpoint, whose log includes those of the earlier ones."""
     last: dict[Path, tuple[int, str, list[dict[str, object]]]] = {}
     for source in sources:
         try:
@@ -33,6 +33,7 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
         except (ValueError, KeyError, TypeError) as error:
             raise RefusedError(f"{source}: is no trainer_state.json of a Hugging Face Trainer ({error}).") from None
         folder = Path(source).parent
+        # The checkpoints of a run are folders below the run's own.
         run = folder.parent if _CHECKPOINT.fullmatch(folder.name) else folder
         last[run] = max(last.get(run, found), found, key=lambda one: one[0])
     return [_run(folder, source, rows) for folder, (_, source, rows) in last.items()]

@@ -1,4 +1,4 @@
-"""verl's console log, of `trainer.logger=['console']`: a line `step:N - name:value - ...` a step, and the settings."""
+"""verl's console log (`trainer.logger=['console']`): a line `step:N - name:value - ...` per step, and the settings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from harness.shelves.imports.names import log, score_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _BEFORE_PROCESS = re.compile(r"(?:\x1b\[\d+m)+(?=\([^)\n]*pid=\d+[^)\n]*\))")
-"""Where Ray begins a line of a process, in colour; lines of several processes may run into one."""
+"""Where Ray begins a process's line, in colour. Lines of several processes may run together."""
 _PROCESS = re.compile(r"^\((?P<process>[^)]*pid=\d+[^)]*)\) ?")
 _OF_NUMPY = re.compile(r"\bnp\.\w+\(([^()]*)\)")
-"""How numbers of NumPy 2 are printed: `np.float64(0.5)`."""
+"""Numbers as NumPy 2 prints them: `np.float64(0.5)`."""
 _NOT_FINITE = re.compile(r"(?<=: )-?(?:nan|inf)\b")
 _STEP = re.compile(r"^step:(?P<step>\d+) - (?P<pairs>.+)$")
 _PAIR = re.compile(r"^(?P<name>.+?):(?P<value>-?(?:[\d.]+(?:e[+-]?\d+)?|nan|inf))$", re.IGNORECASE)
@@ -41,7 +41,8 @@ def _run(source: str) -> ImportedRun:
     rows = [(int(found["step"]), _values(found["pairs"])) for _, line in lines if (found := _STEP.match(line))]
     if not rows:
         raise RefusedError(f"{source}: has no line `step:N - ...`. Run verl with trainer.logger=['console'].")
-    # Up to version 0.2 steps count from 0. A row of scores alone counts the updates before it in all versions.
+    # verl up to version 0.2 counts steps from 0. A row of scores alone carries the number of updates before it in all
+    # versions.
     trained = [step for step, values in rows if any(score_of(name) is None for name in values)]
     first = 1 if trained and trained[0] == 0 else 0
     for step, values in rows:
@@ -50,7 +51,7 @@ def _run(source: str) -> ImportedRun:
         if found := _AROUND_TRAINING.match(line):
             step = 0 if found["which"] == "Initial" else max(run.steps, default=0)
             scores = _scores(source, found["scores"])
-            # Beside the row of the same step, which rounds: what is exact replaces it.
+            # The row of the same step has rounded values; these exact ones replace them.
             run.scores = [one for one in run.scores if one.step != step]
             log(run, step, scores)
     run.config = dotted(_settings(lines))
@@ -58,8 +59,12 @@ def _run(source: str) -> ImportedRun:
 
 
 def _scores(source: str, text: str) -> dict[str, object]:
-    """The scores before or after training, which verl prints as a dict. Values that are not finite become None."""
+    """Parse the scores before or after training, which verl prints as a dict.
+
+    Values that are not finite become None.
+    """
     try:
+        # literal_eval knows neither nan nor inf.
         scores = ast.literal_eval(_NOT_FINITE.sub("None", text.replace("\\'", "'")))
     except (ValueError, SyntaxError):
         scores = None
@@ -69,8 +74,10 @@ def _scores(source: str, text: str) -> dict[str, object]:
 
 
 def _lines(source: str) -> list[tuple[str, str]]:
-    """The lines, each as the process that Ray names before it ("" if none) and what it wrote, without colours and NumPy
-    types."""
+    """Return the lines as (process, text), without colours and NumPy types.
+
+    Ray names the process before the text; "" if it names none.
+    """
     text = Path(source).read_bytes().decode("utf-8", errors="replace")
     text = _OF_NUMPY.sub(r"\1", _COLOUR.sub("", _BEFORE_PROCESS.sub("\n", text)))
     found = ((_PROCESS.match(line), line) for line in text.splitlines())
@@ -83,11 +90,12 @@ def _values(pairs: str) -> dict[str, float]:
 
 
 def _settings(lines: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """The settings as verl prints them at its start, by `pprint`; {} where the log has none."""
+    """Parse the settings that verl prints with `pprint` at its start; {} if the log has none."""
     process, written = None, ""
     for who, line in lines:
         if process is None and line.lstrip().startswith("{'actor_rollout_ref'"):
             process = who
+        # Lines of other processes may come between those of the dict.
         if process != who:
             continue
         written += line + "\n"

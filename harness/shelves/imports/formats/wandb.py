@@ -1,7 +1,7 @@
-"""W&B's CSV exports, written by hand from its documentation and not tried on files of its own.
+"""W&B's CSV exports, implemented from its documentation and not tried on real files.
 
-Of a chart ("Export as CSV"): `Step`, and for each run `<run> - <metric>`, with `__MIN` and `__MAX` beside it. Of the
-table of runs: `Name`, `State`, then settings and summaries by their names, a row a run.
+A chart ("Export as CSV") has `Step`, and for each run `<run> - <metric>`, with `__MIN` and `__MAX` next to it. The
+table of runs has `Name`, `State`, then settings and summaries by their names, one row per run.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def _runs(source: str) -> list[ImportedRun]:
 
 def _of_chart(source: str, columns: list[str], rows: list[list[str]]) -> list[ImportedRun]:
     runs: dict[str, ImportedRun] = {}
+    # A run's name may contain " - ", so the last one separates it from the metric.
     for place, column in enumerate(columns[1:], start=1):
         name, dash, metric = column.rpartition(" - ")
         if not dash or metric.endswith(("__MIN", "__MAX")):

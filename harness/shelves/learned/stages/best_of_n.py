@@ -1,6 +1,7 @@
 """Best-of-n by the reward model, the yardstick for training on it (Gao, Schulman and Hilton, 2210.10760).
 
-It shows how far the model's score and the truth part when the model only picks among the starting policy's completions.
+It shows how far the model's score and the truth diverge when the model only picks among the starting policy's
+completions.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from harness.shelves.learned.stages.reward_model import REWARD_MODEL, draw_grade
 
 
 def _make(path: Path, context: StageContext) -> None:
-    """Write what the completion with the highest score among n is worth, for n = 1, 2, 4, ... eval.samples.
+    """Write the worth of the highest-scored completion among n, for n = 1, 2, 4, ... eval.samples.
 
-    [{"n", "kl_nats" (from best-of-n to the policy, an upper bound), "proxy" (its score), "correct" (its verdict)}],
-    means over the problems of the first evaluation task. The samples are those of the base evaluation, so that
+    Rows are {"n", "kl_nats" (from best-of-n to the policy, an upper bound), "proxy" (its score), "correct" (its
+    verdict)}, means over the problems of the first evaluation task. The samples are those of the base evaluation, so
     `correct` at n = 1 is its avg@n.
     """
     from harness.sampling.conditions import Conditions
@@ -55,7 +56,7 @@ def _make(path: Path, context: StageContext) -> None:
 
 
 def best_of_n_hash(spec: RunSpec) -> str:
-    """Names the choice among the starting weights' samples by a reward model."""
+    """Return the hash of the choice among the starting weights' samples by a reward model."""
     return digest({"best_of_n": [base_evaluation_hash(spec), reward_model_hash(spec)]})
 
 

@@ -198,6 +198,7 @@ def _policy_gradient(judge: GenerativeJudge, questions: Sequence[PairQuestion], 
         scores = judge.read(batch.sequences.completions, batch.sequences.lengths, batch.truncated)
         groups = batch.groups.tolist()
         right = torch.tensor([asked[group].is_answered_by(one) for group, one in zip(groups, scores, strict=True)])
+        # The reward is 1 if the scores order the pair as its label does, else 0.
         batch = replace(batch, rewards=right.float(), correct=right)
         try:
             update.run(filter_rows(own.policy_gradient, batch), step)

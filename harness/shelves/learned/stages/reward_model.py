@@ -95,11 +95,11 @@ class LabelledPairs:
     right: Tensor
     """Pairs of the prompts for training, by the grader."""
     labels: Tensor
-    """The same with label noise, to be learned from."""
+    """The same pairs with label noise, used for training."""
     held_out: Tensor
     """Pairs of the other prompts, by the grader."""
     training_rows: int
-    """How many of the first rows belong to prompts for training."""
+    """The number of rows that belong to prompts for training; they come first."""
 
     @property
     def flipped(self) -> int:
@@ -129,6 +129,7 @@ def draw_labelled_pairs(
         store,
         lambda prompts: context.tell_progress(prompts, len(problems) + steps),
     )
+    # The last prompts are held out, so the first rows of the batch are those for training.
     for_training = len(problems) - int(HELD_OUT_FRAC * len(problems))
     right = verdict_pairs(drawn, range(for_training), options.seed)
     if len(right) == 0:
@@ -255,7 +256,7 @@ def _accuracy(scores: Tensor, pairs: Tensor) -> float | None:
 
 
 def reward_model_hash(spec: RunSpec) -> str:
-    """Names a reward model: the same for all seeds, and whatever is learned from it."""
+    """Return the hash of a reward model. It is the same for all seeds, and for all uses of the model."""
     return graded_hash("reward_model", spec, "reward.reward_model.")
 
 

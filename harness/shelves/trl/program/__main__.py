@@ -1,4 +1,4 @@
-"""Build TRL's trainer from the config file, and train."""
+"""Builds TRL's trainer from the config file, and trains."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def main() -> None:
 
 
 def on_prompts(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
-    """A trainer that draws completions."""
+    """Build a trainer that samples completions."""
     rows = rows_of(config.prompts)
+    # The longest prompt and the completion limit together bound every row.
     longest = max(len(row["tokens"]) for row in rows) + spec.rollout.max_completion_tokens
     completions = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
     processes, updates = PartialState().num_processes, spec.train.updates_per_rollout
@@ -82,7 +83,8 @@ def on_prompts(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> An
 
 
 def on_pairs(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
-    """A trainer that learns from the pairs of each step in one optimiser step."""
+    """Build a trainer that trains on the pairs of each step in one optimiser step."""
+    # groupby needs equal steps next to each other, as bench writes them.
     steps = [list(rows) for _, rows in itertools.groupby(rows_of(config.pairs), key=lambda row: row["step"])]
     kind, _ = TRAINERS[config.args["trainer"]]
     examples = [list(sided(rows) if issubclass(kind, Kto) else map(paired, rows)) for rows in steps]
@@ -91,6 +93,7 @@ def on_pairs(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
 
     def drawn(step: int) -> StepCompletions:
         rows = steps[step - 1]
+        # The recorded number is cumulative, so the step's own tokens are a difference.
         before = steps[step - 2][0]["generated_tokens"] if step > 1 else 0
         learned = sum(len(row["chosen"]) + len(row["rejected"]) for row in rows)
         return StepCompletions(rows[0]["generated_tokens"] - before, learned, {}, [])
@@ -114,7 +117,7 @@ def made(
     layout: Row,
     **others: Any,
 ) -> Any:
-    """The trainer. layout: settings that follow from the prompts and the processes."""
+    """Build the trainer. layout: settings that follow from the prompts and the processes."""
     kind, settings = TRAINERS[config.args["trainer"]]
     kind.train_spec = spec.train
     given = {**config.args["settings"], **layout, "output_dir": config.output, "use_cpu": config.device == "cpu"}
@@ -129,13 +132,16 @@ def made(
 
 
 def paired(row: Mapping[str, object]) -> Row:
-    """A pair in DPOTrainer's format."""
+    """Convert a pair to DPOTrainer's format."""
     return {"prompt_ids": row["prompt"], "chosen_ids": row["chosen"], "rejected_ids": row["rejected"]}
 
 
 def sided(rows: Sequence[Mapping[str, object]]) -> Iterator[Row]:
-    """Each side of a step's pairs, in KTOTrainer's format. As in bench, the zero point is measured on the chosen
-    completion of the next pair with another prompt."""
+    """Yield each side of a step's pairs, in KTOTrainer's format.
+
+    As in bench, the zero point is measured on the chosen completion of the next pair with another prompt. Raises
+    RefusedError if all pairs have the same prompt.
+    """
     for place, row in enumerate(rows):
         later = (rows[(place + ahead) % len(rows)] for ahead in range(1, len(rows)))
         unrelated = next((other["chosen"] for other in later if other["prompt"] != row["prompt"]), None)
@@ -147,14 +153,17 @@ def sided(rows: Sequence[Mapping[str, object]]) -> Iterator[Row]:
 
 
 def rows_of(path: str | None) -> list[Row]:
-    """The rows that bench has written for the program."""
+    """Read the rows that bench has written for the program."""
     assert path is not None
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
 def passes_of(rows: int, shares: int, longest_tokens: int, most_tokens: int) -> int:
-    """The number of equal passes into which each share of the rows is split: the fewest that keep to the most tokens,
-    at worst one row per pass. Raises RefusedError if the rows cannot be shared evenly."""
+    """Return the number of equal passes into which each share of the rows is split.
+
+    It is the fewest that keep to the most tokens, at worst one row per pass. Raises RefusedError if the rows cannot be
+    shared evenly.
+    """
     share, left = divmod(rows, shares)
     if left:
         raise RefusedError(

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scored:
-    """A rewarded completion, as one process sends it to the others."""
+    """A completion with its reward, as one process sends it to the others."""
 
     problem_id: str
     text: str
@@ -37,8 +37,10 @@ class Scored:
 
 
 class Rewards:
-    """The reward function of one process. It is called with whole groups, once per rollout batch; `scored` then holds
-    the completions of all processes."""
+    """The reward function of one process, called with whole groups, once per rollout batch.
+
+    `scored` then holds the completions of all processes.
+    """
 
     def __init__(self, spec: RunSpec, start: LanguageModel) -> None:
         objective = spec.policy_gradient
@@ -55,7 +57,7 @@ class Rewards:
     def reward(
         self, completion_ids: Sequence[Sequence[int]], problem_id: Sequence[str], step: Sequence[int], **_: object
     ) -> list[float]:
-        """A reward for each completion; NaN for one that cannot be scored, from which TRL then learns nothing."""
+        """Return a reward for each completion; NaN if it cannot be scored. TRL then learns nothing from it."""
         problems = [self._problems[name] for name in problem_id]
         texts = [self._start.decode(tokens) for tokens in completion_ids]
         graded = grade_all(problems, texts, self._task.extract, self._grader)
@@ -74,6 +76,7 @@ class Rewards:
                 zip(problems, texts, completion_ids, verdicts, strict=True)
             )
         ]
+        # TRL keeps the samples of a prompt next to each other.
         groups = [attempts[first : first + self._samples] for first in range(0, len(attempts), self._samples)]
         totals, parts = self._reward.of_groups(groups, replace(self._context, step=step[0]))
         own = [
@@ -88,21 +91,22 @@ class Rewards:
             )
             for row, attempt in enumerate(attempts)
         ]
+        # Metrics and token counts are over all processes; only the process's own rewards are returned.
         self.scored = gather_object(own)
         return totals
 
     @property
     def generated_tokens(self) -> int:
-        """In the last rollout batch."""
+        """The tokens generated in the last rollout batch."""
         return sum(one.tokens for one in self.scored)
 
     @property
     def trained_tokens(self) -> int:
-        """Those of them that one pass learns from."""
+        """The completion tokens that one pass trains on."""
         return sum(one.tokens for one in self.scored if self._learns_from_truncated or not one.truncated)
 
     def metrics(self) -> Row:
-        """Columns of steps.jsonl for the last rollout batch."""
+        """Compute the columns of steps.jsonl for the last rollout batch."""
         scored, samples = self.scored, self._samples
         rewards = [one.reward for one in scored if not math.isnan(one.reward)]
         groups = [scored[first : first + samples] for first in range(0, len(scored), samples)]
@@ -117,7 +121,7 @@ class Rewards:
         }
 
     def rollouts(self, step: int) -> list[Row]:
-        """Rows of rollouts.jsonl for the last rollout batch."""
+        """Return the rows of rollouts.jsonl for the last rollout batch."""
         return [
             {
                 "step": step,
@@ -131,11 +135,11 @@ class Rewards:
 
 
 def learns_from_truncated(objective: Objective) -> bool:
-    """Whether truncated completions are in the loss."""
+    """Return whether truncated completions are in the loss."""
     return objective.overlong.type not in ("mask_after", "mask_before", "drop")
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """The mean of the values that are not NaN; None if there are none."""
+    """Return the mean of the values that are not NaN; None if there are none."""
     known = [value for value in values if not math.isnan(value)]
     return math.fsum(known) / len(known) if known else None

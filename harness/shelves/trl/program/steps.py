@@ -1,4 +1,4 @@
-"""What the contract asks of a run of TRL: rows of metrics, checkpoints when they are due, the end at the budget."""
+"""The contract for a run of TRL: rows of metrics, checkpoints when they are due, the end at the budget."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StepCompletions:
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not checked
     """Follows a TRL trainer. A step is one rollout batch, with `updates` optimiser steps.
 
-    drawn: returns what the step of a number drew; called in every process, since all of them must end together.
+    drawn: returns the completions of a step, by its number. It is called in every process, since all must end together.
     """
 
     def __init__(self, config: ProgramConfig, updates: int, drawn: Callable[[int], StepCompletions]) -> None:
@@ -38,6 +38,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
         self._row: dict[str, object] = {}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: object) -> None:
+        """Count the step's tokens, and tell TRL whether to save or to stop. Acts only at the end of a rollout batch."""
         step, within = divmod(state.global_step, self._updates)
         if within:
             return
@@ -63,9 +64,11 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, object] | None = None, **_: object
     ) -> None:
+        """Write a row of metrics: TRL's own, with bench's columns over them."""
         if state.is_world_process_zero and self._row and logs and "loss" in logs:
             own = {name: value for name, value in logs.items() if isinstance(value, int | float) and name != "epoch"}
             self._append(METRICS_FILE, [{**own, **self._row}])
+            # Cleared, so that a further log of the same step writes no second row.
             self._row = {}
 
     def on_save(self, args: Any, state: Any, control: Any, **_: object) -> None:

@@ -16,14 +16,14 @@ from harness.training.optimizer import schedule
 
 
 class _AsPrescribed:
-    """A base class in front of a TRL trainer. Its fields are set before an instance is made."""
+    """A mixin in front of a TRL trainer. `train_spec` is set before an instance is made."""
 
     train_spec: TrainSpec
     optimizer: Any
     lr_scheduler: Any
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Bench's learning rates, by step: transformers' warm-up would begin with a step at rate 0."""
+        """Return bench's learning rates, by step: transformers' warm-up would begin with a step at rate 0."""
         if self.lr_scheduler is None:
             train = self.train_spec
             updates = train.updates_per_rollout * train.epochs
@@ -32,7 +32,7 @@ class _AsPrescribed:
         return self.lr_scheduler
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
-        """All parameters, as in bench: transformers would leave out biases and norms."""
+        """Return all parameters, as in bench: transformers would exclude biases and norms from weight decay."""
         return [name for name, _ in model.named_parameters()]
 
 
@@ -52,11 +52,11 @@ class _OnPrompts(_AsPrescribed):
             llm.generate = partial(self._generate_seeded, llm.generate)
 
     def _generate_seeded(self, generate: Any, prompts: list[Any], sampling_params: Any, **given: Any) -> Any:
-        """Have vLLM draw each completion with a seed made of the cell's seed, the optimiser steps done and its row.
+        """Have vLLM sample each completion with a seed made of the cell's seed, the optimiser steps done and its row.
 
-        TRL starts vLLM with the number of the process as its only seed, so all seeds of a cell would draw alike, and so
-        would the first steps after each start. One `seed` in `generation_kwargs` would make the completions of a prompt
-        equal, because TRL asks for each as a request of its own.
+        TRL seeds vLLM with the number of the process alone. All seeds of a cell would sample alike, and so would the
+        first steps after each start. One `seed` in `generation_kwargs` would make the completions of a prompt equal,
+        because TRL requests each of them separately.
         """
         engine = self.accelerator.process_index // self.vllm_generation.tensor_parallel_size
         each = [copy.deepcopy(sampling_params) for _ in prompts]
@@ -70,7 +70,7 @@ class _OnPrompts(_AsPrescribed):
 
 
 class _OnPairs(_AsPrescribed):
-    """Rows are token ids already, and a batch is all that a step learns from."""
+    """Rows are token ids already, and a batch is everything that a step trains on."""
 
     batches: list[list[int]]
     """The indices of each step's rows."""
