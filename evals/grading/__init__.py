@@ -113,12 +113,14 @@ class Grader:
         return Verdict(correct=reason == "match", extracted=one.extracted, reason=reason)
 
     def account(self) -> dict[str, Any]:
-        """What a start's provenance says of how it grades."""
+        """Return what the provenance of a start records about the grader."""
         return {}
 
     def reference_in(self, row: Mapping[str, Any]) -> str | None:
-        """The reference that a row of a task's file holds in columns of the grader's own; None: in the answer's. Raises
-        EvalError for what cannot be one."""
+        """Return the reference in the grader's own columns of a task's row, or None if the answer's column holds it.
+
+        Raises EvalError for a value that cannot be a reference.
+        """
         return None
 
     @property

@@ -76,14 +76,16 @@ ONE, PAIRWISE = "one", "pairwise"
 
 
 def read_pair_judge(name: str) -> AskingOfPairs:
-    """The pairwise judge in a YAML file. Raises as `JudgeSort.read`."""
+    """Read the pairwise judge in a YAML file. Raises as `JudgeSort.read`."""
     judge: AskingOfPairs = JUDGES.find(PAIRWISE).read(name)
     return judge
 
 
 def judge_in(name: str) -> Asking | None:
-    """The judge of either sort in a YAML file; None if the name is not that of a file with a judge's keys. Raises as
-    `JudgeSort.read`."""
+    """Read the judge of either sort in a YAML file, or return None if the name is not that of a judge's file.
+
+    Raises as `JudgeSort.read`.
+    """
     if not name.endswith(ENDINGS) or not (path := plugins.user_file(name)).is_file():
         return None
     if "parse" not in (found := load_yaml(path)):

@@ -153,7 +153,7 @@ def without_mode(name: str) -> str:
 
 
 def runner_of(prefix: str) -> Callable[..., LmEvalResult]:
-    """What runs the tasks of a family in their own package's way. Raises EvalError if there is nothing."""
+    """Return what runs the tasks of a family as their own package does. Raises EvalError if nothing does."""
     runners = (one.run_itself for one in FAMILIES.all().values() if one.prefix == prefix)
     if (runner := next(runners, None)) is None:
         raise EvalError(f"nothing here runs tasks {prefix}<name> by itself. Name them among --tasks.")
@@ -161,7 +161,7 @@ def runner_of(prefix: str) -> Callable[..., LmEvalResult]:
 
 
 def without_family(name: str) -> str:
-    """The task's own name or file, without the prefix of a family."""
+    """Return the task's own name or file, without the prefix of a family."""
     own = without_mode(name)
     return next((own.removeprefix(one.prefix) for one in FAMILIES.all().values() if own.startswith(one.prefix)), own)
 

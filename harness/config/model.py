@@ -163,8 +163,10 @@ class NoTeacher(Settings):
 
 
 class ModelTeacher(Settings):
-    """A frozen model with the student's vocabulary: it scores completions (objective.distill) or writes them
-    (rollout.sampler)."""
+    """A frozen model with the student's vocabulary.
+
+    It scores completions (objective.distill) or writes them (rollout.sampler).
+    """
 
     type: Literal["model"] = "model"
     source: Annotated[str | None, REFERS] = Field(

@@ -31,8 +31,10 @@ class Sgd(Settings):
 
 
 class Muon(Settings):
-    """Orthogonalised momentum for the matrices of layers, at AdamW's scale (Jordan 2024; Liu et al. 2502.16982), and
-    AdamW for embeddings, the output head, norms and biases."""
+    """Orthogonalised momentum for the matrices of layers, at AdamW's scale (Jordan 2024; Liu et al. 2502.16982).
+
+    Embeddings, the output head, norms and biases are trained with AdamW.
+    """
 
     type: Literal["muon"] = "muon"
     momentum: float = Field(0.95, ge=0, lt=1, description="decay of the running mean of a matrix's gradients")

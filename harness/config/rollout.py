@@ -38,8 +38,10 @@ class StagedAtStep(Settings):
 
 
 class StagedOnConvergence(Settings):
-    """A shorter limit until the reward has converged: the mean reward of the last window_steps exceeds that of as many
-    before them by less than min_gain. There is no way back."""
+    """A shorter limit until the reward has converged. There is no way back.
+
+    Converged: the mean reward of the last window_steps exceeds that of as many before them by less than min_gain.
+    """
 
     type: Literal["converged"] = "converged"
     first_tokens: int = Field(ge=1, description="limit of a completion before the reward has converged")
@@ -57,8 +59,11 @@ class NotPartial(Settings):
 
 
 class Slices(Settings):
-    """A step adds a slice to each completion that is under way; one that has not ended goes on in the next step, under
-    newer weights, and a prompt is learned from once the last of its completions has ended."""
+    """A step adds a slice to each completion that is under way.
+
+    A completion that has not ended goes on in the next step, under newer weights. A prompt is trained on once the last
+    of its completions has ended.
+    """
 
     type: Literal["slices"] = "slices"
     slice_tokens: int = Field(
@@ -179,8 +184,10 @@ class NoPairs(Settings):
 
 
 class PolicyPairs(Settings):
-    """Completions of one prompt, drawn as `rollout` says and ranked by their reward. Groups whose rewards are all equal
-    give no pair."""
+    """Completions of one prompt, sampled as `rollout` says and ranked by their reward.
+
+    Groups whose rewards are all equal give no pair.
+    """
 
     type: Literal["policy"] = "policy"
     pairing: Literal["best_worst", "all"] = Field(

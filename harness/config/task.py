@@ -26,8 +26,9 @@ class NoFilter(Settings):
 
 
 class PassRateFilter(Settings):
-    """Only prompts that the starting weights solve neither too rarely nor too often; measured once, with the noise of
-    no cell's seed, and shared by all arms and seeds.
+    """Only prompts that the starting weights solve neither too rarely nor too often.
+
+    Pass rates are measured once, with the noise of no cell's seed, and shared by all arms and seeds.
 
     Kimi k1.5 (2501.12599, section 2.1) drops prompts that any of 8 guesses solves: samples 8, lowest 0, highest 0.
     """

@@ -76,9 +76,10 @@ class Job:
 
 
 class Event(TypedDict, total=False):
-    """What a running job reports: where it is, with `phase`, `step`, `steps` and `done_frac`; or a `remark`; or, every
-    few seconds, a heartbeat: `still_s`, the seconds since its Python code last moved on, and `at`, its position in the
-    code.
+    """A report of a running job: its progress, a `remark`, or a heartbeat every few seconds.
+
+    Progress has `phase`, `step`, `steps` and `done_frac`. A heartbeat has `still_s`, the seconds since the Python code
+    last moved on, and `at`, its position in the code.
 
     done_frac counts tokens where there is a budget of them, else steps. steps is 0 in a phase that does not move on by
     steps of training.

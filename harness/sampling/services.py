@@ -1,5 +1,7 @@
-"""Services that graders use while they grade: a model that is asked, a place where programs run. They are lent to all
-threads of a process for as long as it draws and grades."""
+"""Services that graders use while they grade: a model that is asked, a place where programs run.
+
+They are lent to all threads of a process for as long as it samples and grades.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class RewardScorer(Protocol):
     """A reward model."""
 
     def scores(self, sequences: Sequences) -> Tensor:
-        """The score of every row [N], float32 on the CPU; equal completions of one prompt tie exactly."""
+        """Return the score of every row [N], float32 on the CPU; equal completions of one prompt tie exactly."""
 
 
 @dataclass(frozen=True)
