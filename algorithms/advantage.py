@@ -57,8 +57,8 @@ def advantages(
     * A fully masked row counts in baselines and stds with its reward, except where lengths are weights and among steps.
       It gets 0.
 
-    Raises ValueError for shapes that do not fit, infinite rewards, NaN token rewards without credit=steps, and missing
-    values or peers.
+    Raises ValueError for shapes that do not fit, infinite rewards, NaN token rewards without credit=steps, missing
+    values or peers, and peers outside the row's group.
     """
     rewarded = RewardedTokens.of(objective.credit, rewards, mask, token_rewards)
     group = _numbered("groups", groups, rewarded)
@@ -164,7 +164,8 @@ class RewardedTokens:
     @cached_property
     def last(self) -> Tensor:
         """The last mask-1 token of each scored completion: [B, T] bool."""
-        # The count from here to the end is 1 at the last token of the mask, and at masked tokens just before it.
+        # The count from here to the end is 1 at the last token of the mask and at tokens with mask 0 just before it;
+        # the first factor removes the latter.
         return self.mask & (self.mask.flip(1).cumsum(1).flip(1) == 1)
 
     @cached_property
@@ -198,13 +199,14 @@ def _centred(
         case "group_mean":
             centred = _deviations(totals, count, group)
         case "leave_one_out":
-            # For k = 1: R - (S - R) / (n - 1) = n / (n - 1) (R - S / n). In general a share k / n of all sets of k
-            # contains the row, so the mean M over all sets is k / n V + (n - k) / n W, with V the mean over the sets
-            # with the row and W that over the sets without it. Hence V - W = n / (n - k) (V - M).
+            # For k = 1: R - (S - R) / (n - 1) = n / (n - 1) (R - S / n). In general, let V be the mean over the sets of
+            # k with the row, W that over the sets without it, and M that over all sets. A share k / n of all sets has
+            # the row, so M = k / n V + (n - k) / n W. Hence V - W = n / (n - k) (V - M).
             n = _sums(count, group)
             centred = _deviations(totals, count, group) * n / (n - objective.pass_k).clamp(min=1)
         case "length_weighted":
-            # OPO weights by tokens in the loss, so a fully masked completion has no weight.
+            # OPO weights each reward by its completion's length. We count the tokens in the loss, so a fully masked
+            # completion has no weight.
             centred = _deviations(totals, rewarded.mask.sum(1).to(totals.dtype), group)
         case "random_peer":
             peers = _checked_peers(peers, group)
@@ -318,7 +320,7 @@ def _deviations(values: Tensor, weights: Tensor, segments: Tensor) -> Tensor:
     values, weights [N], segments [N] int64. Values of weight 0 do not count in the mean. The result is exactly 0 in a
     segment of equal values or without any weight.
     """
-    # The mean of equal floats is not always exact, the mean of zeros is: so the lowest value is subtracted first.
+    # The mean of equal floats is not always exact, but the mean of zeros is. So the lowest value is subtracted first.
     counted = torch.where(weights > 0, values, torch.inf)
     lowest = torch.full_like(values, torch.inf).scatter_reduce(0, segments, counted, "amin")[segments]
     raised = torch.where(lowest.isinf(), 0, values - lowest)

@@ -121,7 +121,7 @@ def value_metrics(values: Tensor, old_values: Tensor, returns: Tensor, value_cli
 
 def _from_the_end(terms: Tensor, factors: Tensor) -> Tensor:
     """Solve x_t = terms_t + factors_t x_(t+1) for [B, T + 1], with x = 0 after the last of the T columns."""
-    # Not at the top of the file: its knobs are also read by commands that need no torch.
+    # Not imported at the top of the file: commands that need no torch also read the knobs here.
     import torch
 
     x = terms.new_zeros(terms.shape[0])

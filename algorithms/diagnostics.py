@@ -34,10 +34,12 @@ class Treatment(NamedTuple):
 
     clipped: Tensor
     """Tokens with a ratio that a bound of the rule acts on. With ppo_clip and gmpo they lose their gradient beyond the
-    bound towards which their advantage pulls. With cispo they keep a bounded weight, on both sides."""
+    bound towards which their advantage pulls. With cispo they keep a bounded weight, on both sides.
+    """
     masked: Tensor
     """Tokens taken out of the policy loss: by the rule (`rule.mask`), by `select` (clip_cov, top_entropy), or by a
-    sampler correction of weight 0."""
+    sampler correction of weight 0.
+    """
 
 
 @dataclass(frozen=True, eq=False)

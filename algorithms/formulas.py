@@ -175,7 +175,7 @@ def _advantage(objective: Objective) -> str:
 def _divided(numerator: str, spread: str, objective: Objective) -> str:
     match objective.scale:
         case "none" | "whiten_tokens":
-            # Whitening is of tokens, after this: see `_whitening`.
+            # `_whitening` adds the whitening of tokens afterwards.
             return numerator
         case "nonzero_frac":
             return f"({numerator}) / (share of the rollout batch's R that are not 0)"

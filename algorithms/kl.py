@@ -130,7 +130,7 @@ def next_kl_coefficient(kl: KlInReward | KlInLoss, beta: float, measured_kl: flo
 
     Raises ValueError if the batch is so large relative to the horizon that beta could become 0 or negative.
     """
-    # The factor is at least 1 - 0.2 sequences / horizon, whatever the KL: so the bound is known before measuring it.
+    # The factor is at least 1 - 0.2 sequences / horizon for any KL, so the check needs no measured one.
     if MAX_KL_ERROR * sequences >= kl.horizon_sequences:
         raise ValueError(
             f"kl.horizon_sequences={kl.horizon_sequences} with {sequences} completions per batch: one batch below the "

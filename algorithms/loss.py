@@ -296,7 +296,7 @@ def row_divisors(aggregation: Aggregation, batch: TokenBatch) -> Tensor:
 
 def masked(mask: Tensor, tensor: Tensor) -> Tensor:
     """Return the tensor inside the mask (bool, of its shape) and 0 outside, with gradient; in float32 at least."""
-    # `where`, as a product with the mask keeps NaN and infinities: 0 x NaN is NaN.
+    # `where` instead of a product with the mask, which would keep NaN and infinities: 0 x NaN is NaN.
     return torch.where(mask, tensor.to(torch.promote_types(tensor.dtype, torch.float32)), 0)
 
 

@@ -4,7 +4,7 @@ A knob is one dotted field (`baseline`, `rule.clip_high`). GRPO, Dr. GRPO, DAPO,
 (`algorithms.presets`); an ablation moves one knob and keeps the others. In symbols, with r the importance ratio and w
 the sampler correction:
 
-    A    = (R - baseline) / scale                 advantages, one for each completion or, with a critic, each token
+    A    = (R - baseline) / scale                 advantages, one for each completion or each token
     loss = aggregation over tokens of [w rule(A, r) + beta KL + sequence penalty] - c entropy     minimised
 
 A teacher, if there is one, adds to the advantages or to the loss (`distill`). `overlong`, `zero_std`, `advantage_sign`

@@ -45,8 +45,8 @@ class SetRewards:
         is_best = _share_of_sets(place, n - 1, k - 1)
         # C(n-1, k-1) = C(n-1, k-2) (n - k + 1) / (k - 1).
         beats_lower = _share_of_sets(place - 1, n - 1, k - 2) * (k - 1) / (n - k + 1).clamp(min=1)
-        # The sum over the completions above is that up to the group's last minus that up to here, so it does not matter
-        # that the running sum goes on from one group to the next.
+        # The sum over the completions above is a difference of running sums: up to the group's last minus up to here.
+        # The running sum goes on from one group to the next, but the earlier groups cancel.
         up_to = (beats_lower * raised).cumsum(0)
         values = is_best * raised + up_to[starts + n - 1] - up_to
 

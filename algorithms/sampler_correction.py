@@ -1,6 +1,6 @@
-"""`sampler_correction`: the correction for completions that another policy than that of the update sampled.
+"""`sampler_correction`: the correction for completions sampled by a policy other than the one that is updated.
 
-pi_sampler is the policy that sampled a token, by the log-prob that it reported. It differs from the trainer's policy if
+pi_sampler is the policy that sampled a token, known by the log-prob that it reported. It differs from the trainer's if
 the engine rounds differently or its weights are some steps old (`rollout.staleness_steps`, `rollout.partial`). pi_old
 is the trainer's policy at the start of the update. w = pi_old / pi_sampler, of a token or of its completion, multiplies
 the policy term of the loss and carries no gradient. It is 1 for an exact sampler of pi_old.

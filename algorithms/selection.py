@@ -92,14 +92,14 @@ def select_tokens(
             return _highest(_covariances(logp, per_token, mask), mask, _count(select, mask))
         case ClipCov():
             covariances = _covariances(logp, per_token, mask)
-            # A token that a bound of the rule acts on has lost its gradient already.
             between = mask & (covariances > select.cov_low) & (covariances < select.cov_high)
             ratio = importance_ratio(objective.ratio, torch.where(mask, logp - old_logp, 0), mask)
             rule = objective.rule
+            # Tokens that a bound of the rule acts on are no candidates: a clip has taken their gradient already.
             beyond = checked(rule, "beyond_bounds", rule.beyond_bounds(ratio, per_token), ratio, holds_bools=True)
             candidates = between & ~beyond
-            # Sampled on the CPU and for all positions [B, T], so that the number of a position depends on the key and
-            # not on the device or on which tokens are candidates.
+            # Sampled on the CPU and for all positions [B, T]. The number of a position then depends on the key and the
+            # shape, and neither on the device nor on which tokens are candidates.
             generator = torch.Generator().manual_seed(key)
             lots = torch.rand(mask.shape, generator=generator, dtype=torch.float64).to(mask.device)
             return _highest(lots, candidates, _count(select, mask))

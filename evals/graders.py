@@ -116,9 +116,9 @@ def grade(
     own: the problem's own comparison (`Problem.own_comparison`), for the grader `own`. problem: its statement, for a
     judge.
 
-    Raises UnknownNameError for an unknown grader or extraction, and EvalError where the grader cannot
-    compare with the reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own`
-    for a problem without a comparison.
+    Raises UnknownNameError for an unknown grader or extraction, and EvalError if the grader cannot compare with the
+    reference: `numeric` with one that is not a number, `choice` with one that is not a letter, `own` for a problem
+    without a comparison.
     """
     from evals.grading.extract import extract_answer
 

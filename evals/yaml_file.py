@@ -2,7 +2,7 @@
 
 Strict files report all their faults at once. Scalars are those of YAML 1.2: `1e-4` is a number, `off` and `yes` are
 strings. A repeated key is an error. A file that is nested too deep or holds too much (also by aliases that multiply
-each other) is refused before it is used. So is a file with a number of no use.
+each other) is refused before it is used. So is a file with an integer that fits into no record.
 """
 
 from __future__ import annotations

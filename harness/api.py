@@ -162,7 +162,6 @@ class Results:
             parsed = TaskMetric.parse(wanted, sweep)
         except MetricError as error:
             raise RefusedError(f"{error}.") from None
-        # Imported runs may know no seeds; `compare_groups` then pairs by problem.
         groups = [
             Group(arm, [cell for cell in sweep.cells if cell.arm == arm], parsed) for arm in (treatment, baseline)
         ]

@@ -357,8 +357,8 @@ class RowShare:
         if not divisible:
             return cls([rows, *[rows[:0]] * (size - 1)])
         ends = tokens[rows].double().cumsum(0)
-        # A row belongs to the process in whose share of the tokens its middle lies. So the rows of a process stay
-        # consecutive.
+        # A row goes to the process whose share of the tokens holds the row's middle, so each process gets consecutive
+        # rows.
         middles = ends - tokens[rows] / 2
         process = (middles * size / ends[-1:]).long().clamp(max=size - 1)
         return cls([rows[process == rank] for rank in range(size)])

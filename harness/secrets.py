@@ -40,7 +40,7 @@ def register(name: str, secret: str) -> None:
     """
     global _masks
     parts = [part for part in (secret, *secret.split()) if not _COMMON.fullmatch(part)]
-    # The forms of each form, because texts are encoded twice, as in the repr of a JSON document.
+    # The forms of each form, because a text may be encoded twice, as in the repr of a JSON document.
     forms = {twice for part in parts for once in _forms(part) for twice in _forms(once)}
     known = dict.fromkeys(forms, f"<{name}>") | _masks
     _masks = dict(sorted(known.items(), key=lambda item: -len(item[0])))
@@ -153,7 +153,7 @@ def without_password(text: str, address: str = "") -> str:
 def _register_environment() -> None:
     for name, value in os.environ.items():
         register_address(name, value)
-        # The value may be the path of a file that holds the secret, which is no secret itself.
+        # A value that is the path of a file with the secret is itself no secret.
         # os.path.exists, because Path.exists() raises for a value longer than a file name may be.
         if _NAMES.search(name) and not os.path.exists(value):  # noqa: PTH110
             register(name, value)

@@ -117,7 +117,7 @@ def _end(value: float, signed: bool, decimals: int) -> str:
     sign = "+" if signed else ""
     if value == 0:
         return f"{0:{sign}.{decimals}f}"
-    # Values that five decimals would still round to 0 are written in scientific notation.
+    # Values that four decimals would still round to 0 are written in scientific notation.
     return next(
         (text for digits in range(decimals, 5) if float(text := f"{value:{sign}.{digits}f}")), f"{value:{sign}.0e}"
     )

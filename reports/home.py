@@ -219,7 +219,7 @@ def _sparkline(sweep: SweepRecord) -> Sparkline | None:
     for cell in sweep.cells:
         rows = [row["metrics"] for row in cell.read_scores() if row["task"] == task]
         by_arm[cell.arm].append([score for metrics in rows if (score := metrics.get(name)) is not None])
-    # The seeds of an arm stop at other steps, so the mean is over their first evaluations, their second and so on.
+    # The seeds of an arm stop at different steps, so the mean is over their first evaluations, their second and so on.
     means = {
         arm: [fmean(known) for scores in zip_longest(*cells) if (known := [s for s in scores if s is not None])]
         for arm, cells in by_arm.items()
@@ -317,7 +317,7 @@ def _badges(rows: Sequence[VerdictRow]) -> list[Badge]:
 def _generated_tokens(cell: CellRecord) -> int:
     """Return the tokens that a cell generated in training, or 0 if its records are damaged or do not say."""
     try:
-        # The overview stays readable with a damaged cell; its own page names the damage.
+        # One damaged cell must not turn the entry of its whole run into a fault.
         return cell.generated_tokens or 0
     except DamagedRecordError:
         return 0

@@ -194,7 +194,8 @@ def each_in_processes(function: Callable[[Item], Result], items: Sequence[Item],
                     place, item = taken
                     results[place] = other.call(function, item)
             except _KilledError:
-                # The item goes back to the queue, where this process finds it after the senders have ended.
+                # The item goes back to the queue, for another sender or for this process, which looks once more when
+                # the senders have ended.
                 waiting.appendleft((place, item))
                 other.end()
             except BaseException:

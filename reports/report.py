@@ -98,7 +98,7 @@ class Numbers(Node):
 
     @property
     def is_correlated(self) -> bool:
-        """Return whether the interval of the correlation is known and excludes 0."""
+        """True if the interval of the correlation is known and excludes 0."""
         low, high = self.correlation_low, self.correlation_high
         return low is not None and high is not None and not low <= 0 <= high
 
@@ -123,7 +123,7 @@ class BestDifference(Node):
     left_sd_pp: float = 0.0
     """The part of its standard error that the searches left open. No number of seeds shrinks it."""
     settles: bool = True
-    """Whether the verdict on the chosen settings also holds between the bests."""
+    """True if the verdict on the chosen settings also holds between the bests."""
 
 
 class Share(Node):
@@ -188,7 +188,7 @@ class Looking(Node):
     samples: list[int | None]
     """The samples per problem at each look."""
     is_planned: bool
-    """Whether the design fixed this look."""
+    """True if the design fixed this look."""
     planned: list[int]
     """The number of seeds at each look of the design; [] without a design."""
     n_unplanned: int
@@ -277,7 +277,7 @@ class Compared(Numbers, Named):
 
     @property
     def is_over_problems(self) -> bool:
-        """Return whether the arms evaluate one checkpoint, so that problems are the unit of replication."""
+        """True if the arms evaluate one checkpoint, so that problems are the unit of replication."""
         return self.unit == "problem"
 
 
@@ -448,8 +448,9 @@ class JudgeReplies(Node):
 class ProxyAndTruth(Node):
     """The last stretch of an arm's mean path against its peak, the stretch with the most correct completions.
 
-    The maximum of noisy means lies above the true peak, so `correct_since_peak_pp` is never above 0. `n_overoptimised`
-    of `n` seeds shows whether a fall is more than noise: in these, the truth fell from the peak on and the proxy rose.
+    `correct_since_peak_pp` is never above 0, and noise alone makes it negative: the largest of noisy means lies above
+    the true peak. `n_overoptimised` of `n` seeds shows whether a fall is more than noise. In these, the truth fell from
+    the peak on and the proxy rose.
     """
 
     kl_nats: float
@@ -659,7 +660,7 @@ class TuningRow(Node):
 
 
 class RegistrationRow(Node):
-    """Whether the question predates its first cell, see `harness.records.registration.RegistrationCheck`."""
+    """The check that the question predates its first cell, see `harness.records.registration.RegistrationCheck`."""
 
     digest: str | None
     time: str | None

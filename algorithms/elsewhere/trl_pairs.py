@@ -71,7 +71,6 @@ def _write_dpo(knobs: Knobs) -> Written:
 def _read_dpo(given: Given) -> Point:
     outside: dict[str, str] = {}
     limits: list[str] = []
-    # One loss may be given without a list.
     losses = given["loss_type"] if isinstance(given["loss_type"], list) else [given["loss_type"]]
     known = [loss for loss in losses if loss in _LINKS]
     if len(known) + losses.count("sft") != len(losses) or not losses:

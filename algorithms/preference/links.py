@@ -67,7 +67,8 @@ def log_ratios(objective: PreferenceObjective, policy: Sides, reference: Sides) 
             # DPO-Positive (2402.13228, eq. 3) has its penalty inside the sigmoid and under beta, so it enters here.
             difference = chosen - rejected - objective.positive_penalty * torch.relu(-chosen)
         case "sorted":
-            # Sorting compares distributions, rank by rank, and takes the pairs apart (AOT, 2406.05882).
+            # Sorting compares distributions rank by rank, so a row's two terms may come from different pairs (AOT,
+            # 2406.05882).
             of_policy, of_reference = policy.chosen - policy.rejected, reference.chosen - reference.rejected
             difference = of_policy.sort().values - of_reference.sort().values
         case "sorted_unpaired":

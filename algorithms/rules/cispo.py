@@ -87,7 +87,8 @@ class Cispo(Rule):
 
     def slope_at_ratio_one(self, sign: Sign) -> float:
         low, high = self.bounds()
-        # The bounds are absolute, so a range that does not contain 1 is possible: it masks or scales every fresh token.
+        # The bounds are absolute, so a range without 1 is possible. It scales every fresh token or, with the mask,
+        # drops those of one sign of A.
         if self.mask == "unified":
             return float(not (high < 1 if sign == "positive" else low > 1))
         return max(low, min(1.0, high))

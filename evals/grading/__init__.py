@@ -174,7 +174,7 @@ _VISIBLE = _Visible()
 _LINE_ENDS = re.compile(r"\r\n?")
 # Mark-up is never nested deeper in practice. The bound keeps the work linear in the text.
 _NESTING = 8
-# A space of TeX at an answer's end (`18\\,`, `18\\quad`), or the backslash of a space whose sign was removed as
+# A space of TeX at an answer's end (`18\,`, `18\quad`), or the backslash of a space whose sign was removed as
 # punctuation.
 _TEX_SPACE_AT_END = re.compile(
     r"(?:~|\\(?:[,;:!> \\]?|q?quad|en(?:space|skip)|(?:thin|med|thick)space|hfill|hspace\*?\s*\{[^{}]*\}))$"

@@ -1,4 +1,4 @@
-"""Models that are asked, by judges: how questions get to them, what replies cost, and who reads a judge's file.
+"""Judges and the models that they ask: how questions reach a model, what replies cost, and who reads a judge's file.
 
 Judges do not send anything themselves: whoever runs them lends a `Messenger` (`harness.sampling.services`).
 """
@@ -72,7 +72,7 @@ JUDGES: Kind[JudgeSort] = Kind(
     "sort of judges", lambda thing: isinstance(thing, JudgeSort), "evals.grading", "bench ls judges"
 )
 ONE, PAIRWISE = "one", "pairwise"
-"""The sorts that graders and the reward part `pairwise` are."""
+"""The sorts of judges: those that grade one completion, and those of the reward part `pairwise`."""
 
 
 def read_pair_judge(name: str) -> AskingOfPairs:

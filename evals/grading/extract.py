@@ -328,7 +328,7 @@ _PHRASE = re.compile(
 _BEFORE_SENTENCE = re.compile(r"[ \n:]*")
 # An ellipsis does not end a sentence.
 _SENTENCE_END = re.compile(r"\n|(?<!\.)\.(?=[\s*$]|$)")
-# The words before the answer itself in a box.
+# The words that may precede the answer itself, e.g. in a box.
 _LEAD = r"\s*(?:the\s+)?(?:final\s+)?answers?\s*(?:(?:is|are)\b\s*:?|[:=])\s*"
 _LEAD_IN = re.compile(rf"\\text\w*\s*\{{{_LEAD}\}}|{_LEAD}", re.IGNORECASE)
 # A displayed formula at the start of a sentence, and formulas in running text.
@@ -414,8 +414,8 @@ def _answer_of(sentence: str) -> str | None:
     prose = _COMMAND.sub(" ", content)
     n_words = len(_PROSE_WORD.findall(prose))
     has_digits = any(character.isdigit() for character in content)
-    # From here on, the order matters: short answers as they are, then several numbers, one number with a condition, a
-    # single formula, and last a number among words.
+    # From here on, the order matters: short answers as they are, then several numbers, a number with an operation, a
+    # formula, and last a number among words.
     if n_words < 2 and not _LONG_WORD.search(prose):
         return content
     if parse_number(content) is not None and ("=" not in content or n_words <= _MAX_WORDS):

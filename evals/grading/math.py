@@ -63,7 +63,7 @@ def compare_math(candidate: str, answer: str) -> Reason:
         return "match" if _words(candidate) == _words(reference) else "mismatch"
     if (same := _same_quantity(candidate, answer)) is not None:
         return "match" if same else "mismatch"
-    # Everything above needs no worker. math-verify is the expensive last step.
+    # Everything above needs no worker. math-verify, the expensive step, comes last.
     exact = without_unending_side(candidate)
     return "unparsed" if exact is None else _compare_expressions(exact, reference)
 
@@ -226,7 +226,7 @@ def _has_two_arguments(plain: str, start: int) -> bool:
         if argument is None:
             return False
         start = argument.end()
-        is_letter = argument[0].strip().isalnum()  # in `\\frac1{2x}` the braces hold the next argument
+        is_letter = argument[0].strip().isalnum()  # in `\frac1{2x}` the braces hold the next argument
         if not is_letter and plain[start : start + 1] == "{":
             start = _closing(plain, start)
     return True
@@ -278,8 +278,8 @@ def differ_in_length(candidate: str, reference: str) -> bool:
 def differ_in_elements(candidate: str, reference: str) -> bool:
     """Return whether two plain expressions list the same elements different numbers of times, or other numbers.
 
-    `1, x, x` and `1, 1, x` differ, but math-verify compares sets. It decides on lists in brackets, on those in which
-    `1,000` may be one number, and on elements that may be equal in another spelling.
+    `1, x, x` and `1, 1, x` differ, but math-verify compares sets. Return False for lists that are left to math-verify:
+    in brackets, with a `1,000` that may be one number, or with elements that may be equal in another spelling.
     """
     if any(mark["thousands"] for plain in (candidate, reference) for mark in _LIST_MARK.finditer(plain)):
         return False

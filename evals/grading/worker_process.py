@@ -37,7 +37,7 @@ _START_LIMIT_S = 120.0
 
 
 class WorkerLostError(Exception):
-    """A worker ended without an answer."""
+    """A worker ended without an answer. reason: `timeout` if it took too long."""
 
     def __init__(self, reason: Literal["timeout", "crash"]) -> None:
         super().__init__(reason)
@@ -143,8 +143,8 @@ class WorkerProcess:
         if self._worker is None:
             return
         worker, self._worker = self._worker, None
-        # A worker that closed its stdout is about to die of its own signal. Its return code shows the reason, so it is
-        # not killed at once.
+        # A worker whose stdout is closed is already dying. Its return code shows the reason, so it gets a moment before
+        # it is killed.
         try:
             worker.wait(timeout=0.2)
         except subprocess.TimeoutExpired:

@@ -52,7 +52,8 @@ def best_of_n(scores: Sequence[float], values: Sequence[float], n: int) -> float
     best of a random subset with probability C(i-1, n-1) / C(N, n). Samples with equal scores are equally likely to be
     chosen. The estimate is unbiased, as `pass_at_k`, which it equals if scores and values are the verdicts.
 
-    scores, values: of the samples of one problem [N]. Raises ValueError unless 1 <= n <= N, and for a NaN score.
+    scores, values: of the samples of one problem [N]. Raises ValueError unless 1 <= n <= N, for a NaN score, and
+    for scores and values of different lengths.
     """
     if len(scores) != len(values) or not 1 <= n <= len(scores):
         raise ValueError(

@@ -225,9 +225,9 @@ class Task:
         return self.splits[name]
 
     def n_evaluated(self, wanted: int | None) -> int | None:
-        """Return how many problems an evaluation takes: so many, or all (None), but no more than there are.
+        """Return how many problems an evaluation takes: `wanted`, or all if that is None, but no more than `count`.
 
-        It is the number as far as it is known without data: None if `wanted` is None and no `count` declares the rows.
+        `count` is the declared number of rows, so no data are read. None if it is not declared and `wanted` is None.
         """
         count: int | None = getattr(self.splits.get("test"), "count", None)
         return min((n for n in (wanted, count) if n is not None), default=None)

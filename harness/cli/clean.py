@@ -108,7 +108,7 @@ def _leftovers(home: Path) -> Iterator[Leftover]:
         if not any(one.path.resolve() in (checkpoint, *checkpoint.parents) for checkpoint in evaluated)
     ]
     yield from leftovers
-    # The results that a cell reads are known only if every sweep can be read.
+    # Which results are needed is known only if every sweep can be read.
     if is_known and not running:
         going = {one.path for one in leftovers}
         made_here = [sweep for sweep in sweeps if not sweep.is_imported]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from reports.report import ContrastRow
 
 Read = TypeVar("Read")
-# A seed fixes the order of prompts and the noise of samples. If one of these differs, so does what they apply to.
+# A seed fixes the order of prompts and the noise of samples, but if one of these knobs differs, samples differ too.
 _MEANING_OF_A_SEED = ("model.source", "model.cold_start", "task.train", "task.template")
 # These knobs of the evaluation do not change final scores.
 _NOT_OF_FINAL_SCORES = ("eval.every", "eval.curve_samples", "eval.k", "eval.tasks")

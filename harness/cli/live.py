@@ -274,7 +274,7 @@ def watched(work: Work[Result], home: Path, mirrored: ExitStack, unit: str = "ce
         announce_page(work.folder)
         mirrored.enter_context(MirrorThread(mirror))
 
-    # The mirror outlives this block: the caller closes `mirrored` once the report is written.
+    # The mirror outlives this block: the caller may keep `mirrored` open until the report is written.
     with told_of_signals(), LiveRun(unit) as live:
         return work.run(live, while_running=with_records)
 

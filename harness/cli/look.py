@@ -218,7 +218,6 @@ def show(
 
     Example: bench show grpo --set objective.aggregation=constant_length
     """
-    # Presets come first: an algorithm may share its name with another thing, and only it takes --set.
     from algorithms import presets
 
     use_plugins(plugin)
@@ -380,7 +379,7 @@ def diff(
     }
     differs = {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}
     inert: dict[str, str] = {}
-    # Only policy-gradient objectives have knobs that act from the second optimiser step on.
+    # `differences_that_cannot_act` compares policy-gradient objectives only.
     if isinstance(a, Objective) and isinstance(b, Objective):
         inert = differences_that_cannot_act(a, b, 1)
     document: dict[str, Any] = {

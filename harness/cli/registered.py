@@ -77,8 +77,7 @@ def freeze(
     planned.require_answerable()
     if until is not None:
         require_looks(planned)
-        # Every cell that may be trained is registered.
-        # The last look has the most seeds.
+        # Every cell that may be trained is registered, so the plan has the seeds of the last look.
         planned = planned_with(planned_looks(planned, most_seeds)[-1])
     place = planned.folder(folder)
     require_same_kind(place, is_search=False)

@@ -146,8 +146,8 @@ class ModelSpec(Settings):
 
     @field_validator("dtype", mode="before")
     @classmethod
-    # In `before` mode: the Literal would refuse float16 too, but without the reason.
     def _trains_without_loss_scaling(cls, dtype: object) -> object:
+        # In `before` mode: the Literal would refuse float16 too, but without the reason.
         if dtype == "float16":
             raise ValueError(
                 "float16: small gradients are 0 in it unless the loss is scaled, which this trainer does not do. Set "

@@ -161,9 +161,8 @@ class RolloutSpec(Settings):
                 "has the shorter limit. Lower first_tokens, or raise max_completion_tokens, the limit of the last stage"
             )
 
-    # With one slice size for all, a completion of several steps ends exactly at the limit, never in the middle of a
-    # slice.
     def _slices_do_not_fit(self, slice_tokens: int, most: int) -> Iterator[str]:
+        # A limit of whole slices is reached at the end of a slice, never within one.
         if slice_tokens >= most or most % slice_tokens:
             yield (
                 f"partial.slice_tokens={slice_tokens} with max_completion_tokens={most}: a completion is made of whole "

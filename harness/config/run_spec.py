@@ -169,7 +169,7 @@ class RunSpec(Settings):
 
     @property
     def rollout_grader(self) -> str:
-        """The grader of completions sampled in training. Raises TypeError if there is none, which then none needs."""
+        """The grader of completions sampled in training. Raises TypeError without one: nothing needs grading then."""
         if self.reward.grader is None:
             raise TypeError("no grader: nothing is drawn in training that it could grade")
         return self.reward.grader

@@ -152,7 +152,7 @@ class EvalSpec(Settings):
     def is_greedy(self) -> bool:
         """True if decoding is greedy.
 
-        Then all samples of a problem are equal, and one is drawn, whatever `samples` and `curve_samples` are.
+        Then all samples of a problem are equal, and only one is taken, whatever `samples` and `curve_samples` are.
         """
         return self.temperature == 0
 

@@ -293,7 +293,7 @@ class RefreshedEngine:
 
         started_s = time.perf_counter()
         self._weights.refresh()
-        # The refresh is asynchronous there; without the wait its time would count as the engine's.
+        # On CUDA the refresh is asynchronous. Without the wait, its time would count as the engine's.
         if self._weights.model.device.type == "cuda":
             torch.cuda.synchronize(self._weights.model.device)
         refreshed = GenerationCost(sync_s=time.perf_counter() - started_s)

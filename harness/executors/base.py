@@ -240,8 +240,8 @@ class StallGuard:
             yield from self._sign_of_life(job, event.event["still_s"], event.event["at"])
 
     def _sign_of_life(self, job: Job, still_s: float, at: str) -> Iterator[Progress]:
-        # `max`, because a report of progress may have arrived after the heartbeat was made.
         """Note a heartbeat, and report a job that has not moved for a while, once."""
+        # `max`, because a report of progress may have arrived after the heartbeat was made.
         self._moved_s[job] = max(self._moved_s[job], self._now_s() - still_s)
         if still_s < min(NAMED_AFTER_S, self.stalled_after_s / 2):
             self._at.pop(job, None)

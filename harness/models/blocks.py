@@ -376,7 +376,8 @@ class _FeedForward(torch.autograd.Function):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the layer's output and its intermediate values.
 
-        keep: the latter cover all tokens, as the backward pass needs them.
+        keep: True if the intermediate values must cover all tokens, for the backward pass. Otherwise they are scratch
+        memory for one block.
         """
         result = torch.empty_like(hidden)
         # Without a backward pass, one block's intermediates are overwritten by the next block's.

@@ -322,7 +322,7 @@ class TokenCharacters:
         return self._one_by_one(tokens, text)
 
     def _piece(self, token: int) -> str:
-        """Return the text of a token behind another: some tokenizers drop the space before the first one."""
+        """Return the text of a token after another: some tokenizers drop the space before the first one."""
         if token not in self._pieces:
             self._pieces[token] = self._decode([token, token])[len(self._decode([token])) :]
         return self._pieces[token]

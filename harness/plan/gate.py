@@ -201,7 +201,7 @@ def _size_of_verdicts(a: RunSpec, b: RunSpec) -> dict[str, str]:
     inert = []
     if weight != other_weight:
         inert.append(f"reward.parts.{PairwiseJudge.name}")
-    # Two ties of one sign; a tie of 0 and any other differ in sign.
+    # Ties of one sign act alike. 0 is a sign of its own.
     if tie != other_tie and tie * other_tie > 0:
         inert.append(f"reward.{PairwiseJudge.section}.tie")
     return dict.fromkeys(

@@ -143,7 +143,7 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         # Only one of them is loaded at a time.
         held["grader"] = FLOAT32_BYTES * max(grading)
     teacher = _teacher_shape(spec)
-    # The teacher's shape is unknown, so an estimate would be too low.
+    # Without the shape of a teacher that has weights, the estimate would be too low.
     if teacher is None and _has_teacher(spec):
         return None
     drawn_width = _drawn_width(spec, width)
@@ -335,11 +335,11 @@ def copies(spec: RunSpec, device: Device) -> int:
         return pristine + merged
     objective, sampler = spec.objective, spec.rollout.sampler
     if isinstance(objective, Objective):
-        # Reference and samples of the start share one copy, whatever needs them.
         held_near: str = "none" if objective.kl.where == "none" else objective.kl.reference
     else:
         held_near = objective.reference
     asked = spec.reward.asks_start or spec.start_teaches
+    # The starting weights are copied once, however many things need them.
     initial = spec.train.reference_rows > 0 or "initial" in (sampler, held_near) or asked
     renewed = held_near == "refreshed"
     return pristine + sum((initial, renewed, sampler == "round", spec.rollout.staleness_steps > 0, merged))

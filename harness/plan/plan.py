@@ -164,7 +164,7 @@ class Plan:
                 scored += drawn * (len(spec.reward.gold_parts) + spec.reward.has_answer_term)
                 taught += _most_scored(spec)
             along = spec.training_steps // spec.eval.every if spec.eval.every else 0
-            # Greedy decoding draws one sample of a problem, whatever the spec says.
+            # Greedy decoding takes one sample of a problem, whatever the spec says.
             each = 1 + along if spec.eval.is_greedy else spec.eval.samples + along * spec.eval.curve_samples
             if (wanted := spec.eval.problems) is not None:
                 samples += each * sum(get_task(name).n_evaluated(wanted) or 0 for name in spec.eval.tasks)

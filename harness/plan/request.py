@@ -326,7 +326,7 @@ def metric_faults(given: str, evaluation: EvalSpec, trains: bool = True) -> Iter
         return
     task, _, metric = given.removeprefix(METRIC_PREFIX).rpartition(".")
     compared = tasks[names.index(task) if task in names else 0]
-    # Greedy decoding, and choices among given answers, draw one sample of each problem.
+    # Greedy decoding, and choices among given answers, take one sample of each problem.
     has_one = compared.gives_choices or evaluation.is_greedy
     metrics = metrics_for([k for k in evaluation.k if k == 1] if has_one else evaluation.k)
     comparing = [name for name, (one, _) in metrics.items() if one.compares_arms]

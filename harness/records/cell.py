@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _DIRECTORY = re.compile(r"(?P<arm>.+)-s(?P<seed>\d+)-(?P<hash>[0-9a-f]{10})")
 RowOfStep = TypeVar("RowOfStep")
 _TELLS_ROWS = ("task", "final")
-"""The fields that, besides its number, tell the rows of one step apart."""
+"""The fields that tell the rows of one step apart."""
 _START = ("epoch", "from_step", "owner", "time", "registered")
 """The fields of a start that are not provenance."""
 EVALUATIONS = "evaluations"
@@ -79,7 +79,7 @@ def read_starts(folder: Path) -> list[Start]:
     rows: list[Start] = []
     path = folder / STARTS_FILE
     for row in typed_rows(path, read_jsonl(path), Start):
-        # Epochs grow. A smaller one comes from an owner that was taken for dead and woke up late.
+        # Epochs grow. One that does not comes from an owner that was taken for dead and woke up late.
         if not rows or row["epoch"] > rows[-1]["epoch"]:
             rows.append(row)
     return rows
@@ -273,7 +273,7 @@ class CellRecord:
 
     @property
     def generated_tokens(self) -> int | None:
-        """The completion tokens sampled in training, up to the last recorded step.
+        """The completion tokens sampled in training: those in the status, else up to the last recorded step.
 
         None if the source of an imported cell does not say. Raises DamagedRecordError if the last step does not say.
         """
@@ -289,7 +289,7 @@ class CellRecord:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The resolved settings; written before the first step. Raises DamagedRecordError if the file is missing."""
+        """The resolved settings; written before the first step. Raises DamagedRecordError as `read_object`."""
         return read_object(self.evaluation_folder / "spec.json")
 
     def read_starts(self) -> list[Start]:
@@ -308,7 +308,7 @@ class CellRecord:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """The provenance of the last start of training; every cell that was run has one. Raises DamagedRecordError."""
+        """The provenance of the last start of training. Raises DamagedRecordError without a start."""
         return self.own.provenances[-1]
 
     @property
@@ -387,7 +387,8 @@ class CellRecord:
     def read_ends(self) -> dict[tuple[int, bool], float]:
         """Map (step, whether it is the evaluation after that step) to the Unix time in seconds when it ended.
 
-        A start says when it began, and its rows of timing.jsonl how long each step took. Raises DamagedRecordError.
+        A start says when it began, and its rows of timing.jsonl how long each step or evaluation took. Raises
+        DamagedRecordError.
         """
         starts = self.own.read_starts()
         epochs = [start["epoch"] for start in starts if "time" in start]

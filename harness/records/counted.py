@@ -45,7 +45,7 @@ def is_counted(document: Mapping[str, object]) -> bool:
 
 
 def count(folder: Path, names: Sequence[str]) -> Counted:
-    """Return the extents of those of these files and folders that exist, and make them durable first.
+    """Make the files durable, and return the extents of these files and folders, as far as they exist.
 
     The files of a folder are already durable, since each was synced when it was renamed into place.
     """

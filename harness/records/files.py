@@ -286,7 +286,8 @@ def _first_fault(lines: list[bytes]) -> str:
 def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
     """Return the rows of a file as TypedDicts of a kind.
 
-    Raises DamagedRecordError if a row lacks one of its fields, or holds one of another type.
+    Raises DamagedRecordError if a row lacks a required field, or holds one of another type. Optional fields are not
+    checked.
     """
     required = kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
     fields = {name: wanted for name, wanted in types_of_fields(kind).items() if name in required}  # type: ignore[arg-type]
@@ -371,7 +372,7 @@ class _Problem(TypedDict):
 
 
 class ProblemRow(_Problem, total=False):
-    """A problem; `content`, as in `harness.records.scores`, is the question as another tool posed it."""
+    """A problem. `content`: digest of its question and reference (`content_of`), if another tool evaluated it."""
 
     content: str | None
 

@@ -116,7 +116,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class _Sighting:
-    """The content of a lease as last seen, since when on the reader's clock, and whether it was seen to change.
+    """A lease as last seen: its content, since when by the reader's clock, and whether it was seen to change.
 
     A change shows that the owner was alive.
     """
@@ -236,7 +236,7 @@ class Leases:
     ) -> Lease:
         """Create the lease of a free folder; raise LeaseTakenError if another process owns it."""
         dead = self._await_free(path, dead_job)
-        # A process that died between its two renames left a lease under this name; its epoch was used.
+        # A process may have died after it renamed a dead lease to this name. That lease's epoch was used.
         left = [_read(one) or b"" for one in path.parent.glob(f".{_FILE}.*.was")]
         last = max(last_epoch, *(int(_parse(one).get("epoch", 0)) for one in (dead or b"", *left)))
         about = {"host": self.host[:64], "pid": os.getpid(), "kernel": self._kernel(path.parent), "job": job}
@@ -379,7 +379,7 @@ def _lock_of(path: Path) -> Literal["held", "free", "unknown"]:
 
 
 def _lock(handle: IO[bytes]) -> bool:
-    """Lock a file without waiting; return False if the file system has no locks."""
+    """Lock a file without waiting; return False if that fails, as on a file system without locks."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

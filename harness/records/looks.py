@@ -60,7 +60,7 @@ class PlannedLooks(Part):
     seeds: list[int]
     evaluation: Evaluation | None
     looks_before: int
-    """The looks at this question that had been taken by then."""
+    """The number of looks at this question that had been taken by then."""
 
 
 def related_looks(looks: Sequence[Look], question: str, contrasts: Collection[str]) -> list[Look]:

@@ -232,7 +232,7 @@ def _differences(then: object, now: object, place: str = "") -> Iterator[tuple[s
     """Yield (knob, "old -> new") for every knob that differs between two specs."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
-            # The specs are those of an arm's first seed, which the question's own list of seeds covers.
+            # The seed of the spec is skipped, because the question lists its seeds itself.
             if place or key != "seed":
                 yield from _differences(then.get(key), now.get(key), f"{place}.{key}" if place else key)
     elif then != now:

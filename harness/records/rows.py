@@ -2,7 +2,8 @@
 
 Optional fields depend on the evaluation, or on the trainer of the cell.
 
-Annotations are no strings here: TypedDict would take a field for required whose `NotRequired` it cannot see.
+This module does not postpone its annotations: in a string, TypedDict would not see `NotRequired`, and the field would
+be required.
 """
 
 from collections.abc import Sequence

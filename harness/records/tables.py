@@ -120,7 +120,7 @@ def read_columns(path: Path) -> pyarrow.Table:
     try:
         table = pyarrow.json.read_json(pyarrow.BufferReader(text), read_options=whole)
     except pyarrow.ArrowInvalid as error:
-        # Raises its own error, with the line, if that is no JSON object.
+        # If a line is no JSON object, this raises an error that names the line.
         read_jsonl(path)
         raise DamagedRecordError(f"{path}: is damaged ({error}). Restore the file, or move its folder away.") from None
     if len(table) != n_lines or text.startswith(BOM_UTF8):

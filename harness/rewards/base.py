@@ -65,7 +65,7 @@ class RewardContext:
     overlong: Overlong
     """That knob of a policy-gradient objective; its default for an objective on pairs."""
     credit: Credit
-    """Likewise."""
+    """That knob, or its default, likewise."""
     task: Task
 
 

@@ -129,10 +129,11 @@ def judge_metrics(attempts: Sequence[Attempt]) -> dict[str, float | None]:
 
     Completions whose text equals their reference's are left out, because the judge was not asked about them.
 
-    * judge/flip_frac: pairs whose verdict flips when the order is swapped; * judge/first_frac: verdicts for the
-    completion shown first, among verdicts with a preference; 0.5 is no bias; * judge/tie_frac: pairs without a winner,
-    because scores are equal or verdicts differ; * judge/no_scores_frac: pairs without readable scores in at least one
-    order; * judge/right_frac: among pairs of a right and a wrong completion, those in which the right one wins.
+    * judge/flip_frac: pairs whose verdict flips when the order is swapped;
+    * judge/first_frac: verdicts for the completion shown first, among verdicts with a preference; 0.5 is no bias;
+    * judge/tie_frac: pairs without a winner, because scores are equal or verdicts differ;
+    * judge/no_scores_frac: pairs without readable scores in at least one order;
+    * judge/right_frac: among pairs of a right and a wrong completion, those in which the right one wins.
     """
     comparisons = [(attempt, attempt.comparison) for attempt in attempts if attempt.comparison is not None]
     asked = [(attempt, found) for attempt, found in comparisons if attempt.text != found.reference.text]

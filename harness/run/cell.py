@@ -112,7 +112,7 @@ class CellRun:
         digest = weights_digest(self._model.state_dict())
         tokens = self._spent.generated_tokens
         self._log.finish(self._spec, self._step, tokens, self._diverged, digest, self._require_lease)
-        # Only now that the cell is done does no resume need them any more.
+        # Not earlier: until the cell is done, a resume needs them.
         drop_past_weights(self._cell.checkpoints)
         self._log.note(f"done at step {self._step} after {tokens} generated tokens")
 

@@ -1,7 +1,7 @@
 """Evaluation of a cell without training: of a model as it is, or of a trained cell under another evaluation.
 
-A home holds each sample only once, whichever sweep, arm or `bench eval` requested it first. Another grader, more
-samples or another name reuse existing samples.
+In one home, the same sample is taken only once, whichever sweep, arm or `bench eval` requested it first. An evaluation
+with another grader, more samples or another name reuses existing samples.
 """
 
 from __future__ import annotations

@@ -161,8 +161,8 @@ class EarlierEvaluations:
             rows = self.cell.own.read_scores() if is_own else read_scores(folder / "scores.jsonl")
             for row in rows:
                 if not row["final"] and row["task"] == conditions.task.name:
-                    # The folder of the cell itself comes first, so its rows win.
                     row.pop("epoch", None)
+                    # The folder of the cell itself comes first, so its rows win.
                     found.setdefault(row["step"], row)
         return [found[step] for step in sorted(found)]
 

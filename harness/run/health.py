@@ -55,7 +55,7 @@ def health_flags(steps: Steps, diverged: bool, final_score: float | None = None)
 
 
 def _first_and_last(steps: Steps, key: str) -> tuple[float | None, float | None]:
-    """Return means over the first and the last five steps, or None in a run of fewer than ten steps."""
+    """Return means over the first and the last five steps, or (None, None) in a run of fewer than ten steps."""
     if len(steps) < 2 * _WINDOW_STEPS:
         return None, None
     return _mean(steps[:_WINDOW_STEPS], key), _mean(steps[-_WINDOW_STEPS:], key)
@@ -83,7 +83,7 @@ def _mean(rows: Steps, key: str) -> float | None:
 
 
 def _often(is_broken: Callable[[Step], bool]) -> Callable[[Steps], bool]:
-    """Return a test for what holds in a third of the steps, counted from the second."""
+    """Return a test of whether at least a third of the steps are broken, counted from the second."""
 
     def holds(steps: Steps) -> bool:
         later = steps[1:]

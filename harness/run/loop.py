@@ -21,7 +21,7 @@ from harness.records.rows import CellState
 POLL_S = 1.0
 """The longest wait before the loop looks for a new job again."""
 MOST_ATTEMPTS = 3
-"""Starts of one job in all, if its slot fails it."""
+"""The most starts of one job whose slot fails it."""
 
 KILLED = "its process died; the next run continues it"
 DISK_FULL = "the disk is full; once there is room, the next run continues it"
@@ -88,7 +88,6 @@ def run_jobs(executor: Executor, source: JobSource) -> None:
     lost: list[Job] = []
     attempts: Counter[Job] = Counter()
     while True:
-        # Lost jobs go first: a job that was started once has priority over new ones.
         while under_way < executor.slots and (job := lost.pop(0) if lost else source.next()) is not None:
             executor.start(job)
             attempts[job] += 1
@@ -181,7 +180,7 @@ def record_end(ended: Ended, cell: CellRecord, is_retried: bool = False) -> Ende
                 is_ours = record_state(job, cell, "failed", ended.reason_and_place)
         case "invalid":
             is_ours = record_state(job, cell, "invalid", ended.reason)
-        # The cell's own status is more exact, so it is kept.
+        # A cell that is already damaged or done has recorded its own state.
         case "damaged" if cell.state not in ("damaged", "done"):
             is_ours = record_state(job, cell, "damaged", ended.reason)
     if ended.output and is_ours:

@@ -357,8 +357,8 @@ class ProgramCell:
     def _final_steps(self) -> Iterator[int]:
         """Yield the steps at which the cell may be scored, best first.
 
-        The first is the first checkpoint with the whole budget behind it. After divergence, it is the last one before
-        that is finite, which may be the start.
+        Without divergence, the first checkpoint with the whole budget behind it comes first. Then follow the earlier
+        ones, newest first, and the start. The caller takes the first that is finite.
         """
         steps = sorted(self._written.checkpoints)
         over = [step for step in steps if self._uses_budget(self._done_at(step))]

@@ -200,7 +200,7 @@ class Retiring(PromptOrder):
 
     A prompt is solved if a step finds a share of `retire_at` or more of its completions correct. A retired prompt is
     replaced by one with which the other order would refill the step. So the other prompts are the same as in an arm
-    that retires none. At least as many prompts stay as a step takes.
+    that retires none, unless a curriculum has to widen its window. At least as many prompts stay as a step takes.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int, order: PromptOrder, retire_at: float) -> None:
@@ -218,7 +218,7 @@ class Retiring(PromptOrder):
         kept = [problem for problem in drawn if problem.id not in self._retired]
         if len(kept) == len(drawn):
             return kept
-        # The retired prompts are excluded too, so that every replacement is a new prompt of the step.
+        # The step's own and all retired prompts are excluded, so every replacement is new to the step and not retired.
         seen = [*exclude, *self._retired, *(problem.id for problem in kept)]
         return kept + self._order.draw(step, len(drawn) - len(kept), progress, round + 1, seen)
 

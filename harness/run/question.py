@@ -349,7 +349,7 @@ def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -
     known = record.design
     if known is None:
         design = planned_design(plan, record, most_seeds)
-        # This raises if the folder cannot be written, before the design is.
+        # Raises if the folder cannot be written, before the design is recorded.
         write_question(plan, home, command)
         record.model_copy(update={"designs": [*record.designs, design]}).write()
         return design.looks

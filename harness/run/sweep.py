@@ -166,7 +166,7 @@ class SweepRun:
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
         """Return the missing stages that the report needs for each arm's start.
 
-        They are its evaluation and best-of-n by the reward model.
+        They are its evaluation, and results of stages that are shown in reports, such as best-of-n.
         """
         if self.plan.request.checkpoint is not None:
             return []

@@ -58,7 +58,7 @@ def _shortened(spec: RunSpec, problems: int) -> RunSpec:
     drawn = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
     document = spec.model_dump(mode="json")
     document["train"] |= {"steps": STEPS, "warmup_steps": 0}
-    # As many samples as a step draws keep the evaluation about as long as the step.
+    # About as many samples as a step draws.
     document["eval"] |= {"every": 0, "problems": min(problems, max(1, drawn // spec.eval.samples))}
     # A token budget could end the run before its second step.
     document["budget"] = {"tokens": None}

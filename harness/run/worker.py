@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from harness.run.stages import Stage, StageContext
 
 Tell = Callable[[Event], None]
-Write = Callable[[Mapping[str, object]], None]  # also of how a job ended
+# Also takes the event of a job's end, which is no `Event`.
+Write = Callable[[Mapping[str, object]], None]
 UPDATE_WITHIN_S = 6.0
 """How long an update may go on after the worker was asked to stop."""
 END_WITHIN_S = 1.0
@@ -96,9 +97,9 @@ def _run_job(
         elif job.kind == CELL:
             run_cell(job.spec, home, path, start, tell, lambda: require_code(job), stopping, job.id)
         else:
+            # Code is checked before and after: it may change while the stage runs.
             require_code(job)
             stage = find_stage(job.kind)
-            # Code is checked before and after: it may change while the stage runs.
             path.parent.mkdir(parents=True, exist_ok=True)
             _make(stage, path, StageContext(job.spec, home, start, stage.phase, tell))
             require_code(job)
@@ -314,7 +315,7 @@ def _do(
 class _Telling:
     """Reports a job's progress, and its wait for a judge.
 
-    The wait is a phase at the job's last progress, and once also a remark, for logs.
+    The wait is shown as the phase of the last progress. It is reported once as a remark too, for logs.
     """
 
     def __init__(self, job: Job, tell: Tell) -> None:
@@ -370,7 +371,7 @@ def _insist(signum: int, frame: FrameType | None) -> None:
 
 
 def _cancel(signum: int, frame: FrameType | None) -> None:
-    # Without one, the job ended before the signal arrived.
+    # If it is None, the job ended before the signal arrived.
     if _Now.stopping is not None:
         _Now.stopping.ask(for_good=False)
 

@@ -45,7 +45,7 @@ def evaluate(
         graded = regrade(conditions.task, problems, taken, conditions.grader)
         store.append(graded)
         there |= {_key(row): row for row in graded}
-    # Choices among given texts are always the same, so repeating a chunk of them after a kill loses nothing.
+    # Choices among given texts are always the same, so a chunk that a kill interrupted can be repeated as a whole.
     if store.is_lasting and not conditions.task.gives_choices:
         fresh = _draw_missing(policy, conditions, store, problems, samples, there, on_progress)
     else:

@@ -103,7 +103,7 @@ class EngineSampler:
         self.draw_tokens(prompts, draws, replace(params, max_completion_tokens=budget_tokens), take_thought)
         # A completion within the budget is finished already: `thoughts` holds only what the first pass truncated.
         unfinished = sorted(thoughts)
-        # Truncated in the answer, not in the thought: its end-of-thinking mark is there, so nothing is forced.
+        # With an end-of-thinking mark, the answer was truncated and not the thought, so no words are forced.
         forced = [[] if thinking.end in model.decode(thoughts[index]) else forced_words for index in unfinished]
 
         def take_answer(position: int, tokens: list[int], truncated: bool) -> None:

@@ -57,7 +57,7 @@ def likelihoods(language_model: LanguageModel, continuations: Sequence[Continuat
     token that the model does not know.
     """
     pairs = [_encode(language_model, one) for one in continuations]
-    # The last token is only predicted, never read. So choices of one token after one context need the same pass.
+    # The last token is only predicted, never read. So choices of one token after one context share a pass.
     by_input: dict[tuple[int, ...], list[int]] = {}
     for index, (context, text) in enumerate(pairs):
         by_input.setdefault((*context, *text[:-1]), []).append(index)

@@ -3,7 +3,7 @@
 evals.jsonl      graded samples as they came; evals.parquet: those of finished evaluations
 problems.jsonl   the prompts and reference answers that they refer to
 grading.json     grader and versions by which the stored verdicts were given
-spec.json        the conditions under which all of a folder's samples were drawn; others are never mixed in
+spec.json        the conditions under which all of a folder's samples were taken; others are never mixed in
 samples.jsonl    completions that somebody else grades, as lm-eval does
 """
 
@@ -61,7 +61,7 @@ def ignore_progress(done: int, total: int, remark: str) -> None:
 
 
 def store_name(task: str, asked: Mapping[str, object]) -> str:
-    """Return the name of the folder with a task's samples that were all drawn as `asked`."""
+    """Return the name of the folder with a task's samples that were all taken as `asked`."""
     return f"{file_name(task)}-{digest(asked)[:10]}"
 
 
@@ -89,7 +89,7 @@ class SampleStore:
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, asked: Mapping[str, object]) -> Iterator[SampleStore]:
-        """Open the store in a folder of its own, whose samples were all drawn as `asked`. Raises as `claimed`."""
+        """Open the store in a folder of its own, whose samples were all taken as `asked`. Raises as `claimed`."""
         with claimed(folder, asked):
             store = cls(folder / SAMPLES_FILE, problems=ProblemsFile(folder / PROBLEMS_FILE), is_lasting=True)
             store.mend()

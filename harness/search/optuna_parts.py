@@ -81,11 +81,11 @@ def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:
 
 
 def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
-    # An option is known if its annotation in Optuna's own signature names a type that a file can hold.
     """Return an object of this class with the user's options and ours.
 
     Raises RefusedError for options that do not fit.
     """
+    # An option is known if its annotation in Optuna's own signature names a type that a file can hold.
     known = {
         name: types
         for name, parameter in inspect.signature(kind).parameters.items()

@@ -113,7 +113,7 @@ def front(study: SearchStudy) -> list[int]:
 def best_number(study: SearchStudy) -> int | None:
     """Return the complete trial with the best first objective, accuracy; None before there is one.
 
-    Among equals it is the first.
+    Among equals it is the one with fewer tokens, if they are an objective, then the first.
     """
     complete = [trial for trial in study.trials() if trial.state.name == "COMPLETE"]
     return max(complete, key=_merit).number if complete else None

@@ -75,8 +75,9 @@ class SearchRun:
     def run(self, observer: Observer, while_running: Callable[[], object] = lambda: None) -> dict[str, object]:
         """Search until the budget is used up; return study.json.
 
-        `while_running` is called once, when the records exist. Raises RefusedError before any trial started,
-        StoppedError when the disk is full. After Ctrl-C or a kill, the next run continues its trials.
+        `while_running` is called once, when the records exist. Raises RefusedError before any trial started. Raises
+        StoppedError for what would stop every other trial too: a full disk, or a cell that was interrupted or whose
+        server is away. After Ctrl-C or a kill, the next run continues its trials.
         """
         base = self.plan.plan({"default": {}})
         if self.budget_is_left(0):
@@ -286,7 +287,7 @@ class _Trials:
         """Return the next job of an active trial; None if it has ended, or has to wait."""
         if time.monotonic() < active.rests_until_s:
             return None
-        # The values do not go together, so nothing can be measured.
+        # Values that do not go together cannot be measured.
         if active.refused is not None:
             self._tell(active, "FAIL", reason=active.refused)
             return None

@@ -148,7 +148,7 @@ def shortfall(
         if count := round(_DRAWS * share):
             # `sample_y` would decompose the covariance by singular values, which takes ten times as long.
             mean, covariance = process.predict(points, return_cov=True)
-            # Without the added diagonal the matrix is hardly positive definite.
+            # Without the added diagonal, the matrix may not be positive definite numerically.
             root = np.linalg.cholesky(covariance + 1e-8 * spread**2 * np.eye(len(mean)))
             functions = mean + random.standard_normal((count, len(mean))) @ root.T
             drawn.append(functions.max(axis=1) - functions[:, picked])

@@ -5,7 +5,7 @@ which setting that is (`hash`), who works on it (`owner`), and why it failed (`r
 the truth about what was measured. No clocks are compared. As in `harness.records.lease`, an owner that is known only by
 its heartbeats is dead once they have stopped for `STALE_AFTER_S` of the reader's own clock.
 
-`earlier_document` reads study.json, from which the search's page is drawn; it is written anew after each trial.
+`earlier_document` reads study.json, from which the search's page is made; it is written anew after each trial.
 """
 
 from __future__ import annotations

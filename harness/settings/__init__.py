@@ -8,9 +8,9 @@ rest of bench must know of a knob, `faults` what is wrong as data and in words, 
 Some knobs exist only at some points: a clip range belongs to the clipping rule, an epsilon to a standard deviation. The
 knob that decides is the selector, and it is declared where the knob is:
 
-* a union is a field that holds one of several groups; the group's `type` (or `where`) says which; * `OnlyWith` marks a
-field that exists only at some values of another field, `IfChosen` one that does if it is chosen; * `Settings.excludes`
-names the fields that do not exist in the presence of a group.
+* a union is a field that holds one of several groups; the group's `type` (or `where`) says which;
+* `OnlyWith` marks a field that exists only at some values of another field, `IfChosen` one that does if it is chosen;
+* `Settings.excludes` names the fields that do not exist in the presence of a group.
 
 A knob that does not exist keeps its default in the model and is absent from `active_knobs`. Two groups are therefore
 the same exactly if their active knobs are.

@@ -1,6 +1,7 @@
 """The child run of one cell: its resolved spec as parameters, its records as curves, its state as status and tags.
 
-A trial of a search is shown as tags on the runs of its cells. A trial without cells has a run of its own.
+A trial of a search is shown as tags on the runs of its cells. A trial without cells has a run of its own: its values
+did not fit together, or are those of another trial.
 """
 
 from __future__ import annotations

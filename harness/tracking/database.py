@@ -21,7 +21,7 @@ from pathlib import Path
 _log = logging.getLogger(__name__)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SIDES = ("-journal", "-wal", "-shm")
-"""The endings of the files that SQLite keeps beside a database."""
+"""The endings of the files that SQLite keeps next to a database."""
 _OF_THE_SCHEMA = ("alembic_version", "workspaces")
 """Tables that MLflow's migrations fill, also where there is no run."""
 _WAIT_S = 20.0

@@ -65,7 +65,7 @@ def _log(
     with talking_to_mlflow(uri):
         client = connect(uri, home)
         experiment = experiment_id(client, uri, EXPERIMENT, home)
-        # Several runs of one name, or one without its digest, mean an interrupted attempt: start over.
+        # Anything but a single run with this digest shows other scores, or is left from an interrupted attempt.
         runs = MirroredRun.find(client, experiment, "bench.evaluation", name)
         if len(runs) == 1 and runs[0].tags.get(_SHOWN_TAG) == shown:
             return

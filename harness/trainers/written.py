@@ -164,9 +164,8 @@ class Metrics:
         return Announced(step, folder)
 
     def _step(self, place: str, row: Row) -> MetricsRow:
-        # Steps without a gap: a resumed program must begin behind `done`, and two processes must not write the same
-        # row.
         """Check a row of metrics, and rename its columns to ours. Raises ContractError."""
+        # Without a gap or a repetition: a resumed program must continue after `done`, and only one process may write.
         expected = self.done.step + 1
         step = row.get(STEP)
         if step != expected or not _is_count(step):

@@ -73,7 +73,7 @@ class Checkpoint:
 def trained_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the part of a model's state that a checkpoint holds: all but the weights that take no gradient.
 
-    Of a model with adapters only these are left, since the base is loaded from `model.source` again.
+    For a model with adapters, that is the adapters alone: the base is loaded from `model.source` again.
     """
     frozen = _frozen(model)
     return {name: weight for name, weight in model.state_dict().items() if name not in frozen}
@@ -217,7 +217,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     except UnusableCheckpointError:
         raise
-    # torch and safetensors do not document what they raise for a foreign file; RuntimeError and EOFError are among it.
+    # torch and safetensors do not document what they raise for a foreign file: RuntimeError, EOFError and others.
     except KeyError as error:
         raise _unusable(path, f"checkpoint.json lacks {error}") from None
     except (OSError, DamagedRecordError, SafetensorError, UnpicklingError, RuntimeError, EOFError) as error:

@@ -21,7 +21,7 @@ from harness.training.sequences import Sequences, score_completions
 from harness.training.supervised import Progress, train_supervised
 
 MICRO_BATCH_TOKENS = 2048
-"""Padded tokens in one forward pass."""
+"""The most tokens of one forward pass, padding included; a single longer row still passes alone."""
 
 
 class Recipe(Settings):

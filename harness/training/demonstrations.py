@@ -1,9 +1,9 @@
 """The training data of a cold start: problems with their solutions, as prompts and completions of the model.
 
 A solution has steps and an answer, with the template's end of thinking between them. It can be shown in two modes,
-which fuses them into one model (Qwen3, 2505.09388). Shown whole, the prompt asks for steps. Shown without its steps,
-the prompt asks for the answer at once. A solution can also be shown with its steps cut off at a budget, so that the
-model learns to answer from incomplete steps. Qwen3 reports that it needs no such examples.
+which fuses them into one model (Qwen3, 2505.09388). If it is shown whole, the prompt asks for steps. If it is shown
+without its steps, the prompt asks for the answer at once. A solution can also be shown with its steps cut off at a
+budget, so that the model learns to answer from incomplete steps. Qwen3 reports that it needs no such examples.
 
 If a task has an environment, each line of a solution is a turn. The environment answers as always, and only the turns
 are trained on.
@@ -99,7 +99,7 @@ def _encoded(
         return Demonstration(prompt, model.encode_completion(solution))
     steps, answer = _steps_and_answer(template, recipe, problem, solution)
     thought, stop = model.encode_text(steps), model.encode_text(template.thinking.stop)
-    # Between one token and all of them, uniformly; the mode's key is not reused.
+    # Uniform between one token and all of them. The key is not the mode's, or the budget would depend on the mode.
     budget = 1 + int(len(thought) * uniform(random_key(recipe.seed, "select", number, "budget")))
     return Demonstration([*prompt, *thought[:budget], *stop], model.encode_completion(answer.lstrip()))
 

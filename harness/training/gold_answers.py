@@ -155,7 +155,7 @@ class GoldScorer:
             prompts.append([*asked[attempt.problem.id], *generator.encode_text(reasoning)])
             texts.append(gold[attempt.problem.id])
         logps = self._logps(generator, Sequences.of(prompts, texts), temperature=1.0)
-        # Not strict: `logps` goes on with the rows that have reasoning.
+        # Not strict: `logps` continues with the rows that have reasoning.
         before = dict(zip(asked, logps, strict=False))
         return [
             perplexity_improvement(before[attempt.problem.id], after, len(gold[attempt.problem.id]))

@@ -169,7 +169,7 @@ def summed(losses: Sequence[Tensor]) -> float:
 def schedule(step: int, train: TrainSpec) -> float:
     """Return the learning rate's factor at batch `step` (from 1).
 
-    It is a linear warm-up, then the named decay to 0 at the end.
+    It is a linear warm-up, then 1 or the named decay, which would reach 0 one step after the last.
     """
     if step <= train.warmup_steps:
         return step / train.warmup_steps
@@ -246,13 +246,13 @@ def grouped_micro_batches(
     batches: list[list[int]] = []
     held = math.inf
     for group, members in groups.items():
-        # A group joins a batch if more than half of it still fits the wanted size.
+        # A group joins a batch if all of it fits the budget, and at least half of it the wanted size.
         if held + sizes[group] <= budget_tokens and held + sizes[group] / 2 <= wanted:
             batches[-1] += members
             held += sizes[group]
             continue
-        # Force the group's first row to open a batch of its own. Its prompt is counted again in every batch it
-        # continues in.
+        # Infinity makes the group's first row open a new batch. The group's prompt counts again in every batch that
+        # the group continues in.
         held = math.inf
         for row in members:
             if held + completion_tokens[row] > budget_tokens:

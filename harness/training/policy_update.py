@@ -181,8 +181,8 @@ class PolicyUpdate:
         )
         # Measured here, because it needs the policy as it was before the first optimiser step.
         measured = measure_start(self._scorer, self.initial, batch.sequences)
-        # All mini-batches and advantages are fixed before the first step, so no step depends on how an earlier one
-        # went.
+        # All mini-batches and advantages are fixed before the first optimiser step: the counts and the scoring below
+        # need them.
         passes = []
         for epoch in range(spec.train.epochs):
             steps = mini_batches(batch.groups, spec, step, epoch)
@@ -252,7 +252,7 @@ class PolicyUpdate:
 
         The others count in the denominators all the same.
         """
-        # Every other term of the loss is multiplied by the advantage, so rows without one add exactly nothing.
+        # Unless a term acts without an advantage, each is multiplied by it, so rows without one add exactly nothing.
         counts = batch.loss_mask if self._acts_without_advantage else (advantage != 0) & batch.loss_mask
         return counts.any(1) if batch.answers is None else counts.any(1) | (batch.answers.weights != 0)
 
@@ -293,7 +293,7 @@ class PolicyUpdate:
     ) -> list[MicroLoss]:
         """Compute the gradient of one optimiser step over the rows, in micro-batches; the weights stay.
 
-        is_first: True if no optimiser step was taken yet. Raises RefusedError as `policy_loss` does.
+        is_first: True for the first optimiser step of the first batch. Raises RefusedError as `policy_loss` does.
         """
         acting = RowShare.of(rows[self._acting(batch, advantage)[rows]], batch.sequences.lengths)
         shared = shares_prompts(self.model.get_decoder())

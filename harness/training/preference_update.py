@@ -292,6 +292,6 @@ class PreferenceUpdate:
 
         parts = self._scorer.budget.run(split, whole_step)
         if self._scored_while_training():
-            # A share is one of pairs, while scores have two rows a pair: each half is exchanged by pair.
+            # The share is over pairs, but scores have two rows per pair. So each half is exchanged by itself.
             share.exchange_(*(side for scored in (scores.logps, scores.entropy) for side in scored.chunk(2)))
         return parts

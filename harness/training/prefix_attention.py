@@ -124,7 +124,7 @@ class PrefixLayout:
 
     def attention_blocks(self, window: int | None, dtype: torch.dtype) -> list[AttentionBlock]:
         """Return the blocks, each split into parts of a few sequences; window as in `attention_mask`."""
-        # The next token in line, the block's first padded position, and the next entry of `attended`.
+        # line: the next token in line; place: the block's first padded position; read: the next entry of `attended`.
         found, line, place, read = [], 0, 0, 0
         for block in self.blocks:
             mask = self.attention_mask(block, window, dtype)
@@ -170,7 +170,7 @@ class PrefixLayout:
     def _prompt_mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
         """Return the mask [1, 1, W, W], or None for plain causal attention.
 
-        One mask serves all prompts, because their padding is behind their tokens.
+        One mask serves all prompts, because their padding comes after their tokens.
         """
         if window is None or window >= self.prompts.width:
             return None
@@ -190,7 +190,7 @@ class PrefixLayout:
         key = (id(block), window, dtype)
         if key not in self._masks:
             seen = visible()
-            # CUDA's kernels would copy a mask in each layer unless its rows are this far apart in memory.
+            # CUDA's kernels copy a mask in each layer unless its rows start at multiples of MASK_ALIGNMENT.
             columns = -seen.shape[-1] % MASK_ALIGNMENT + seen.shape[-1]
             wide = torch.zeros((*seen.shape[:-1], columns), dtype=dtype, device=seen.device)
             self._masks[key] = wide[..., : seen.shape[-1]].masked_fill_(~seen, -torch.inf)
@@ -311,7 +311,7 @@ def _agrees(decoder: PreTrainedModel, way: Way) -> bool:
     """Return whether two completions of one prompt have the same hidden states in line as apart."""
     tokens = torch.arange(8) % decoder.get_input_embeddings().weight.shape[0]
     prompt, completions = tokens[:3], torch.stack([tokens[3:7], tokens[4:8]])
-    # A small batch with a shared prompt and padding: completions of 4 and 3 tokens behind one prompt of 3.
+    # A small batch with a shared prompt and padding: completions of 4 and 3 tokens after one prompt of 3.
     layout = PrefixLayout.of(prompt[None], torch.tensor([3]), torch.tensor([0, 0]), completions, torch.tensor([4, 3]))
     rows = torch.cat([prompt.expand(2, -1), completions], 1)
     layout, rows = on_device((layout, rows), decoder.device)
@@ -349,7 +349,7 @@ def _attention(
     """
     if prefix_layout is None:
         raise _NotHandedDownError
-    # The layout's masks already make attention causal.
+    # Decided for each block below: without a mask it is True, and a mask is causal already.
     options.pop("is_causal", None)
     layout = prefix_layout
     queries, keys, values = (tensor[0].transpose(0, 1).flatten(1) for tensor in (query, key, value))

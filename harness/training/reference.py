@@ -110,7 +110,7 @@ class Teacher:
     ) -> Tensor:
         """Return the divergence [n, T'] from the policy's next-token distributions, in nats, with its gradient.
 
-        The gradient goes to the policy alone; padding has 0. sequences: completions behind the teacher's prompts. rows
+        The gradient goes to the policy alone; padding has 0. sequences: completions after the teacher's prompts. rows
         (int64 indices): those of the part, whose hidden states [n, T', D] are the policy's. Raises TypeError unless the
         divergence is a term of the loss.
         """

@@ -103,7 +103,7 @@ class Sequences:
 
     @cached_property
     def woven(self) -> Woven:
-        """The tokens that models read behind the prompts: completions with the interjections in their places."""
+        """The tokens that models read after the prompts: completions with the interjections in their places."""
         if not any(self.interjections):
             return Woven(self.completions, self.lengths, None)
         return Woven.of(self.completions, self.lengths, self.interjections)

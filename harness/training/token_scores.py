@@ -81,7 +81,7 @@ def token_divergence(
     """Return the divergence [M] between teacher and student in nats, with gradients to the student's states and head.
 
     hidden [M, D], teacher_hidden [M, D']. The result is float32, or float64 if the hidden states are. If one of the two
-    models has more embeddings, padded behind the last token that both know, the surplus is left out of both
+    models has more embeddings, padded after the last token that both know, the surplus is left out of both
     distributions.
     """
     found: Tensor = _TokenDivergence.apply(  # type: ignore[no-untyped-call]
@@ -115,7 +115,7 @@ class _TokenScores(torch.autograd.Function):
             entropy[chunk] = logps.exp().mul_(logps).sum(1).neg_()
             # Free this chunk before the next chunk's logits are computed, or two chunks would be in memory.
             del logps
-        # The passes read weight and bias through the head. They are saved all the same, so that autograd raises an
+        # Logits are computed from the head's own weight and bias. Both are saved as well, so that autograd raises an
         # error if they are written before the backward pass.
         ctx.save_for_backward(hidden, targets, entropy, weight, bias)
         ctx.head, ctx.temperature, ctx.chunk_tokens = head, temperature, chunk_tokens
@@ -172,7 +172,7 @@ class _TokenDivergence(torch.autograd.Function):
         hidden, teacher_hidden, weight, bias = ctx.saved_tensors
 
         def grad_product(chunk: slice) -> Tensor:
-            # Only the log-probs over the shared tokens enter the divergence, so the logits behind them keep a gradient
+            # Only the log-probs over the shared tokens enter the divergence, so the logits after them keep a gradient
             # of 0.
             logits, logps, teacher_logps = _both_logps(ctx, hidden[chunk], teacher_hidden[chunk])
             grad_logits, by_logits = torch.zeros_like(logits), divergence_gradient(ctx.distill, logps, teacher_logps)
@@ -201,7 +201,7 @@ def _through_head(
     factors. It is called for one chunk at a time.
     """
     grad_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-    # Half-precision products are summed in float32; autograd rounds the sums if the weights are in half precision.
+    # Half-precision products are summed in float32. Autograd rounds the sums to the dtype of the weights' gradients.
     grad_dtype = torch.promote_types(weight.dtype, torch.float32)
     grad_weight = torch.zeros_like(weight, dtype=grad_dtype) if ctx.needs_input_grad[1] else None
     grad_bias = None

@@ -159,7 +159,6 @@ def _panels(
     baseline = analysis.sweep.baseline
     styles = arm_styles(analysis.sweep.arms, baseline)
     columns = panel_columns()
-    # Ceiling division.
     rows = -(-len(curves) // columns)
     reference = next((curve for curve in curves if curve.arm == baseline), None)
     legend = [] if reference is None else [f"mean of {short_name(baseline)}"]

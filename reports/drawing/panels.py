@@ -55,7 +55,7 @@ class Panels:
             y = total - self.top - above - row * (self.height + self.row_gap) - self.height
             # Matplotlib counts from the lower left corner, in fractions of the figure.
             axes = figure.add_axes((x / page, y / total, width / page, self.height / total))
-            # Otherwise matplotlib measures all ticks to place them, whenever a panel is drawn.
+            # Otherwise matplotlib measures all ticks to place the labels, whenever a panel is drawn.
             axes.xaxis.set_label_coords(0.5, -X_LABEL_IN / self.height)
             axes.yaxis.set_label_coords(0, 0.5)
             return axes

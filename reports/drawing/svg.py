@@ -112,7 +112,7 @@ def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
     figure.patch.set_visible(False)
     mark_panels(figure)
     written = io.StringIO()
-    # The salt makes ids, and no date makes metadata, the same every time.
+    # Without a fixed salt the ids would differ every time, and with a date the metadata would.
     with mpl.rc_context(RC | {"svg.hashsalt": prefix}):
         FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None})
     # The figure becomes a PNG next, which must not be laid out again.
@@ -134,7 +134,8 @@ def _written(element: ElementTree.Element, sheet: Sheet) -> Iterator[str]:
     inside = [part for child in element for part in _written(child, sheet)]
     attributes = dict(_attributes(tag, element, sheet))
     is_panel = element.get("id", "").startswith("axes_")
-    # A group without attributes draws nothing of its own. Only the groups of panels are kept, for the page's script.
+    # A group without attributes draws nothing of its own, so only its contents stay. Groups of panels are kept for the
+    # page's script.
     if tag in ("g", "defs") and (not inside or (tag == "g" and not attributes and not is_panel)):
         yield from inside
         return

@@ -103,7 +103,7 @@ def render_figures(analysis: Analysis) -> list[RenderedFigure]:
         drawn.known.update(analysis.known)
         with TemporaryDirectory() as folder:
             sent = SentOnce(drawn, Path(folder) / "analysis.pickle")
-            # The last figures take longest, so they start first: at the end, all would wait for one of them.
+            # The last figures take longest, so they start first. Otherwise all processes would end up waiting for one.
             rendered = each_in_processes(partial(_render_sent, sent), names[::-1], analysis.processes)[::-1]
         end_processes()
     return [figure for figure in rendered if figure is not None]

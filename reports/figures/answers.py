@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 DISTINCT = "distinct_answers"
 
-"""A bin of a reliability diagram: the number of samples with a confidence in it, their mean confidence, the share
-right.
-"""
-
 
 def draw_distinct_answers(analysis: Analysis) -> Drawing | None:
     """Draw how many different answers the samples of a problem give; None if no final evaluation counted them."""

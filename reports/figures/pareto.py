@@ -114,7 +114,7 @@ def _alike(tokens_by_arm: Sequence[float]) -> bool:
 def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return the points (cost, score) that no other point beats, by cost.
 
-    None is as cheap and better, nor cheaper and as good.
+    A point is left out if another is as cheap and better, or cheaper and at least as good.
     """
     best: list[tuple[float, float]] = []
     # The best of equally cheap points comes first, and a later one must be strictly better.

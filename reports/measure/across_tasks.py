@@ -19,7 +19,7 @@ MIN_TASKS = 3
 def contrasts_by_task(analysis: Analysis) -> dict[str, list[Contrast]]:
     """Compare arms on every task, and return the contrasts by task.
 
-    The compared task comes first, then the others in the order of the sweep file. Tasks on which no seed pairs are left
+    The compared task comes first, then the others in the order of the sweep file. Tasks without a paired seed are left
     out. Only the compared task is tested. Intervals on the others, at the same level, are descriptive, and Holm's p has
     no meaning there.
     """

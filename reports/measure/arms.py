@@ -41,7 +41,7 @@ def _median(measurement: Measurement, key: str) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-# Clipping at most a tenth of the steps more, or less than twice as many, is too little to act as a second knob.
+# Clipping at most a tenth of the steps more, or at most twice as many, is too little to act as a second knob.
 HIDDEN_KNOB_CLIPPED_FRAC = 0.1
 HIDDEN_KNOB_RATIO = 2.0
 

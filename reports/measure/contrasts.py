@@ -50,7 +50,7 @@ class Contrast:
     token_ratio: float | None
     """The same for the means over pairs; None if token_ratios is empty."""
     noise_low_pp: float
-    """The lower end of the 95% interval from evaluation noise alone; NaN unless pairs are too few for a test."""
+    """The lower end of the 95% interval from evaluation noise alone; NaN if the comparison has an interval."""
     noise_high_pp: float
     """Its upper end."""
     by_problem_pp: Sequence[float] = ()
@@ -326,7 +326,7 @@ def _evaluation_noise_pp(pairs: Sequence[Pair]) -> float:
     errors = [m.final_value("se_samples_pp") for pair in pairs for m in (pair.treatment, pair.baseline)]
     if any(error is None for error in errors):
         return math.nan
-    # Errors of independent evaluations add in quadrature. The mean over pairs divides their sum by the number of pairs.
+    # The errors add in quadrature, as if the evaluations were independent. The mean over pairs divides by their number.
     total = math.hypot(*(error for error in errors if error is not None))
     return NORMAL_95 * total / len(pairs) if total > 0 else math.nan
 

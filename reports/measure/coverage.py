@@ -1,6 +1,6 @@
 """Coverage: an arm's change at every k of pass@k, against the baseline and against the model before training.
 
-Training that only makes likely what the model could already do gains at k = 1. It loses at large k, where the variety
+Training that only makes likely what the model could already do gains at k = 1 but loses at large k, where the variety
 of the untrained model wins (Yue et al., arXiv:2504.13837).
 """
 
@@ -66,8 +66,8 @@ class Coverage:
 def coverage(analysis: Analysis) -> list[Coverage]:
     """Compare each arm with the baseline, then each arm with the model before training.
 
-    Arms with pass@k at fewer than two k are left out. Levels are those of this look over all arms of either kind
-    together.
+    Arms with pass@k at fewer than two k are left out. Each kind of comparison shares this look's alpha among its own
+    arms.
     """
     counts = analysis.by_seed(problems_by_right)
     return [*_against_baseline(analysis, counts), *_against_base_model(analysis, counts)]

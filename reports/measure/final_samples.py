@@ -111,7 +111,7 @@ class FinalSamples:
     def pass_at_pp(self, k: int) -> dict[str, float]:
         """Compute pass@k of each problem (2107.03374, eq. 1) by its id, in percent.
 
-        Needs at least k samples of a problem.
+        Problems with fewer than k samples are left out.
         """
         counted = zip(self.problems, self.drawn.tolist(), self.right.tolist(), strict=True)
         return {

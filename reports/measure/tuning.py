@@ -1,8 +1,8 @@
 """Arms that were each tuned first: the searches' results and costs, and the difference between the arms' bests.
 
-A verdict on tuned arms is about their bests. The settings found are somewhat below these, more so in one arm than in
-the other. No number of seeds shows it, since all seeds have these settings. So the interval of the difference is
-widened by what the searches left open, and a verdict stands only if it holds there too.
+A verdict on tuned arms is about their bests. The settings that the searches found score somewhat below these, in one
+arm more than in the other. More seeds cannot show by how much, since every seed has the same settings. So the interval
+of the difference is widened by what the searches left open, and a verdict stands only if it holds there too.
 """
 
 from __future__ import annotations

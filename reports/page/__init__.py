@@ -42,9 +42,9 @@ def write_report(
     same records give the same bytes. Raises the errors of `read_measurements`.
     """
     analysis = analyse(sweep, reflection_words, processes)
-    # Everything is read before anything is drawn, so that figures, tables and report.json show the same measurements.
     report = report_document(analysis)
-    difficulties(analysis)  # the last read of the records
+    # Computed here by all processes, and kept in the analysis: a process that draws figures starts no others.
+    difficulties(analysis)
     figures = render_figures(analysis)
     write_data(analysis, out_dir / "data")
     write_page(out_dir, "sweep", _content(analysis, report, figures), report.as_json(), figures)

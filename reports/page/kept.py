@@ -52,7 +52,7 @@ def keep_report(folder: Path, out: Path, numerics: int, beside: Mapping[str, str
     report = read_object(page / "report.json")
     short = {key: [] if key in _AT_LENGTH else rows for key, rows in report.items()}
     short["laws"] = [row for row in report["laws"] if row.get("seed") is None]
-    # Without what is long, and without the folders of the machine that asked.
+    # Leave out what is long, and the request, which names folders of the machine.
     question = sweep.model_copy(update={"contamination": [], "best_of_n": {}, "asked": None, "path": out})
     contents: dict[str, str | bytes] = {
         "report.json": _compact(short),

@@ -124,7 +124,7 @@ def cost_table(report: Report) -> Table | None:
 
 _OF_PROGRAM = "program.packages."
 _SHOWN_OF_PROGRAM = ("accelerate", "deepspeed", "numpy", "torch", "transformers", "trl", "verl", "vllm")
-"""Records list all packages of a program's interpreter, which may be hundreds."""
+"""The packages that are shown: records list all of a program's interpreter, which may be hundreds."""
 
 
 def provenance_table(analysis: Analysis) -> Table:

@@ -55,7 +55,7 @@ class Requirement:
 
 
 class Judgement(Node):
-    """Whether a report meets a requirement, with the interval and margin that decided it, in percentage points."""
+    """The outcome of a requirement, with the interval and margin that decided it, in percentage points."""
 
     require: str
     holds: bool
@@ -135,8 +135,8 @@ def _mirrored(row: VerdictRow | BestDifference) -> dict[str, float | None]:
 def _decide(relation: str, row: VerdictRow) -> tuple[bool, str]:
     """Return whether the relation holds, and why.
 
-    Tuned arms must be so related at their chosen settings and at their bests. What a short search left open may be all
-    that they differ by.
+    For tuned arms it must hold at their chosen settings and between their bests: they may differ only by what a short
+    search left open.
     """
     verdict, low, high = row.verdict, row.low_pp, row.high_pp
     if relation in VERDICTS:

@@ -43,7 +43,7 @@ class Difference:
     recomputed: object
     """The value that the records give."""
     is_stale: bool = False
-    """Whether the report is about other cells than today's records."""
+    """True if the report is about other cells than today's records."""
 
     @property
     def sentence(self) -> str:
@@ -58,7 +58,7 @@ class Difference:
 
     @property
     def is_drawn(self) -> bool:
-        """Return whether the difference is in a figure; figures are compared last."""
+        """True if the difference is in a figure; figures are compared last."""
         return self.file.startswith(FIGURES) or self.place.startswith(_IN_FIGURE)
 
 

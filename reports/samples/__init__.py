@@ -37,7 +37,7 @@ class RecordedSamples:
     training: dict[int, int]
     """By step, in order."""
     is_whole: bool = True
-    """Whether all files were counted."""
+    """True if all files were counted."""
     mean_tokens: float = 0.0
     """The mean of samples in evaluations; 0 if unknown."""
 

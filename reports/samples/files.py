@@ -50,7 +50,7 @@ class ListedSample:
     prompt: int
     """The number of its prompt in `Collection.prompts`; -1 if the records have none."""
     flipped: bool
-    """Whether the baseline's sample on the same noise got the opposite verdict."""
+    """True if the baseline's sample on the same noise got the opposite verdict."""
     sample: Sample
 
     @property

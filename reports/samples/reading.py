@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FINAL = "final"
 LONG_CHARACTERS = 4_000
-"""Samples with longer JSON are in files of their own, which the page loads when they are opened."""
+"""Samples with longer JSON are in separate files, which the page loads when one is opened."""
 HEAD_CHARACTERS = 600
 """The characters of a long sample that show before it is opened."""
 EXTRACTED_CHARACTERS = 200
@@ -74,7 +74,7 @@ class Sample:
     n_tokens: int | None
     """None if an import does not say."""
     long: bool
-    """Whether `body` is so long that the page loads it by itself."""
+    """True if `body` is so long that the page loads it only when it is opened."""
     head: str
     """`body` with only the beginning of a long text; otherwise equal to it."""
     body: str

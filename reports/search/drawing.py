@@ -35,7 +35,7 @@ class Mark:
     marker: str
     size: float = 5.5
     hollow: bool = False
-    """Whether only the edge of the marker is drawn."""
+    """True if only the edge of the marker is drawn."""
 
     def drawn(self) -> dict[str, Any]:
         """Return the arguments of `plot`."""

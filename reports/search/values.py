@@ -45,7 +45,7 @@ class StudyObjective:
 
     @property
     def is_fraction(self) -> bool:
-        """Return whether values lie in [0, 1]; they are shown in percent."""
+        """True if values lie in [0, 1]; they are shown in percent."""
         return _FRACTION.fullmatch(self._last) is not None
 
     @property

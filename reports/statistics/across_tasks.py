@@ -69,8 +69,8 @@ def probability_of_improvement(treatment: Table, baseline: Table, alpha: float =
 
     The interval is Student's t with n - 1 degrees of freedom on the logit scale. Its variance is that of each run's
     share of wins, summed over the two runs of a pair. This holds for correlated arms and tasks (DeLong et al. 1988,
-    Biometrics 44:837; Brunner & Munzel 2000 use it for independent ones). It is never less than the variance of n x n
-    fair comparisons, since runs that always win show no variance at all. The interval needs six runs.
+    Biometrics 44:837; Brunner & Munzel 2000 use it for independent ones). It is never less than that of n x n
+    independent comparisons, since runs that always win show no variance at all. The interval needs six runs.
 
     Raises ValueError for other shapes or scores that are not finite.
     """

@@ -132,7 +132,7 @@ def compare_paired(
         )
     n = len(treated)
     differences = treated - control
-    # Differences that vary by rounding only are made exactly equal, so that their sd is exactly 0.
+    # Differences that vary by rounding only are made equal: they show no spread.
     if np.ptp(differences) <= rounding:
         center = float(differences[0])
         differences = np.full(n, 0.0 if abs(center) <= rounding else center)
@@ -142,7 +142,8 @@ def compare_paired(
     unknown = "" if identical or n < 2 else _unknown_spread(sd, n, quantum, (treated, control), limits)
     known = tested and not unknown
     error, df = (sd / math.sqrt(n), n - 1) if known else (math.nan, math.nan)
-    # Identical weights have error 0 and an interval of width 0. An unknown error is NaN, and so are both ends.
+    # Identical weights with equal scores have error 0 and an interval of width 0. An unknown error is NaN, and so are
+    # both ends.
     low, high = t_interval(differences, alpha) if known and sd > 0 else (mean - error, mean + error)
     correlation, *correlation_ends = _correlation(treated, control, alpha)
     correlation_low, correlation_high = (math.nan, math.nan) if unknown else correlation_ends
@@ -279,9 +280,10 @@ def _detectable(error: float, df: float, alpha: float) -> float:
 
 
 def _correlation(treatment: FloatArray, baseline: FloatArray, alpha: float) -> tuple[float, float, float]:
-    """Return Pearson's r with the ends of Fisher's z interval; NaN with fewer than three pairs.
+    """Return Pearson's r with the ends of Fisher's z interval.
 
-    The interval is [-1, 1] with three pairs, and NaN at r = 1 and -1, where it would have no width.
+    All three are NaN with fewer than three pairs, or if an arm's scores are all equal. The interval is [-1, 1] with
+    three pairs, and NaN at r = 1 and -1, where it would have no width.
     """
     from scipy.special import ndtri
 

@@ -1,6 +1,6 @@
 """Means over training seeds: checks of scores, interquartile means, Student's t intervals, clustered standard errors.
 
-Every function in this package checks its arrays and levels with the functions of this file.
+The package checks scores, tables and levels with the functions of this file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ FloatArray = npt.NDArray[np.float64]
 MIN_PAIRS = 3
 """With fewer seeds (in each arm, if they are not paired) nothing is tested."""
 
-# The difference of two scores has a rounding error of about 1e-16 of their size. A smaller relative spread than this
-# counts as none.
+# The difference of two scores has a rounding error of about 1e-16 of their size. A relative spread up to
+# this tolerance counts as none.
 RELATIVE_TOLERANCE = 1e-12
 
 

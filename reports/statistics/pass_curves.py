@@ -113,7 +113,8 @@ def coverage_word(ks: Sequence[int] | FloatArray, low: FloatArray, high: FloatAr
     """Return what a difference of pass@k says, by its simultaneous band [K].
 
     A k is large from half of the largest on, but never k = 1. sharpened: up at k = 1 and down at a large k. discovered:
-    up at a large k, and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else.
+    up at a large k, and not up at k = 1. both: up at k = 1 and at a large k. cannot tell: anything else, such as up at
+    one large k and down at another.
 
     Up and down mean that the whole band lies above or below 0. If there is no difference at any k, a word other than
     "cannot tell" is therefore at most as frequent as a failure of the band.

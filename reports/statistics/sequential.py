@@ -70,8 +70,8 @@ def look_alphas(seeds: tuple[int, ...], spent: tuple[float, ...]) -> tuple[float
 
     alphas: list[float] = []
     inside = np.ones(PATHS, dtype=bool)
-    # `inside` marks the sequences that no earlier look has missed. Each look's critical value leaves `most` of these
-    # outside.
+    # `inside` marks the sequences whose interval has not missed at any earlier look. Each look's critical value lets
+    # `most` of them miss now.
     for n, share, squared in zip(seeds, spent, _squared_t(seeds), strict=True):
         alpha, still_inside = share, squared[inside]
         expected = share * PATHS

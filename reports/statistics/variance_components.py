@@ -49,8 +49,8 @@ class VarianceComponents:
     """The variance of d[s, p] in its four parts, in the squared unit of the scores, with intervals at 1 - `alpha`.
 
     With one sample a cell, sampling and seeds_x_problems cannot be separated: `sampling` is NaN and `seeds_x_problems`
-    holds both. If nothing is trained, a seed is one of sampling: `seeds` and `seeds_x_problems` are NaN, and with a
-    single sample of a problem `problems` holds both.
+    holds both. If nothing is trained, seeds vary only the sampling: `seeds` and `seeds_x_problems` are NaN. With a
+    single sample of a problem, `sampling` is NaN too and `problems` holds both.
     """
 
     n_seeds: int

@@ -42,7 +42,7 @@ _CAPABILITIES_V3 = 0x20080522
 
 def main() -> None:
     replies, status = map(int, sys.argv[1:])
-    # Read before the fork: the child closes its stdin.
+    # Read before the fork: the child gets /dev/null as its stdin.
     request = json.load(sys.stdin)
     folder, limits = os.getcwd(), request["limits"]
     try:
@@ -96,7 +96,7 @@ def contain(folder: str, limits: dict[str, Any], namespaces: bool, replies: int)
     os.setsid()  # a signal to its process group reaches nobody else
     null = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
-        # The program must not read the request or write into the output of bench.
+        # The program keeps `replies` alone of the descriptors that it inherits.
         os.dup2(null, standard)
     os.close(null)
     if namespaces:
@@ -173,7 +173,7 @@ def answer(request: dict[str, Any], replies: int) -> None:
 
 
 def ends_within(child: int, wall_s: float) -> bool:
-    """Return whether the child ended by itself; otherwise kill it, and with it all of its namespace."""
+    """Return whether the child ended by itself; otherwise kill it, and with it all of its namespace if it has one."""
     started_s = time.monotonic()
     while os.waitpid(child, os.WNOHANG) == (0, 0):
         elapsed_s = time.monotonic() - started_s

@@ -146,7 +146,10 @@ def _returns(reply: bytes, expected: object) -> bool:
 
 
 def same_value(value: object, expected: object) -> bool:
-    """Compare JSON values as Python does, but True is not 1, and floats may differ by rounding (1e-9, relative)."""
+    """Compare JSON values as Python does, but True is not 1, and floats may differ by rounding.
+
+    The tolerance is 1e-9 of the larger float, and at least 1e-12.
+    """
     # bool is a subclass of int in Python, so True == 1 would count as equal.
     if isinstance(value, bool) or isinstance(expected, bool):
         return value is expected

@@ -56,8 +56,8 @@ def run_lm_eval(
     mathematics tasks use signals, and mark every answer wrong in other threads.
 
     Raises EvalError too for a task that is unknown (the message names the nearest) or cannot be loaded. The same holds
-    for a task that needs log-likelihoods or more than text, runs code that the model wrote, or needs a sampling setting
-    that a sampler does not have.
+    for a task that needs log-likelihoods or more than text, and for one that runs code which the model wrote or needs a
+    sampling setting that a sampler does not have.
     """
     if limit is not None and limit < 1:
         raise EvalError(f"limit is {limit}; it counts the documents of a task, so give at least 1, or none for all")

@@ -1,7 +1,7 @@
 """Loads tasks of lm-eval by name with their documents, or reports why they are not available.
 
-Like `documents` and `adapter` it depends on lm-eval's interfaces. They are those of 0.4.13. Version 0.5 has
-others: filters become scorers.
+Like `documents` and `adapter`, it depends on the interfaces of lm-eval 0.4.13. Version 0.5 has others: filters become
+scorers.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ def load_tasks(names: Sequence[str], manager: Any, output_types: Sequence[str]) 
     for name in names:
         declared = (manager.task_index[name].cfg or {}).get("output_type", "generate_until")
         require_output_type(name, declared, output_types)
-    # A name that is listed twice is loaded once.
     for name in dict.fromkeys(names):
         try:
             loaded = manager.load([name])["tasks"]

@@ -220,7 +220,8 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
 
 def _value(option: str, wanted: Any, text: str) -> Any:
     """Return the text as JSON of the wanted type; for text, enumerations and dates, else as written."""
-    # JSON comes first, so that `3` is a number for a number's field. Text that is no JSON is tried as a string.
+    # JSON comes first, so that `3` is a number for a number's field. If the text does not fit as JSON, it is tried as a
+    # string.
     adapter: TypeAdapter[Any] = TypeAdapter(wanted)
     try:
         return adapter.validate_json(text, strict=True)

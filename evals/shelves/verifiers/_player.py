@@ -187,7 +187,10 @@ def played(request: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _asked(task: str, said: tuple[str, ...]) -> list[str]:
-    """Return a list that holds the environment's text after these ones. task: with its environment, as JSON."""
+    """Return the list that remembers the environment's text after these turns: empty until `played` fills it.
+
+    task: with its environment, as JSON. said: the agent's texts.
+    """
     return []
 
 

@@ -66,8 +66,8 @@ class Survivors:
 class DecodingBatch:
     """N samples in R rows, of which the first `count` are completions and the first `rows` are computed.
 
-    Some of them may only fill the batch up. A step works in tensors whose memory stays the same, and takes nothing from
-    the host that changes from token to token. So it can be recorded and replayed.
+    Some of the computed rows may only fill the batch up. A step works in tensors whose memory stays the same, and takes
+    nothing from the host that changes from token to token. So it can be recorded and replayed.
     """
 
     def __init__(

@@ -267,7 +267,7 @@ def one_token_attention(
 
     They are faster there than torch's fused kernel, which is made for long queries. query [R, H, 1, D], key and value
     [R, K, S, D], additive mask [R, 1, 1, S] -> [R, 1, H, D]. The signature is that of transformers' attention
-    functions. Raises RefusedError for arguments that transformers' own `sdpa` refuses or adds.
+    functions. Raises RefusedError for a softcap or a position bias, which this attention lacks.
     """
     if softcap is not None or position_bias is not None:
         raise RefusedError(
@@ -308,7 +308,7 @@ Masks = Tensor | dict[str, Tensor]
 class OneTokenPass:
     """Calls the model's own layers one after another, and skips what surrounds them in the model's forward pass.
 
-    For a small model on a CPU the latter takes a fifth of the time. The first call finds out whether the layers are all
+    For a small model on a CPU, the rest takes a fifth of the time. The first call finds out whether the layers are all
     that the model does: they must give the same bits as the whole. A model that does more is called as a whole.
     """
 
@@ -324,7 +324,7 @@ class OneTokenPass:
     def __call__(self, tokens: Tensor, positions: Tensor, masks: Masks, cache: StaticCache) -> Tensor:
         """Return the logits [R, V] after tokens [R] at positions [R], and write their keys and values to the cache."""
         if self.by_layers is None:
-            # Both write this token's keys and values into the cache: the whole model last, whose are right.
+            # Both write this token's keys and values into the cache. The whole model runs last: its values stay.
             by_layers = self._by_layers(tokens, positions, masks, cache)
             whole = self._whole(tokens, positions, masks, cache)
             self.by_layers = torch.equal(by_layers, whole)

@@ -265,7 +265,7 @@ class _Resident:
     def _run(self, prompts: Sequence[Sequence[int]], asked: Sequence[object], take: Callable[[object], None]) -> None:
         """Send the prompts to vLLM and take its answers until it has finished; `request_id` is the prompt's index.
 
-        A vLLM that was interrupted on the way is shut down: it is of no more use.
+        A vLLM that was interrupted on the way is given up: it is of no more use.
         """
         finished = False
         try:

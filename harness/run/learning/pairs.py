@@ -80,7 +80,7 @@ def pair_up(batch: Batch, pairs: PolicyPairs, seed: int, step: int) -> tuple[Ten
             without += 1
             continue
         if pairs.pairing == "best_worst":
-            # If rewards are equal, the first completion is taken on both sides.
+            # Either side takes the first sampled among completions with equal rewards.
             best = max(rows, key=lambda row: (rewards[row], -row))
             worst = min(rows, key=lambda row: (rewards[row], row))
             unequal = [(best, worst)]

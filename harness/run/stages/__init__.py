@@ -1,4 +1,4 @@
-"""Stages: what cells share and is therefore made once, before them. A stage is one file here.
+"""Stages: what cells share and is therefore made once, before them. A stage is one file here, or in a shelf.
 
 Its result is in the cache under a name made of everything that can change it, so that cells of any sweep find it. Some
 results are read by the cells themselves, others only by the report.
@@ -88,7 +88,7 @@ class Stage:
     require: Callable[[RunSpec, Path], None] = lambda spec, path: None
     """Raises RefusedError if the result is not enough for a cell."""
     add: Callable[[Examples, Path, RunSpec, LanguageModel], Examples] = lambda examples, path, spec, start: examples
-    """(examples, result, spec, starting weights) -> the examples with what a cell learns from by the result."""
+    """(examples, result, spec, starting weights) -> the examples, with what the result adds to them."""
     in_report: bool = False
     """Whether sweep.json holds the results of arms that need it, in the field of its name."""
 

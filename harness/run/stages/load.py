@@ -42,7 +42,7 @@ def _load(path: Path, context: StageContext) -> None:
         language_model = load_as_it_is(spec, context.starting_point)
     else:
         language_model = context.starting_point.for_training(spec, spec.model.source)
-        # Raises for a model whose logits cannot be computed in chunks.
+        # Raises for a model that computes its logits in an unknown way.
         output_head(language_model.model)
         _require_teacher(context, language_model)
     require_room_for_completions(spec, language_model)

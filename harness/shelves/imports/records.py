@@ -264,7 +264,6 @@ def _write_samples(cell: CellRecord, found: Sequence[Evaluated], last: int) -> N
             for name in ("task", "problem_id", "sample", "text", "n_tokens", "truncated", "correct")
         },
     }
-    # A column with a gap would look complete to a reader, so it is left out as a whole.
     known = {name: values for name, values in columns.items() if None not in values}
     if any(sample.extracted is not None for _, sample in samples):
         known["extracted"] = [sample.extracted for _, sample in samples]

@@ -77,7 +77,7 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
         *([Layer("--set", overrides)] if overrides else []),
     ]
     size = {"rollout.samples_per_prompt": file.reference.samples, "rollout.prompts_per_step": file.reference.prompts}
-    # The spec at which the two lines of points cross, with the rollout of the settings.
+    # The two lines of points cross at the rollout of the settings.
     crossing = resolve([*layers, Layer(str(path), {"algorithm": "reinforce"})], file.seed)
     reference = resolve([*layers, Layer(f"{path}: reference", _EXPECTED_REWARD | size | _ONE_UPDATE)], file.seed)
     points = _points(file, crossing)
@@ -104,7 +104,7 @@ def make_design(given: str, profile: str | None = None, settings: Sequence[str] 
     return Design(file, profile_name, reference, specs)
 
 
-# A gradient estimate is one optimiser step on its whole batch.
+# A gradient estimate is the gradient of one optimiser step on its whole batch.
 _ONE_UPDATE = {"train.updates_per_rollout": 1}
 
 

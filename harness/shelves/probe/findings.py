@@ -66,7 +66,7 @@ def write_findings(folder: Path, document: Mapping[str, object], measurement: Pr
 def estimate_rows(measurement: ProbeMeasurement) -> list[dict[str, Any]]:
     """Return {"objective", "group_size", "batch_size", "estimate", "norm", "cosine"} for each gradient estimate.
 
-    The cosine is to the reference gradient, and None if noise hides that one.
+    The cosine is to the reference gradient. It is None if noise hides that gradient, and 0 for an estimate of length 0.
     """
     norm, _ = _reference(measurement)
     rows = []

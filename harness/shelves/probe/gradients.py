@@ -72,7 +72,7 @@ def _multiples(vectors: Sequence[Tensor]) -> list[tuple[int, float]]:
     found: list[tuple[int, float]] = []
     for index, vector in enumerate(vectors):
         for first in dict.fromkeys(first for first, _ in found):
-            # The largest entry has the smallest relative rounding, so it gives the factor.
+            # The largest entry gives the factor: rounding matters least there, and the divisor is 0 only if all are.
             largest = vectors[first].abs().argmax()
             factor = float(vector[largest] / vectors[first][largest])
             if factor and torch.allclose(vector, factor * vectors[first], rtol=_ROUNDING, atol=0):

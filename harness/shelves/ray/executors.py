@@ -5,8 +5,8 @@ starts the actors, assigns their GPUs and carries messages. Its retries are off:
 `harness.run.loop` starts its job again, from its last checkpoint.
 
 If an actor sees the home under the same path as the head, it writes the records there. Otherwise it has a private home.
-The head sends it what the job reads, and copies the job's folder back at the end. It also does so now and then before,
-so that a lost machine costs little and the records on the head show the progress.
+The head sends it what the job reads, and copies the job's folder back at the end. Earlier copies are made now and
+then, so that a lost machine costs little and the records on the head show the progress.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Place:
     answer: Any
     """The reference of the pending call."""
     name: str = ""
-    """"" until it has answered."""
+    """The GPUs and host of the actor; empty until it has answered."""
     shares_home: bool = True
     job: Job | None = None
     model: str | None = None
@@ -265,7 +265,7 @@ class RayPool:
             self._ask(place.actor.receive, chunk, path)
 
     def _keep(self, place: _Place) -> Ended | None:
-        """Copy the job's files into the home here, as a whole.
+        """Copy the files that the job has written so far into the home here, as a whole.
 
         Returns an end if another process has taken over the cell.
         """

@@ -34,8 +34,7 @@ class SlotActor:
     """A worker process and its home. It serves one call at a time; no call blocks much beyond its timeout."""
 
     def __init__(self, slot: Slot, home: str, token: str, worker_module: str) -> None:
-        # The token is a file that the head has just created, so a home of the same path elsewhere is not mistaken for
-        # it.
+        # The head has just created the token in its home. Another home under the same path lacks this file.
         self._own_home = None if (Path(home) / token).is_file() else Path(tempfile.mkdtemp(prefix="bench-ray-"))
         self._home = self._own_home or Path(home)
         self._pool = LocalPool([slot], self._home, worker_module)
@@ -152,7 +151,7 @@ def unpack(parcel: IO[bytes], place: Path) -> None:
 
 
 def unpack_into(parcel: IO[bytes], folder: Path) -> None:
-    """Update the folder of a cell to a parcel's files. This process must hold the cell's lease.
+    """Update the folder of a cell from a parcel. This process must hold the cell's lease.
 
     Rows come first, then the checkpoints that count them, status.json last: after a kill at any point the cell resumes.
     """

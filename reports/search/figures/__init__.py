@@ -24,7 +24,7 @@ class SearchFigure:
     draw: Callable[[StudyRecord, StudyObjective], Drawing | None]
     """Draws the figure for an objective, or returns None if the record holds nothing to show."""
     each_objective: bool = False
-    """Whether it is drawn for the second objective too, not only for the first."""
+    """True if it is drawn for the second objective too."""
     order: int = AFTER_OURS
 
     def __post_init__(self) -> None:

@@ -88,7 +88,6 @@ def draw_slices(study: StudyRecord, objective: StudyObjective) -> Drawing | None
     columns = min(columns, len(knobs))
     kinds = {kind_of(trial) for trial in trials}
     labels = [*kinds, *([] if study.best is None else [best_label(study.best)])]
-    # -(-a // b) is a / b rounded up.
     figure, panels = PANELS(-(-len(knobs) // columns), columns).draw_some(len(knobs), labels)
     short = short_knobs(study.knobs)
     handles: dict[str, Line2D] = {}

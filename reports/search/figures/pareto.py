@@ -38,7 +38,8 @@ def draw_pareto(study: StudyRecord, objective: StudyObjective) -> Drawing | None
             *zip(*front, strict=True),
             color=GREY,
             linewidth=1.4,
-            # The line runs along what is reached with no more of the second objective than a trial has, or no less.
+            # Between two trials the line keeps the level of the one within the bound on the second objective: the left
+            # one if less of it is better, the right one if more is.
             drawstyle="steps-pre" if cost.maximize else "steps-post",
             label="front",
             zorder=1,

@@ -44,7 +44,7 @@ def draw_history(study: StudyRecord, objective: StudyObjective) -> Drawing | Non
     best = _best_so_far(study, objective)
     if best:
         numbers = [*(number for number, _ in best), trials[-1].number]
-        # The last level is repeated at the last trial, so that the line reaches the right edge.
+        # The last level is repeated at the last trial, so that the line spans all trials.
         levels = [*(value for _, value in best), best[-1][1]]
         (handles["best so far"],) = axes.plot(
             numbers, levels, color=INK, linewidth=1.2, drawstyle="steps-post", label="best so far", zorder=1

@@ -1,6 +1,6 @@
 """The compute law of every arm, score against generated tokens, compared with the baseline's.
 
-Compared are the ceiling and the efficiency.
+There is a verdict on the ceiling (the asymptote) and one on the efficiency (the exponent).
 """
 
 from __future__ import annotations

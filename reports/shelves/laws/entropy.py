@@ -143,7 +143,7 @@ def entropy_span_nats(entropy: FloatArray) -> float:
 
 # Beyond this, exp(c H) is a step at one end of the points, about which the other points say nothing.
 MAX_EXPONENT = 20.0
-# Below this, exp(c H) is linear to within rounding errors.
+# Below this, (exp(c x) - 1) / c differs from the line x by less than one part in a million for each nat of x.
 _NEAR_LINEAR = 1e-6
 # Densest around 0, where the curve turns from a step at one end of the points into one at the other.
 _TRIED_EXPONENTS = tuple((MAX_EXPONENT * np.sinh(np.linspace(-4, 4, 25)) / np.sinh(4)).tolist())
@@ -205,8 +205,8 @@ def fit_free_exponent(entropy: Numbers, reward: Numbers) -> FreeExponent:
 
     def unexplained(exponent: float) -> float:
         """Return the share of the rewards' variance that is left over at the best level and slope."""
-        # Shifting and scaling exp(c x) does not change the share. So nothing overflows, and near c = 0 no digits are
-        # lost.
+        # Shifting and scaling exp(c x) does not change the share. The shift keeps exponents at or below 0, so nothing
+        # overflows; expm1 keeps the digits near c = 0.
         shape = x if abs(exponent) < _NEAR_LINEAR else np.expm1(exponent * x - max(exponent * end for end in ends))
         shape = shape - shape.mean()
         return 1 - float(centered @ shape) ** 2 / (float(shape @ shape) * total)

@@ -1,4 +1,4 @@
-"""Whether the entropy law predicts: its forecast from the beginning of training, against three simpler ones.
+"""The forecast of the entropy law from the beginning of training, against three simpler ones.
 
 Any two monotone series fit each other well, so a good fit alone proves nothing.
 """
@@ -55,7 +55,7 @@ class Forecast:
 
     @property
     def beats(self) -> bool:
-        """Whether the law predicts better than all rivals, with an a above 0 by its 95% interval.
+        """True if the law predicts better than all rivals, with an a above 0 by its 95% interval.
 
         Without this condition a flat line would often win for rewards that do not follow the entropy.
         """

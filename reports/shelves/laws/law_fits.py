@@ -83,12 +83,12 @@ class EntropyFit:
 
     @property
     def has_ceiling(self) -> bool:
-        """Whether the reward has a ceiling at H = 0. With a <= 0 it rises with the entropy, and H = 0 is the worst."""
+        """True if the reward has a ceiling at H = 0. With a <= 0 it rises with the entropy, and H = 0 is the worst."""
         return self.law is not None and self.law.a > 0
 
     @property
     def contradicts_the_form(self) -> bool:
-        """Whether the interval of the free exponent leaves out 1, which the law assumes."""
+        """True if the interval of the free exponent leaves out 1, which the law assumes."""
         found, width = self.exponent, self.exponent_uncertainty
         return found is not None and width is not None and abs(found.exponent - 1) > width.exponent
 
@@ -147,7 +147,7 @@ def scores_before_pp(analysis: Analysis) -> dict[str, float]:
 def entropy_interventions(spec: Mapping[str, Any]) -> list[str]:
     """List the knobs of a resolved spec that act on entropy.
 
-    They are a raised upper clip, an entropy bonus and a covariance method.
+    They are a raised upper clip, a covariance method, an entropy bonus and adaptive control of the entropy.
     """
     objective = spec.get("objective") or {}
     rule, select, entropy = (objective.get(section) or {} for section in ("rule", "select", "entropy"))

@@ -1,4 +1,4 @@
-"""How far the numbers of a law can be trusted: a jackknife over whole runs or, for a single run, blocks of steps.
+"""The uncertainty of a fitted law: a jackknife over whole runs or, for a single run, blocks of steps.
 
 The steps of a run are autocorrelated, so naive standard errors are far too small. The jackknife leaves out units that
 vary independently: runs or, if there is only one, blocks of its steps.
@@ -25,7 +25,7 @@ from reports.shelves.laws.entropy import (
 LEAST_INFORMATION = 1e-12
 """The least share of information that must remain without a run or a block, for every combination of parameters.
 
-It is 0, but for rounding errors, if the remaining points do not determine the law.
+The share is 0, apart from rounding errors, if the remaining points do not determine the law.
 """
 
 
@@ -72,7 +72,7 @@ def jackknife(jacobian: FloatArray, residuals: FloatArray, run_lengths: Sequence
     Miller 2015, J. Hum. Resour. 50:317). Student's t has one degree of freedom less than there are runs.
 
     A single run is cut into blocks, whose length follows Künsch's rule for the residuals (1989, Ann. Statist. 17:1217).
-    t then has p degrees of freedom less than there are blocks. Intervals leave out the variance between training seeds.
+    t then has p degrees of freedom less than there are blocks. Such intervals leave out the variance between seeds.
 
     Raises LawRefusedError if the points without a run or a block do not determine the law.
     """

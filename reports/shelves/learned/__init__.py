@@ -1,1 +1,1 @@
-"""What a learned reward makes of the truth: the figure of over-optimisation."""
+"""The figure of over-optimisation: the truth under a learned reward."""

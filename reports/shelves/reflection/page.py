@@ -1,4 +1,4 @@
-"""What the words of reflection add to the page."""
+"""The section of reflection words on the page."""
 
 from __future__ import annotations
 

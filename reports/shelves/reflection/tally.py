@@ -119,7 +119,7 @@ class CellCompletions:
 
     @classmethod
     def of(cls, texts: list[str], table: pyarrow.Table) -> CellCompletions:
-        """Build the rollouts from a table with the COLUMNS and TOKEN_COLUMNS of the same completions."""
+        """Build the completions from a table with the COLUMNS and TOKEN_COLUMNS of the same completions."""
         import pyarrow.compute as pc
 
         steps, step = np.unique(_numbers(table["step"]).astype(np.int64), return_inverse=True)

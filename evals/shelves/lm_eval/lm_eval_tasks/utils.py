@@ -1,6 +1,6 @@
-"""Functions for the task files of this folder. lm-eval imports this file by its path.
+"""Functions for the task files of this folder.
 
-Its environment has this package installed.
+lm-eval imports this file by its path, in an environment that has this package installed.
 """
 
 from __future__ import annotations

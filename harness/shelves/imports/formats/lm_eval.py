@@ -80,8 +80,8 @@ def _add_samples(run: ImportedRun, path: Path, task: str) -> None:
     rows = [*_rows(path)]
     filters = {str(row.get("filter", _NO_FILTER)) for _, row in rows}
     for number, row in rows:
-        # lm-eval records one verdict per document and filter, so it is a sample's only if the filter looks at one
-        # completion.
+        # lm-eval records one verdict per document and filter. It tells whether a sample is right only if the filter
+        # looks at a single completion.
         completions, filtered = row.get("resps") or [[]], row.get("filtered_resps") or [None]
         of_filter = str(row.get("filter", _NO_FILTER))
         if _is_vote(run, task, of_filter) or not (len(completions[0]) < 2 or _takes_first(run, task, of_filter)):

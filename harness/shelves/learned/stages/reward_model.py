@@ -151,11 +151,11 @@ def draw_labelled_pairs(
 def read_report(folder: Path) -> dict[str, Any]:
     """Read the training report of the reward model or judge in this folder.
 
-    Fields: `prompts`; `correct_frac` of their completions; `pairs` of a right and a wrong completion, and
-    `flipped_pairs` among them; `train_loss` of the last tenth of the steps, in nats per pair; `train_accuracy`; and
-    `held_out_accuracy` on the `held_out_pairs`, None without any. Accuracy is the share of pairs whose right completion
-    has the higher score, whatever label noise made of them. Held-out pairs belong to the tenth of the prompts that was
-    kept apart.
+    `correct_frac` is over the completions of the `prompts`. `pairs` counts pairs of a right and a wrong completion,
+    `flipped_pairs` those with a flipped label. `train_loss` is over the last tenth of the steps, in nats per pair.
+    `train_accuracy` and `held_out_accuracy` (None without `held_out_pairs`) are the share of pairs whose right
+    completion has the higher score, whatever label noise made of them. Held-out pairs belong to the tenth of the
+    prompts that was kept apart.
     """
     return dict(read_json(folder / REPORT_FILE))
 

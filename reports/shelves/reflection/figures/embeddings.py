@@ -153,9 +153,9 @@ def _draw_plane(panel: Axes, arm: str, plane: ArmPlane, style: ArmStyle, factor:
 
 
 def _write_labels(panel: Axes, plane: ArmPlane, points: float) -> None:
-    """Write the text of each token next to its start, unless it would cover another.
+    """Write the text of each token next to its start, unless it would cover another or leave the panel.
 
-    Tokens of reflection words come first. points: the size of a pixel.
+    Tokens of reflection words come first. points: the size of a pixel in points.
     """
     order = sorted(plane.tokens, key=lambda token: token["word"] is None)
     at = points * panel.transData.transform(_places(order, "start"))
