@@ -110,10 +110,11 @@ class MeasuredSpread:
         """
         if task not in self.tasks:
             return None
-        # The variance of sampling is inverse to problems x samples. An evaluation of all problems counts as the
-        # measured number.
-        of_problems = (self.problems or 1) / (evaluation.problems or self.problems or 1)
-        noise = of_problems * self.samples / evaluation.samples
+        # The variance of sampling is inverse to problems x samples. How many problems a task has is not known here, so
+        # an evaluation of all problems counts as the number of the other.
+        measured = self.problems or evaluation.problems or 1
+        evaluated = evaluation.problems or measured
+        noise = measured * self.samples / (evaluated * evaluation.samples)
         return math.sqrt(self.sd_pp**2 + self.sampling_sd_pp**2 * max(0.0, noise - 1))
 
 

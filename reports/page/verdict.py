@@ -40,7 +40,7 @@ IMPORTED_SENTENCE = (
 
 COLLAPSE_SENTENCE = (
     "If an arm collapses in a tenth of its seeds, by 20 standard deviations of the difference, a 95% t interval holds "
-    "the true mean in only 66%, 48% and 65% of sweeps with 3, 6 and 10 seeds: look at every seed's dot."
+    "the true mean in only about 65%, 48% and 64% of sweeps with 3, 6 and 10 seeds: look at every seed's dot."
 )
 
 

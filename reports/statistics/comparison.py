@@ -137,7 +137,8 @@ def compare_paired(
         center = float(differences[0])
         differences = np.full(n, 0.0 if abs(center) <= rounding else center)
     mean = float(differences.mean())
-    sd = float(differences.std(ddof=1)) if n > 1 else math.nan
+    # The mean of equal numbers may round, and their sd would not be 0.
+    sd = math.nan if n < 2 else 0.0 if np.ptp(differences) == 0 else float(differences.std(ddof=1))
     tested = n >= MIN_PAIRS
     unknown = "" if identical or n < 2 else _unknown_spread(sd, n, quantum, (treated, control), limits)
     known = tested and not unknown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,15 @@ def test_all_of_a_spread_counts_as_sampling_where_its_part_is_not_known(tmp_path
     assert known is not None
     assert known.sd_pp_under(evaluation, "arithmetic") == pytest.approx(1.6)
     assert spread(tmp_path / "mine.yaml", "") is None
+
+
+def test_fewer_problems_than_an_unknown_number_are_not_taken_for_more(tmp_path: Path) -> None:
+    settings = ["eval.problems=40", "eval.samples=4"]
+    evaluation = make_plan("std_norm", settings=settings, seeds=1).first_spec.eval
+    known = spread(tmp_path / "mine.yaml", "paired_sd_pp: 0.8\n")
+    assert known is not None
+    known = replace(known, problems=None)
+    assert known.sd_pp_under(evaluation, "arithmetic") == pytest.approx(1.6)
 
 
 @pytest.mark.parametrize(

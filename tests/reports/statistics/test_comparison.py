@@ -98,6 +98,13 @@ def test_equal_differences_have_an_unknown_spread_in_spite_of_rounding():
         assert math.isnan(getattr(result, name))
 
 
+@pytest.mark.parametrize("n", [3, 6, 12])
+def test_equal_differences_have_no_p_value_however_their_mean_rounds(n):
+    for difference in np.arange(1, 150) / 30 * 10:
+        compared = compare_paired([difference] * n, [0.0] * n, quantum=0.1)
+        assert math.isnan(compared.p_value) and compared.note and compared.verdict == "inconclusive", difference
+
+
 def test_equal_weights_and_equal_scores_are_the_only_interval_without_width():
     result = compare_paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], identical=True)
     assert (result.low, result.high, result.p_value, result.verdict, result.note) == (0, 0, 1, "identical", "")
