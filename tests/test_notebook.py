@@ -18,8 +18,12 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     before, now = nbformat.read(NOTEBOOK, as_version=4), executed(tmp_path)
     assert len(before.cells) == 10
     for cell, again in zip(before.cells, now.cells, strict=True):
-        outputs, printed = cell.get("outputs", []), again.get("outputs", [])
-        assert [*map(kind, outputs)] == [*map(kind, printed)], again.source
+        assert kinds(cell) == kinds(again), again.source
+
+
+def kinds(cell: Any) -> list[tuple[str, bool]]:
+    """Without progress on stderr, which depends on how long things take here."""
+    return [kind(output) for output in cell.get("outputs", []) if output.get("name") != "stderr"]
 
 
 def kind(output: dict[str, Any]) -> tuple[str, bool]:
