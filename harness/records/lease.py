@@ -258,7 +258,9 @@ class Leases:
         finally:
             aside.unlink(missing_ok=True)
         for one in path.parent.glob(f".{_FILE}.*.was"):
-            one.unlink(missing_ok=True)
+            # Ours is in the hands of a process that renamed it by mistake: without the file it cannot put it back.
+            if _parse(_read(one) or b"").get("owner") != lease.owner:
+                one.unlink(missing_ok=True)
         return lease
 
     def _await_free(self, path: Path, dead_job: str = "") -> bytes | None:
