@@ -88,7 +88,7 @@ class _PolicyTerm(NamedTuple):
     unsaid: tuple[Rule, Ratio] | None
     """The rule and its ratio if the rule does not say c: they have the gradient of no others."""
     shared: bool
-    """Whether the token gets the mean of g over the completion, instead of its own."""
+    """True if the token gets the mean of g over the completion instead of its own g."""
     length_power: int
     """The power of n_i that is a further factor."""
 

@@ -1,4 +1,4 @@
-"""What lm-eval measured on one model, in a run of its own on a sampler of ours."""
+"""Results of lm-eval on one model, from a run of its own with our sampler."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Grader:
 
     @property
     def gives_scores(self) -> bool:
-        """Whether its verdicts have scores."""
+        """True if the verdicts of this grader have scores."""
         return self.runs_code
 
     @property

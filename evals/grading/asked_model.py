@@ -27,7 +27,7 @@ class Question(NamedTuple):
 
 
 class AskedFile(Protocol):
-    """What the file of a judge says, as far as others than judges read it."""
+    """The part of a judge's file that code outside the judge reads."""
 
     @property
     def address(self) -> str | None: ...

@@ -158,7 +158,7 @@ class Task:
     margin_pp: float
     """Differences of pass@1 below this many percentage points do not matter in practice."""
     splits: Mapping[str, SplitSource]
-    """By name. Training takes `train`, evaluation `test`; a task may lack one of them."""
+    """Splits by name. Training takes `train`, evaluation `test`; a task may lack one of them."""
     written_steps: Callable[[Problem, str], Sequence[Step]] | None = None
     """(problem, completion) -> the steps written in it, in order."""
     check_steps: Callable[[Problem, str], bool | None] | None = None

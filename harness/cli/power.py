@@ -26,7 +26,7 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class Pilot:
-    """What is known of a contrast before its power is computed."""
+    """A contrast before its power is computed."""
 
     arm: str
     n_pairs: int

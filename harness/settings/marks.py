@@ -13,7 +13,7 @@ class Acts:
     """Marks what the knobs of a field act on; a field within a group may have a mark of its own."""
 
     on: frozenset[Phase]
-    """draw: which completions are sampled in training, and their rewards. train: what is learned from them, or how
+    """draw: which completions are sampled in training, and their rewards. train: the updates made with them, or how
     often that is watched. evaluate: how weights are evaluated, whether they were trained here or not. start: how
     completions of the starting weights are sampled and graded, e.g. for pass rates."""
     any_trainer: bool = False

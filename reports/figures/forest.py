@@ -98,7 +98,7 @@ def _draw_contrast(
 ) -> None:
     """Draw one row of the forest.
 
-    view: bars are cut at its ends. tested: the row is on the compared task, so it has a verdict.
+    view: bars end where it ends. tested: the row is on the compared task, so it has a verdict.
     """
     over_seeds = not math.isnan(comparison.low)
     low, high = _interval(contrast, comparison)

@@ -99,7 +99,7 @@ def write_lm_eval_samples(seed: int, folders: Mapping[str, Path], out_dir: Path)
     found = [read_lm_eval(folder, most, MOST_FORMULAS // len(names)) for folder in folders.values()]
     cells = {(name, seed): one for name, one in zip(names, found, strict=True)}
     sentence = f"All {sum(len(one.samples) for one in found):,} documents that were recorded, as lm-eval graded them."
-    # A model with exactly this many documents cannot be told from one with more, so the cautious sentence is used.
+    # A model with exactly this many documents looks like one with more, so the cautious sentence is used.
     if any(len(one.samples) == most for one in found):
         sentence = f"The first {most:,} documents of each model, as lm-eval graded them."
     _write_page(cells, names, _baseline_of(names), _content_of_evaluation(names, "lm-eval's tasks"), sentence, out_dir)

@@ -115,7 +115,7 @@ def two_lines(text: str, characters: int) -> str:
         return text
     breaks = [i + 1 for i, character in enumerate(text[:characters]) if character in " ._" and i > 0]
     fitting = [place for place in breaks if len(text) - place <= characters]
-    # The latest break that fits keeps the first line full; without one the text is cut at the width.
+    # The latest break that fits keeps the first line full; without one the text is truncated.
     place = max(fitting, default=characters)
     return f"{text[:place].rstrip()}\n{text[place:]}"
 

@@ -138,7 +138,7 @@ ONE_JUDGE = JudgeSort(ONE, "graders: whether one completion is right", read_judg
 
 
 class PairJudgeFile(ModelFile):
-    """What a pairwise judge's file says."""
+    """The file of a pairwise judge."""
 
     holes: ClassVar[tuple[str, ...]] = ("problem", "first", "second")
     groups: ClassVar[tuple[int, str]] = (

@@ -29,7 +29,7 @@ They cannot change a verdict, so no hash covers them.
 
 
 class ModelFile(Settings):
-    """What the files of all judges say. Only the fields of `SERVICE` cannot change a verdict."""
+    """The fields that the files of all judges share. Only those of `SERVICE` cannot change a verdict."""
 
     holes: ClassVar[tuple[str, ...]] = ()
     """The placeholders of the text."""
