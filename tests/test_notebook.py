@@ -22,8 +22,11 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
 
 
 def kinds(cell: Any) -> list[tuple[str, bool]]:
-    """Without progress on stderr, which depends on how long things take here."""
-    return [kind(output) for output in cell.get("outputs", []) if output.get("name") != "stderr"]
+    """Without progress on stderr, which depends on how long things take here; nothing else may stand there."""
+    outputs = cell.get("outputs", [])
+    said = "".join(output["text"] for output in outputs if output.get("name") == "stderr").lower()
+    assert not [word for word in ("warning", "error", "traceback", "refused") if word in said], said
+    return [kind(output) for output in outputs if output.get("name") != "stderr"]
 
 
 def kind(output: dict[str, Any]) -> tuple[str, bool]:
