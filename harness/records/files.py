@@ -301,7 +301,7 @@ def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DamagedRecordError(f"{path}, row {number}: is not a JSON object. Restore the file.")
-        if wrong := sorted(name for name, wanted in fields.items() if not isinstance(row.get(name, ...), wanted)):
+        if wrong := [name for name, wanted in fields.items() if not isinstance(row.get(name, ...), wanted)]:
             raise DamagedRecordError(
                 f"{path}, row {number}: lacks {', '.join(wrong)}, or holds something else there. Restore the file, or "
                 "move its folder away."

@@ -71,7 +71,7 @@ def lose_a_counted_row(cell: CellRecord) -> None:
     [
         (write("status.json", '{"schema": 4}'), "status.json: is damaged"),
         (write("status.json", "[]"), "status.json: is damaged"),
-        (write("scores.jsonl", '{"step": 1}\n'), "scores.jsonl, row 1: lacks final, generated_tokens, metrics, task"),
+        (write("scores.jsonl", '{"step": 1}\n'), "scores.jsonl, row 1: lacks task, metrics, final, generated_tokens"),
         (write("steps.jsonl", STEPS * '{"step": 1}\n'), "steps.jsonl: row 1 lacks 'generated_tokens'"),
         (cut("steps.jsonl"), f"steps.jsonl: is damaged (it holds 0 of the {STEPS} steps that status.json counts)"),
         (tear_last_line, f"steps.jsonl: is damaged (it holds {STEPS - 1} of the {STEPS} steps"),
