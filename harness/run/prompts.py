@@ -200,7 +200,8 @@ class Retiring(PromptOrder):
 
     A prompt is solved if a step finds a share of `retire_at` or more of its completions correct. A retired prompt is
     replaced by one with which the other order would refill the step. So the other prompts are the same as in an arm
-    that retires none, unless a curriculum has to widen its window. At least as many prompts stay as a step takes.
+    that retires none. `TaskSpec` refuses a curriculum, whose window the retired prompts would widen. At least as many
+    prompts stay as a step takes.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int, order: PromptOrder, retire_at: float) -> None:
