@@ -36,6 +36,7 @@ from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, Teacher, measure_start, start_metrics
 from harness.training.sequences import BatchPart, Scores, SequenceScorer
 from harness.training.split import parts_of, split_for_training
+from harness.training.states import UpdateState
 from harness.training.torch_optimizers import layer_matrices
 from harness.training.update_report import (
     GradientPasses,
@@ -131,7 +132,7 @@ class PolicyUpdate:
             raise ValueError(f"distill.where={distill.where}, but no teacher is given")
         return Teacher(self.teacher, distill, self.pad_token_id, self.spec.train.logits_chunk_tokens)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> UpdateState:
         return {
             "optimizer": self.optimizer.state_dict(),
             "critic": {} if self.critic is None else self.critic.state_dict(),
@@ -140,7 +141,7 @@ class PolicyUpdate:
             "budget": self._scorer.budget.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: UpdateState) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.critic is not None:
             self.critic.load_state_dict(parts_of(self.critic, state["critic"]))

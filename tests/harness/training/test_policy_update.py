@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from algorithms import Loss, policy_loss, presets
+from algorithms import Coefficients, Loss, Objective, TokenBatch, policy_loss, presets
 from harness.config.run_spec import RunSpec
 from harness.training import policy_update
 from harness.training.batch import Batch, peers_of
@@ -278,9 +278,9 @@ def test_the_rule_is_checked_in_the_first_step_that_is_taken(monkeypatch: pytest
     """A batch that was dropped whole takes none, and a resumed cell has taken its own."""
     checked: list[bool] = []
 
-    def spy(*arguments: Any, is_first: bool) -> Loss:
+    def spy(objective: Objective, tokens: TokenBatch, coefficients: Coefficients, is_first: bool) -> Loss:
         checked.append(is_first)
-        return policy_loss(*arguments, is_first=is_first)
+        return policy_loss(objective, tokens, coefficients, is_first)
 
     monkeypatch.setattr(policy_update, "policy_loss", spy)
     policy = rollouts.model()
