@@ -251,7 +251,8 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     screening = screened.plan.sweep.screening
     if screening is None or not any(cell.state == "done" for cell in screened.records()):
         return []
-    best = best_arms(write(screened.folder).as_json())
+    report = write(screened.folder)
+    best = best_arms(report.screening[0].best, [cell.state for cell in report.cells])
     if not best:  # some cells have not ended
         return []
     plan = confirming_plan(screened.plan, screening, best, screened.home)
@@ -262,7 +263,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     with ExitStack() as mirrored:
         unmeasured = _unmeasured(watched(confirming, screened.home, mirrored))
         if len(unmeasured) < len(plan.cells):
-            record_confirmation(screened.folder, plan, write(confirming.folder).as_json())
+            record_confirmation(screened.folder, plan, write(confirming.folder).as_json()["contrasts"])
     return unmeasured
 
 

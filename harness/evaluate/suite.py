@@ -92,7 +92,7 @@ class Probe(Protocol):
         home: Path,
         policy: Policy,
         on_progress: OnProgress,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Run the probe and return a summary, with the task."""
 
 
@@ -118,7 +118,7 @@ class SuiteResult:
             return []
         return [self.lm_eval_folder / f"{file_name(task.name)}.json" for task in self.lm_eval.tasks]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the results without samples, which are in the files that it names.
 
         What was not requested is left out.

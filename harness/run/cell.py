@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evals.graders import account_of
 from evals.prompts import get_template
@@ -158,7 +158,7 @@ class CellRun:
         if checkpoint is None:
             self._checkpoint()
 
-    def _account(self) -> dict[str, Any]:
+    def _account(self) -> dict[str, object]:
         """Return this start's provenance of the model, the examples and the processes."""
         size, sharding = Processes.here().size, self._spec.train.sharding
         together = {"processes": size} | ({"sharding": sharding} if size > 1 else {})
@@ -180,7 +180,8 @@ class CellRun:
                 "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
         self._step = checkpoint.step
-        self._spent = TokensSpent(**{name: checkpoint.progress[name] for name in asdict(self._spent)})
+        done = checkpoint.progress
+        self._spent = TokensSpent(done["generated_tokens"], done["teacher_tokens"], done["trained_tokens"])
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:
@@ -199,7 +200,7 @@ class CellRun:
                 self._spent.generated_tokens,
                 {} if is_start else weights,
                 {} if is_start else trainer,
-                self._learner.progress() | asdict(self._spent),
+                self._learner.progress() | self._spent.progress,
                 self._cell.count(SAMPLES_FILE),
                 self._log.epoch,
             ),
@@ -251,7 +252,8 @@ class CellRun:
         self._log.problems.add(self._task.name, "train", outcome.problems, self._template.ask)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
-        self._log.step({"step": step, **self._spent_so_far(), **outcome.metrics}, outcome.rollouts)
+        self._log.step({"step": step, **self._spent_so_far(), **outcome.metrics})
+        self._log.hold_rollouts(step, outcome.rollouts)
 
     def _evaluate_on_the_way(self) -> None:
         every = self._spec.eval.every
@@ -309,7 +311,7 @@ class CellLog:
     """The number of this start, which every row carries. 0: one more than the last."""
     problems: ProblemsFile = field(init=False)
     """The problems that rollouts and samples refer to. A resume removes none: it uses the same ones again."""
-    _rollouts: list[Mapping[str, Any]] = field(default_factory=list)
+    _rollouts: dict[int, Sequence[Mapping[str, object]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.problems = ProblemsFile(self.cell.path / PROBLEMS_FILE)
@@ -346,13 +348,13 @@ class CellLog:
         found = registration_found(self.cell.path.parents[1])
         append_start(self.cell.path / STARTS_FILE, {**found, **provenance}, from_step, self.epoch)
 
-    def step(self, row: Mapping[str, object], rollouts: Sequence[Mapping[str, object]]) -> None:
+    def step(self, row: Mapping[str, object]) -> None:
         self._append("steps.jsonl", [row])
-        self._rollouts += rollouts
 
-    def hold_rollouts(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Hold completions of steps whose rows are written separately."""
-        self._rollouts += rows
+    def hold_rollouts(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
+        """Hold the completions of a step until the next `flush_rollouts`."""
+        if rows:
+            self._rollouts[step] = rows
 
     def timing(self, row: Mapping[str, object]) -> None:
         """Append the wall-clock times of a step's phases, or of an evaluation after it.
@@ -420,10 +422,10 @@ class CellLog:
         if not self._rollouts:
             return
         self.cell.rollouts.mkdir(exist_ok=True)
-        first, last = self._rollouts[0]["step"], self._rollouts[-1]["step"]
-        rows, name = self._rollouts, file_of(first, last, self.epoch)
+        rows = [row for of_step in self._rollouts.values() for row in of_step]
+        name = file_of(min(self._rollouts), max(self._rollouts), self.epoch)
         write_atomic(self.cell.rollouts / name, lambda aside: write_rollouts(aside, rows))
-        self._rollouts = []
+        self._rollouts = {}
 
     def note(self, message: str) -> None:
         """Write a line to log.txt."""
