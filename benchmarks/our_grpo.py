@@ -50,11 +50,12 @@ def main(workload: Workload, warmup_steps: int, turn: int) -> None:
 def measured(cell_path: Path, first: int, last: int) -> Row:
     """Means over steps, from the cell's own records."""
     from harness.records import CellRecord
+    from harness.records.files import read_jsonl
 
     cell = CellRecord.at(cell_path)
     numbers = range(first, last + 1)
     steps = {row["step"]: row for row in cell.read_steps()}
-    timing = {row["step"]: row for row in cell.read_timing() if "total_s" in row}
+    timing = {row["step"]: row for row in read_jsonl(cell.path / "timing.jsonl") if "total_s" in row}
     # The records count tokens from the first step on.
     generated = [steps[n]["generated_tokens"] - steps[n - 1]["generated_tokens"] for n in numbers]
     return {
@@ -66,7 +67,7 @@ def measured(cell_path: Path, first: int, last: int) -> Row:
         "timing": {
             key: _mean([timing[n][key] for n in numbers])
             for key in timing[last]
-            if key != "step" and all(timing[n][key] is not None for n in numbers)
+            if key not in ("step", "epoch") and all(timing[n][key] is not None for n in numbers)
         },
     }
 

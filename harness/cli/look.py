@@ -313,19 +313,17 @@ def _show_algorithm(name: str, settings: Sequence[str], json: bool) -> None:
     from algorithms import active_knobs, describe, formula
 
     preset, objective = describe(name), find_objective(name, settings)
-    texts = {
-        heading: getattr(preset, heading) for heading in ("summary", "source", "about", "implementations", "traps")
-    }
     knobs, companions = active_knobs(objective), dict(preset.companions)
+    texts = {"about": preset.about, "implementations": preset.implementations, "traps": preset.traps}
     if json:
-        document = {"algorithm": title(name, settings), **texts, "knobs": knobs, "formula": formula(objective)}
-        print_json(document | {"companions": companions})
+        first = {"algorithm": title(name, settings), "summary": preset.summary, "source": preset.source}
+        print_json({**first, "knobs": knobs, "formula": formula(objective), **texts, "companions": companions})
         return
     typer.echo(title(name, settings))
     print_pairs("\nknobs (objective.*)", {knob: knob_text(value) for knob, value in knobs.items()})
     print_pairs("\nformula", formula(objective))
-    typer.echo(f"\n{name}: {texts.pop('summary')}")
-    for heading, text in texts.items():
+    typer.echo(f"\n{name}: {preset.summary}")
+    for heading, text in {"source": preset.source, **texts}.items():
         if text:
             typer.echo(f"\n{heading}: {text}")
     heading = "\ncompanions: settings outside the objective that the paper also uses; not applied"

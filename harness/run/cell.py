@@ -288,8 +288,13 @@ class CellRun:
 
     def _amounts(self) -> dict[str, float]:
         """Return what is spent so far, by column of steps.jsonl."""
-        counts_flops = self._spec.budget.flops is not None
-        return asdict(self._spent) | ({"flops": self._flops_rule.flops(self._spent)} if counts_flops else {})
+        spent = self._spent
+        return {
+            "generated_tokens": spent.generated_tokens,
+            "teacher_tokens": spent.teacher_tokens,
+            "trained_tokens": spent.trained_tokens,
+            **({} if self._spec.budget.flops is None else {"flops": self._flops_rule.flops(spent)}),
+        }
 
 
 _ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)
