@@ -165,10 +165,10 @@ class _Context(Protocol):
 
     saved_tensors: tuple[Tensor, ...]
     blocks: list[AttentionBlock]
-    """Of attention, as `scale`."""
+    """Set by attention only, as is `scale`."""
     scale: float
     epsilon: float
-    """Of the two other functions."""
+    """Set by the two other functions only."""
 
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 
