@@ -165,10 +165,10 @@ class _Context(Protocol):
 
     saved_tensors: tuple[Tensor, ...]
     blocks: list[AttentionBlock]
-    """Of attention, as `scale`."""
+    """Only attention has blocks and a scale."""
     scale: float
     epsilon: float
-    """Of the two other functions."""
+    """What RMSNorm adds to the mean square, in the two other functions."""
 
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 
