@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from evals.grading.numeric import canonical_answer
+from evals.metrics import mean
 
 BINS = 10
 
@@ -61,8 +62,8 @@ def reliability(rows: Sequence[Mapping[str, Any]]) -> list[ReliabilityBin]:
             low=index / BINS,
             high=(index + 1) / BINS,
             count=len(inside),
-            confidence=_mean([confidence for confidence, _ in inside]),
-            correct_frac=_mean([correct for _, correct in inside]),
+            confidence=mean(confidence for confidence, _ in inside),
+            correct_frac=mean(correct for _, correct in inside),
         )
         for index, inside in enumerate(members)
     ]
@@ -81,7 +82,3 @@ def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
         for inside in bins
         if inside["correct_frac"] is not None and inside["confidence"] is not None
     )
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None

@@ -8,13 +8,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from evals.errors import EvalError
 from evals.yaml_file import ENDINGS, read_yaml
 from harness import plugins
 from harness.plugins import Kind
 from harness.settings import Listed, Settings
+
+if TYPE_CHECKING:
+    from evals.tasks.base import Problem
 
 HOLE = "{problem}"
 SOLUTION = "{solution}"
@@ -24,15 +27,6 @@ MODE = "{mode}"
 
 Mode = Literal["think", "direct"]
 """think: the steps, then the answer; direct: the answer at once."""
-
-
-class PromptedProblem(Protocol):
-    """The parts of a problem that a prompt needs, as tasks have them."""
-
-    @property
-    def problem(self) -> str: ...
-    @property
-    def mode(self) -> Mode: ...
 
 
 class Message(TypedDict):
@@ -143,7 +137,7 @@ class Template:
     def has_modes(self) -> bool:
         return MODE in self.text
 
-    def ask(self, problem: PromptedProblem, **others: str) -> str | list[Message]:
+    def ask(self, problem: Problem, **others: str) -> str | list[Message]:
         """Return the prompt of one problem, in its mode. others: as in `render`."""
         return self.render(problem.problem, problem.mode, **others)
 

@@ -27,18 +27,10 @@ MODE_PREFIX = re.compile(r"(?:direct|think(?P<budget>\d+)):")
 """The prefix of the name of a task in one mode of evaluation."""
 
 
-class _Hub(Settings):
-    id: str
-    split: str
-    config: str | None = None
-    revision: str | None = None
-    fields: Fields = Fields()
-
-
 class _Split(Settings):
     file: str | None = None
     fields: Fields = Fields()
-    hub: _Hub | None = None
+    hub: HubDataset | None = None
     rows: int | None = Field(None, gt=0)
     digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$")
     digest_of: Literal["file", "hub"] | None = None
@@ -47,7 +39,7 @@ class _Split(Settings):
         return TaskRows(
             name=name,
             local=LocalFile(self.file, folder, self.fields) if self.file else None,
-            hub=HubDataset(**dict(self.hub)) if self.hub else None,
+            hub=self.hub,
             count=self.rows,
             digest=self.digest,
             digest_of=self.digest_of or ("file" if self.file else "hub"),

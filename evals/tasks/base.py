@@ -242,6 +242,31 @@ class Task:
         return self.grader
 
 
+def written_options(task: str, written: str) -> dict[str, str]:
+    """Return the options of a name such as `<task>?option=value&...` by name, as they are written after the `?`.
+
+    Raises EvalError for one without a value, and for one that is given twice.
+    """
+    found: dict[str, str] = {}
+    for option in written.split("&") if written else []:
+        name, equals, text = option.partition("=")
+        if not equals:
+            raise EvalError(f"{task}: option {option!r} has no value; write {task}?<option>=<value>&<option>=<value>")
+        if name in found:
+            raise EvalError(f"{task}: option {name} is given twice; give it once")
+        found[name] = text
+    return found
+
+
+def with_options(task: str, options: Mapping[str, object]) -> str:
+    """Return the name of a task with these options, sorted. Values are JSON, texts as they are."""
+    written = [
+        f"{name}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
+        for name, value in sorted(options.items())
+    ]
+    return f"{task}?{'&'.join(written)}" if written else task
+
+
 @dataclass(frozen=True)
 class TaskFamily:
     """The tasks of another package, each named by a prefix and its own name."""

@@ -79,15 +79,14 @@ class LocalFile:
         return Path(folder) / self.file if folder else None
 
 
-@dataclass(frozen=True)
-class HubDataset:
+class HubDataset(Settings):
     """One split of a data set on the hub; `revision` is a commit or a tag."""
 
     id: str
     split: str
     config: str | None = None
     revision: str | None = None
-    fields: Fields = field(default_factory=Fields)
+    fields: Fields = Fields()
 
     def __str__(self) -> str:
         return f"hub:{self.id}@{self.revision or 'main'}/{self.config or 'default'}/{self.split}"

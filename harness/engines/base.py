@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from evals.sampler import SamplingParams
+from evals.sampler import SamplingParams as SamplingParams  # noqa: PLC0414 - a part of the interface
 from harness.config.engine import ENGINES, engine_on
 from harness.config.rollout import RolloutSpec
 from harness.errors import BenchError, RefusedError
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
     from harness.models.lora import MergedWeights
     from harness.models.precision import RoundedWeights
-
-
-__all__ = [
-    "Completions",
-    "Engine",
-    "EngineMismatchError",
-    "GenerationCost",
-    "OnFinished",
-    "SamplingParams",
-    "ends_with_stop",
-    "make_engine",
-    "require_steady_positions",
-]
 
 
 @dataclass(frozen=True)

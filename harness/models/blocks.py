@@ -165,10 +165,10 @@ class _Context(Protocol):
 
     saved_tensors: tuple[Tensor, ...]
     blocks: list[AttentionBlock]
-    """Set by attention only, as is `scale`."""
+    """Only attention has blocks and a scale."""
     scale: float
     epsilon: float
-    """Set by the two other functions only."""
+    """What RMSNorm adds to the mean square, in the two other functions."""
 
     def save_for_backward(self, *tensors: Tensor | None) -> None: ...
 

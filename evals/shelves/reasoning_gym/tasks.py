@@ -37,7 +37,7 @@ from pydantic import TypeAdapter, ValidationError
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.grading.worker_process import WORKER, WorkerProcess
-from evals.tasks.base import Problem, Task, TaskFamily
+from evals.tasks.base import Problem, Task, TaskFamily, with_options, written_options
 from harness.errors import UnknownNameError, few, nearest
 
 PREFIX = "reasoning_gym:"
@@ -200,11 +200,7 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
     """Yield the name and value of each option. Raises EvalError for an unknown or repeated one."""
     hints = get_type_hints(config_class)
     settable = [option.name for option in dataclasses.fields(config_class) if option.name != "seed"]
-    seen: set[str] = set()
-    for option in written.split("&") if written else []:
-        name, equals, text = option.partition("=")
-        if not equals:
-            raise EvalError(f"{task}: option {option!r} has no value; write {task}?<option>=<value>&<option>=<value>")
+    for name, text in written_options(task, written).items():
         if name == "seed":
             raise EvalError(
                 f"{task}: seed is not an option here: it is fixed, so that the splits never overlap. A cell's own seed "
@@ -212,9 +208,6 @@ def _options(task: str, config_class: Any, written: str) -> Iterator[tuple[str, 
             )
         if name not in settable:
             raise EvalError(f"{task} has no option {name!r}{nearest(name, settable)} It has {few(settable)}.")
-        if name in seen:
-            raise EvalError(f"{task}: option {name} is given twice; give it once")
-        seen.add(name)
         yield name, _value(f"{task}: option {name}", hints[name], text)
 
 
@@ -247,13 +240,7 @@ def _canonical(data_set: str, config_class: Any, options: dict[str, Any], size: 
     changed = {key: value for key, value in given.items() if value != defaults[key]}
     if size != TRAIN_PROBLEMS:
         changed["size"] = size
-    if not changed:
-        return f"{PREFIX}{data_set}"
-    written = [
-        f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
-        for key, value in sorted(changed.items())
-    ]
-    return f"{PREFIX}{data_set}?{'&'.join(written)}"
+    return with_options(f"{PREFIX}{data_set}", changed)
 
 
 def _as_json(config: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from evals.errors import EvalError
 from evals.grading import OWN, Reason
 from evals.grading.worker_process import WorkerLostError, WorkerProcess
-from evals.tasks.base import Environment, Problem, Task, TaskFamily
+from evals.tasks.base import Environment, Problem, Task, TaskFamily, with_options, written_options
 from evals.tasks.environment import Reply
 from harness import plugins
 from harness.plugins import UserModule
@@ -100,12 +100,8 @@ def _load(taskset: str, written: str, place: _Place) -> Task:
     module = _module_of(taskset)
     own = {"size": (size, TRAIN_PROBLEMS), "right_from": (right_from, 1)}
     given = options | {option: value for option, (value, default) in own.items() if value != default}
-    chosen = "&".join(
-        f"{option}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
-        for option, value in sorted(given.items())
-    )
     return Task(
-        name=f"{PREFIX}{taskset}{'?' if chosen else ''}{chosen}",
+        name=with_options(f"{PREFIX}{taskset}", given),
         template="chat",
         grader=OWN,
         extract="whole",
@@ -310,12 +306,7 @@ def _module_of(taskset: str) -> UserModule | None:
 def _options(task: str, written: str) -> dict[str, Any]:
     """Return the options by name; values are JSON, else text."""
     found: dict[str, Any] = {}
-    for option in written.split("&") if written else []:
-        name, equals, text = option.partition("=")
-        if not equals:
-            raise EvalError(f"{task}: option {option!r} has no value; write {task}?<option>=<value>&<option>=<value>")
-        if name in found:
-            raise EvalError(f"{task}: option {name} is given twice; give it once")
+    for name, text in written_options(task, written).items():
         if name == "taskset.id":
             raise EvalError(f"{task}: the taskset stands before the `?`; leave out the option taskset.id")
         try:

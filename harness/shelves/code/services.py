@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args
@@ -21,7 +21,7 @@ from evals.shelves.code.grading import Trial, UnitTestResult, lent, outcome_of, 
 from evals.shelves.code.sandbox import AT_ONCE, Limits
 from harness.config.hashing import digest
 from harness.sampling.remembered import Remembered
-from harness.sampling.services import OnWaiting, Service
+from harness.sampling.services import Service
 
 FOLDER = "code"
 
@@ -63,11 +63,8 @@ def _name(trial: Trial) -> str:
     return digest(json.dumps(trial))
 
 
-@contextmanager
-def code_allowed(home: Path, allowed: bool, on_waiting: OnWaiting | None = None) -> Iterator[None]:
-    """Allow programs to run until the block ends, with the outcomes that this home remembers, if `allowed`."""
-    with lent(CodeTester(home)) if allowed else nullcontext():
-        yield
-
-
-CODE = Service("code", "runs the programs of completions, and remembers how they ended", code_allowed)
+CODE = Service(
+    "code",
+    "runs the programs of completions, and remembers how they ended",
+    lambda home, allowed, on_waiting: lent(CodeTester(home)) if allowed else nullcontext(),
+)

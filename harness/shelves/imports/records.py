@@ -64,7 +64,6 @@ class Request:
     metric: str | None = None
     """None for the first accuracy."""
     margin_pp: float = 1.0
-    alpha: float = 0.05
     ablate: Sequence[str] = ()
     """As in a sweep file, like `co_changes`."""
     co_changes: Mapping[str, str] = field(default_factory=dict)
@@ -140,7 +139,7 @@ def write_imported(
         metric=metric,
         metrics=_facts(cells, ks),
         margin_pp=request.margin_pp,
-        alpha=request.alpha,
+        alpha=0.05,
         seeds=seeds,
         ablate=[*request.ablate],
         co_changes=dict(request.co_changes),

@@ -7,10 +7,10 @@ with a model that is older than the problems, or with problems that are newer th
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from evals.errors import EvalError
 from evals.graders import grade
@@ -68,22 +68,17 @@ def probe(
     problems: Sequence[Problem],
     sampler: Sampler,
     max_completion_tokens: int,
-    given_frac: float = GIVEN_FRAC,
 ) -> list[Completion]:
     """Complete the beginnings of the problems greedily, in their order, without those that are too short.
 
     The prompt is plain text without a chat template. max_completion_tokens: must hold the rest of a statement, and its
-    solution if the answer is to appear. given_frac: the share of a statement's words in the prompt, in (0, 1).
+    solution if the answer is to appear.
 
-    Raises EvalError for a share outside (0, 1), for a task without a grader, and if all problems are too short.
+    Raises EvalError for a task without a grader, and if all problems are too short.
     """
-    if not 0 < given_frac < 1:
-        raise EvalError(
-            f"given_frac={given_frac} given; it is the share of a statement that the model is shown: 0 < given_frac < 1"
-        )
     grader = task.require_grader()
-    require_statements(task, problems, given_frac)
-    halves = [(problem, *split_statement(problem.problem, given_frac)) for problem in problems]
+    require_statements(task, problems)
+    halves = [(problem, *split_statement(problem.problem)) for problem in problems]
     kept = [(problem, given, rest) for problem, given, rest in halves if _is_long_enough(rest)]
     drawn = sampler.draw(
         [Draw(prompt=given, example=problem.id, sample=0) for problem, given, _ in kept],
@@ -95,12 +90,12 @@ def probe(
     ]
 
 
-def require_statements(task: Task, problems: Sequence[Problem], given_frac: float = GIVEN_FRAC) -> None:
+def require_statements(task: Task, problems: Sequence[Problem]) -> None:
     """Raise EvalError if all statements are too short to be completed by anything but chance."""
-    if not any(_is_long_enough(split_statement(problem.problem, given_frac)[1]) for problem in problems):
+    if not any(_is_long_enough(split_statement(problem.problem)[1]) for problem in problems):
         raise EvalError(
             f"task {task.name}: none of {len(problems)} problems has a statement of which {MIN_REST_WORDS} words are "
-            f"left when {given_frac:.0%} are given; give less, or take another task"
+            f"left when {GIVEN_FRAC:.0%} are given; take another task"
         )
 
 
@@ -112,15 +107,15 @@ def summarise(completions: Sequence[Completion], problems: int) -> Memorisation:
     if not completions:
         raise ValueError("summarise: no completions given; a mean needs at least one")
     return Memorisation(
-        exact_frac=_mean(completion.exact for completion in completions),
-        rouge_l=_mean(completion.rouge_l for completion in completions),
-        correct_frac=_mean(completion.correct for completion in completions),
+        exact_frac=fmean(completion.exact for completion in completions),
+        rouge_l=fmean(completion.rouge_l for completion in completions),
+        correct_frac=fmean(completion.correct for completion in completions),
         problems=len(completions),
         skipped=problems - len(completions),
     )
 
 
-def split_statement(statement: str, given_frac: float) -> tuple[str, str]:
+def split_statement(statement: str, given_frac: float = GIVEN_FRAC) -> tuple[str, str]:
     """Split a statement between two words, after the share `given_frac` of its words (rounded down)."""
     cut = _end_of_word(statement, int(given_frac * len(statement.split())))
     return statement[:cut], statement[cut:]
@@ -177,8 +172,3 @@ def _end_of_word(text: str, count: int) -> int:
             return end
         end = word.end()
     return len(text)
-
-
-def _mean(values: Iterable[float]) -> float:
-    numbers = list(values)
-    return math.fsum(numbers) / len(numbers)

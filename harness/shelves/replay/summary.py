@@ -30,7 +30,7 @@ class WeightSummary:
     weight_p50: float | None
     weight_p95: float | None
     clipped_frac: float
-    """As a share of all sampled tokens."""
+    """As the following two, a share of all sampled tokens."""
     masked_frac: float
     guessed_frac: float
     gradient_share: dict[str, dict[str, float]] | None

@@ -18,7 +18,7 @@ from evals.tasks.rows import Fields, HubDataset, LocalFile, TaskRows, rows_diges
 PAIRS = [("How many?", "1200"), ("Which {x}\u2028?", "3")]
 DIGEST = rows_digest([Problem("", *pair) for pair in PAIRS])
 HUB = HubDataset(
-    "openai/gsm8k",
+    id="openai/gsm8k",
     split="test",
     config="main",
     fields=Fields(problem="question", solution="answer", answer_after="####"),
@@ -168,7 +168,7 @@ def test_an_answer_without_its_mark_is_an_error(hub):
 
 
 def test_an_answer_that_is_not_required_may_be_absent(hub):
-    rows = TaskRows("r", None, replace(HUB, revision="abc"), grader=None)
+    rows = TaskRows("r", None, HUB.model_copy(update={"revision": "abc"}), grader=None)
     del hub.rows[0]["answer"]
     assert [(p.answer, p.solution) for p in rows.load()] == [("", None), ("3", "#### 3")]
     with pytest.raises(EvalError, match="row 0: no field 'answer'"):
@@ -178,9 +178,12 @@ def test_an_answer_that_is_not_required_may_be_absent(hub):
 def test_fingerprints(file):
     assert TaskRows("r", LocalFile("absent.jsonl"), HUB, digest="sha256:1").fingerprint == "rows:sha256:1"
     assert TaskRows("r", file).fingerprint == f"rows:{DIGEST}"
-    pinned = TaskRows("r", hub=replace(HUB, revision="abc"))
+    pinned = TaskRows("r", hub=HUB.model_copy(update={"revision": "abc"}))
     assert pinned.fingerprint.startswith("hub:openai/gsm8k@abc/main/test")
-    assert pinned.fingerprint != TaskRows("r", hub=replace(HUB, revision="abc", fields=Fields())).fingerprint
+    assert (
+        pinned.fingerprint
+        != TaskRows("r", hub=HUB.model_copy(update={"revision": "abc", "fields": Fields()})).fingerprint
+    )
 
 
 def test_sources_must_be_given_and_pinned():

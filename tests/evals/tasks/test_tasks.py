@@ -8,6 +8,7 @@ import pytest
 from evals import get_task, grade, task_names
 from evals.contamination import is_contaminated, overlap
 from evals.errors import DataMissingError, EvalError
+from evals.tasks.base import with_options, written_options
 from evals.tasks.rows import LoadedRows, TaskRows
 from harness.errors import RefusedError, UnknownNameError
 
@@ -310,3 +311,12 @@ def test_faulty_files(write, text, message):
 def test_a_missing_file():
     with pytest.raises(EvalError, match=r"no task file absent.yaml"):
         get_task("./absent.yaml")
+
+
+def test_options_in_a_name_are_read_and_written():
+    assert written_options("pkg:t", 'b=[1,"x"]&a=y=z') == {"b": '[1,"x"]', "a": "y=z"}
+    assert with_options("pkg:t", {"b": [1, "x"], "a": "y=z"}) == 'pkg:t?a=y=z&b=[1,"x"]'
+    assert (written_options("pkg:t", ""), with_options("pkg:t", {})) == ({}, "pkg:t")
+    for written, fault in (("a", "'a' has no value"), ("a=1&a=2", "option a is given twice")):
+        with pytest.raises(EvalError, match=fault):
+            written_options("pkg:t", written)

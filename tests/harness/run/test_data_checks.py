@@ -35,7 +35,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
 
 def test_a_hub_data_set_is_recorded_on_first_use_and_may_not_change(tmp_path: Path, hub: list[dict[str, str]]) -> None:
-    mine = task(TaskRows("mine", hub=HubDataset("somebody/sums", "test", revision="v1")))
+    mine = task(TaskRows("mine", hub=HubDataset(id="somebody/sums", split="test", revision="v1")))
     found = record_source(tmp_path / "cache", mine, "test")
     assert found is not None
     assert (found["origin"], found["rows"], found["matches_pin"]) == ("hub:somebody/sums@v1/default/test", 1, None)
@@ -53,7 +53,9 @@ def test_two_sources_of_one_split_are_recorded_apart(tmp_path: Path, hub: list[d
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps({"problem": "one and one", "answer": "2"}) + "\n")
     digest = TaskRows("mine", LocalFile("rows.jsonl", tmp_path)).load().digest
-    both = TaskRows("mine", LocalFile("rows.jsonl", tmp_path), HubDataset("somebody/sums", "test"), digest=digest)
+    both = TaskRows(
+        "mine", LocalFile("rows.jsonl", tmp_path), HubDataset(id="somebody/sums", split="test"), digest=digest
+    )
     cache = tmp_path / "cache"
     first = record_source(cache, task(both), "test")
     file.unlink()

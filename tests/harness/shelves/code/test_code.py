@@ -15,9 +15,10 @@ from harness.config.hashing import training_hash
 from harness.errors import RefusedError
 from harness.records import CellRecord
 from harness.sampling.conditions import Conditions
+from harness.sampling.services import services_in
 from harness.shelves.code import services
 from harness.shelves.code.parts import PassedTests
-from harness.shelves.code.services import CodeTester, code_allowed
+from harness.shelves.code.services import CodeTester
 from tests.harness.rewards.attempts import attempt, context, part_rewards, same
 from tests.harness.run import bench
 from tests.harness.run.small import run_cell, small_spec
@@ -34,7 +35,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def _trained(folder: Path, home: Path, settings: dict[str, Any]) -> CellRecord:
     cell = CellRecord.at(folder)
     cell.path.mkdir(parents=True)
-    with code_allowed(home, True):
+    with services_in(home, True):
         run_cell(cell, small_spec({**STEPS, **settings}))
     return cell
 
@@ -140,9 +141,9 @@ def test_outcomes_are_remembered_by_program_and_tests(tmp_path: Path, monkeypatc
 
 
 def test_programs_are_allowed_for_a_while_only(tmp_path: Path) -> None:
-    with code_allowed(tmp_path, False), pytest.raises(EvalError, match="nobody has allowed"):
+    with services_in(tmp_path, False), pytest.raises(EvalError, match="nobody has allowed"):
         unit_tests.verdicts([_submission()])
-    with code_allowed(tmp_path, True):
+    with services_in(tmp_path, True):
         assert unit_tests.verdicts([_submission()])[0].correct
     with pytest.raises(EvalError, match="nobody has allowed"):
         unit_tests.verdicts([_submission()])

@@ -21,7 +21,7 @@ from harness.shelves.imports.cells import gathered
 from harness.shelves.imports.sources import read_sources
 from tests.harness.cli.conftest import Bench, bench
 from tests.harness.cli.test_compare import write
-from tests.harness.shelves.imports.test_import import document_of
+from tests.harness.shelves.imports.test_import import contrasts_of
 
 __all__ = ["bench"]
 NUMBERS = ("difference_pp", "low_pp", "high_pp", "p", "correlation", "n_pairs", "verdict")
@@ -79,7 +79,7 @@ def test_reversed_ids_give_the_answer_of_ids_in_order(bench: Bench, tmp_path: Pa
     assert found == {"matched_by": "content", "matched": N, "of": N}
 
     assert bench("import", "mine", "out/{arm}/...", "--baseline", "base", "--json").code == 0
-    contrasts = {row.arm: row.as_json() for row in document_of("mine").contrasts}
+    contrasts = {row["arm"]: row for row in contrasts_of("mine")}
     assert {name: contrasts["reversed"][name] for name in NUMBERS} == {
         name: contrasts["right"][name] for name in NUMBERS
     }
@@ -103,8 +103,7 @@ def test_by_id_is_said_where_texts_are_unknown(bench: Bench, tmp_path: Path) -> 
         assert said in " ".join(bench("compare", treatment, "base.csv").out.split())
     imported = bench("import", "mine", "{arm}.csv", "--baseline", "base", "--json").document
     assert imported["problems"]["results"]["matched_by"] == "id"
-    matched = [row.problems for row in document_of("mine").contrasts]
-    assert {None if one is None else one.matched_by for one in matched} == {"id"}
+    assert {row["problems"]["matched_by"] for row in contrasts_of("mine")} == {"id"}
     assert bench("report", "mine").code == 0
     assert said in (tmp_path / "runs/mine/report/report.md").read_text()
 
@@ -153,7 +152,7 @@ def test_a_part_in_common_is_compared_alone_and_counted(bench: Bench, tmp_path: 
     assert (row["problems"]["matched"], row["problems"]["of"]) == (25, 35)
     assert "25 of 35; 10 that not all have are left out" in row["problems"]["sentence"]
     assert bench("import", "both", "a.csv", "b.csv", "--baseline", "b").code == 0
-    (imported,) = (row.as_json() for row in document_of("both").contrasts)
+    (imported,) = contrasts_of("both")
     assert {name: imported[name] for name in NUMBERS} == {name: row[name] for name in NUMBERS}
     assert imported["problems"] == row["problems"]
 

@@ -74,12 +74,6 @@ def test_means_tell_what_was_left_out():
         summarise([], problems=5)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.2, 60])
-def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(EvalError, match="0 < given_frac < 1"):
-        probe(TASK, PROBLEMS, Scripted(""), 64, given_frac=share)
-
-
 def test_statements_that_are_all_too_short_are_refused():
     with pytest.raises(EvalError, match="none of 1 problems has a statement of which 5 words are left"):
         probe(TASK, PROBLEMS[1:], Scripted(""), 64)
