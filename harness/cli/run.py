@@ -24,11 +24,12 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     TrustOption,
-    arm_names,
     command_line,
     question_in,
     with_eval_samples,
+    words,
 )
+from harness.cli.status import states_of
 from harness.cli.until import (
     MostSeedsOption,
     UntilOption,
@@ -134,7 +135,7 @@ def run(
 
     def planned_with(count: int | None) -> Plan:
         """Return the plan with a number of seeds; None means the sweep's own."""
-        planned = make_plan(given, profile, settings, count, arm_names(arms), where.on_gpu)
+        planned = make_plan(given, profile, settings, count, words("--arms", arms), where.on_gpu)
         return with_known_tuning(planned, folder)
 
     first = planned_with(seeds)
@@ -274,13 +275,10 @@ def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) ->
     unmeasured = _unmeasured(records)
     if len(unmeasured) == len(records):
         if as_json:
-            cells = [
-                {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": r.state, "reason": r.reason} for r in records
-            ]
             from reports.report import SECTIONS
 
             # The keys of a report, so that a reader of the JSON finds all of them.
-            print_json({key: [] for key in SECTIONS} | {"cells": cells})
+            print_json({key: [] for key in SECTIONS} | {"cells": states_of(records)})
         return unmeasured
     document = written_already(folder) or write(folder)
     if as_json:

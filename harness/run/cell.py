@@ -137,7 +137,7 @@ class CellRun:
 
     def _finished(self) -> bool:
         # train.steps bounds the run even if a token budget is left.
-        return self._step >= self._spec.train.steps or self._budget_frac() >= 1
+        return self._step >= self._spec.train.steps or self._budget_used()[0] >= 1
 
     def _resume(self) -> None:
         passed_over: list[str] = []
@@ -265,17 +265,17 @@ class CellRun:
         evaluate_step(self._log, self._evaluator, self._step, final, samples, tokens, self._started_s, device)
 
     def _tell(self, phase: str) -> None:
-        done, steps = self._done_frac(), self._spec.train.steps
-        where: Event = {"phase": phase, "step": self._step, "steps": steps, "done_frac": done}
+        done, steps, budget = self._done_frac(), self._spec.train.steps, self._budget_used()[1]
+        where: Event = {"phase": phase, "step": self._step, "steps": steps, "done_frac": done, "budget": budget}
         self._report({**where, "reward": self._last_reward, "tokens_per_s": self._tokens_per_s})
 
     def _done_frac(self) -> float:
         """Return the share of the run that is done, in [0, 1]."""
-        return min(1.0, max(self._step / self._spec.train.steps, self._budget_frac()))
+        return min(1.0, max(self._step / self._spec.train.steps, self._budget_used()[0]))
 
-    def _budget_frac(self) -> float:
-        """Return the used share of the budget that is used most, or 0 without a budget."""
-        return max((amount / most for amount, most in self._amounts().values() if most is not None), default=0.0)
+    def _budget_used(self) -> tuple[float, str]:
+        """Return the used share of the budget that is used most, and its name; 0 without a budget."""
+        return self._spec.budget.most_used(self._amounts())
 
     def _spent_so_far(self) -> dict[str, float]:
         """Return columns of steps.jsonl for what is spent so far.
@@ -283,17 +283,13 @@ class CellRun:
         Generated tokens are always included, the others only with a budget for them or, for teacher tokens, a teacher.
         """
         always = ("generated_tokens", *(() if self._spec.teacher.type == "none" else ("teacher_tokens",)))
-        return {name: amount for name, (amount, most) in self._amounts().items() if name in always or most is not None}
+        shown = {*always, *self._spec.budget.limits}
+        return {name: amount for name, amount in self._amounts().items() if name in shown}
 
-    def _amounts(self) -> dict[str, tuple[float, float | None]]:
-        """Return (amount spent so far, its budget or None) by name."""
-        budget, spent = self._spec.budget, self._spent
-        return {
-            "generated_tokens": (spent.generated_tokens, budget.tokens),
-            "teacher_tokens": (spent.teacher_tokens, budget.teacher_tokens),
-            "trained_tokens": (spent.trained_tokens, budget.trained_tokens),
-            **({} if budget.flops is None else {"flops": (self._flops_rule.flops(spent), budget.flops)}),
-        }
+    def _amounts(self) -> dict[str, float]:
+        """Return what is spent so far, by column of steps.jsonl."""
+        counts_flops = self._spec.budget.flops is not None
+        return asdict(self._spent) | ({"flops": self._flops_rule.flops(self._spent)} if counts_flops else {})
 
 
 _ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)

@@ -323,10 +323,12 @@ class ProgramCell:
         return self._used_frac(done) >= 1
 
     def _used_frac(self, done: Done) -> float:
-        budget = self._spec.budget
-        bounds = (self._spec.train.steps, budget.tokens, budget.trained_tokens)
-        amounts = (done.step, done.generated_tokens, done.trained_tokens)
-        return max(amount / most for amount, most in zip(amounts, bounds, strict=True) if most is not None)
+        return max(done.step / self._spec.train.steps, self._budget_used(done)[0])
+
+    def _budget_used(self, done: Done) -> tuple[float, str]:
+        """Return the used share of the budget that is used most, and its name; 0 without a budget."""
+        spent = {"generated_tokens": done.generated_tokens, "trained_tokens": done.trained_tokens}
+        return self._spec.budget.most_used(spent)
 
     def _evaluate(self) -> None:
         """Evaluate the checkpoints along the curve and the last one, and mark the cell done."""
@@ -410,7 +412,7 @@ class ProgramCell:
         self._log.note(f"done at step {step} after {spent.generated_tokens} generated tokens")
 
     def _tell(self) -> None:
-        done = self._done
+        done, (_, budget) = self._done, self._budget_used(self._done)
         frac = min(1.0, self._used_frac(done))
         where: Event = {"phase": "training", "step": done.step, "steps": self._spec.train.steps, "done_frac": frac}
-        self._report({**where, "reward": self._reward, "tokens_per_s": self._tokens_per_s})
+        self._report({**where, "budget": budget, "reward": self._reward, "tokens_per_s": self._tokens_per_s})
