@@ -264,7 +264,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     with ExitStack() as mirrored:
         unmeasured = _unmeasured(watched(confirming, screened.home, mirrored))
         if len(unmeasured) < len(plan.cells):
-            record_confirmation(screened.folder, plan, write(confirming.folder).as_json()["contrasts"])
+            record_confirmation(screened.folder, plan, [row.as_json() for row in write(confirming.folder).contrasts])
     return unmeasured
 
 

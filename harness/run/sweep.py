@@ -86,7 +86,7 @@ class SweepRun:
         # Killed runs leave temporary files.
         for place in (self.folder, self.home / "cache", *(self.home / "cache").glob("*/")):
             sweep_temporary(place)
-        records = _as_they_stand(self.records())
+        records = [record.as_it_stands for record in self.records()]
         found = self._missing_among(records)
         missing = [cell for cell, _ in found]
         trained = [cell for cell, record in found if record.lacks == "evaluation"]
@@ -115,7 +115,7 @@ class SweepRun:
             loaded = [cell for cell in trained if cell.spec.checkpoint_folder is None]
             to_load = {cell.arm: (cell.spec, start) for cell in loaded if start.needed(cell.spec)}
             self._work(executor, [*specs.values()], [*to_load.values()], missing, observer)
-        records = _as_they_stand(self.records())
+        records = [record.as_it_stands for record in self.records()]
         write_question(self.plan, self.home, self.command, records)
         return records
 
@@ -176,10 +176,6 @@ class SweepRun:
         for stage, paths in results_in_report(self.plan.arms, self.home).items():
             wanted |= {path: (self.plan.arms[arm], find_stage(stage)) for arm, path in paths.items()}
         return [one for path, one in wanted.items() if not path.exists()]
-
-
-def _as_they_stand(records: Sequence[CellRecord]) -> list[CellRecord]:
-    return [record.as_it_stands for record in records]
 
 
 def _spec(cell: CellRecord) -> dict[str, object] | None:

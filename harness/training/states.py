@@ -25,7 +25,7 @@ class LimitState(TypedDict):
     recent_rewards: list[float]
 
 
-class Progress(TypedDict, total=False):
+class CellProgress(TypedDict, total=False):
     """How far a cell has got, as JSON. A learner without prompts has no order and no limit."""
 
     generated_tokens: int
