@@ -337,7 +337,8 @@ class PolicyUpdate:
                 step=size._replace(micro_batches=micro_batches),
                 **of_rows,
             )
-            loss = policy_loss(self._objective, tokens, coefficients, is_first=not self._has_stepped)
+            is_first = not self._has_stepped
+            loss = policy_loss(self._objective, tokens, coefficients, is_first)
             passed.backward(acting.counted(loss.value, micro), batch.sequences.pass_tokens(micro, shared))
             if batch.answers is not None:
                 divisors = row_divisors(self._objective.aggregation, tokens).cpu()
