@@ -264,8 +264,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     with ExitStack() as mirrored:
         unmeasured = _unmeasured(watched(confirming, screened.home, mirrored))
         if len(unmeasured) < len(plan.cells):
-            contrasts = [row.as_json() for row in write(confirming.folder).contrasts]
-            record_confirmation(screened.folder, plan, contrasts)
+            record_confirmation(screened.folder, plan, [row.as_json() for row in write(confirming.folder).contrasts])
     return unmeasured
 
 

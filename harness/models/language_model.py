@@ -6,7 +6,7 @@ On loading, model, tokenizer and chat template are checked against each other: t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -69,6 +69,15 @@ class LanguageModel:
         """The id in padded positions. They are masked everywhere, so any valid id serves if none is defined."""
         pad = self.tokenizer.pad_token_id
         return self.eos_token_ids[0] if pad is None else int(pad)
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The most tokens of a prompt with its completion; None if the model's config names no limit."""
+        return getattr(self.model.config, "max_position_embeddings", None)
+
+    def longest(self, prompts: Iterable[str | list[Message]]) -> int:
+        """Return the number of tokens of the longest of some prompts."""
+        return max(len(self.encode(prompt)) for prompt in prompts)
 
     def encode(self, prompt: str | list[Message]) -> list[int]:
         """Return the token ids of a rendered prompt, with messages framed by `chat_template`.

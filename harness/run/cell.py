@@ -248,11 +248,11 @@ class CellRun:
             "tokens_per_s": self._tokens_per_s,
             "peak_memory_mb": peak_memory_mb(self._model.device),
         }
-        self._log.timing(timing)
+        self._log.append("timing.jsonl", timing)
         self._log.problems.add(self._task.name, "train", outcome.problems, self._template.ask)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
-        self._log.step({"step": step, **self._spent_so_far(), **outcome.metrics})
+        self._log.append("steps.jsonl", {"step": step, **self._spent_so_far(), **outcome.metrics})
         self._log.hold_rollouts(step, outcome.rollouts)
 
     def _evaluate_on_the_way(self) -> None:
@@ -288,13 +288,9 @@ class CellRun:
 
     def _amounts(self) -> dict[str, float]:
         """Return what is spent so far, by column of steps.jsonl."""
-        spent = self._spent
-        return {
-            "generated_tokens": spent.generated_tokens,
-            "teacher_tokens": spent.teacher_tokens,
-            "trained_tokens": spent.trained_tokens,
-            **({} if self._spec.budget.flops is None else {"flops": self._flops_rule.flops(spent)}),
-        }
+        counts_flops = self._spec.budget.flops is not None
+        spent: dict[str, float] = asdict(self._spent)
+        return spent | ({"flops": self._flops_rule.flops(self._spent)} if counts_flops else {})
 
 
 _ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)
@@ -349,28 +345,15 @@ class CellLog:
         found = registration_found(self.cell.path.parents[1])
         append_start(self.cell.path / STARTS_FILE, {**found, **provenance}, from_step, self.epoch)
 
-    def step(self, row: Mapping[str, object]) -> None:
-        self._append("steps.jsonl", [row])
-
     def hold_rollouts(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
         """Hold the completions of a step until the next `flush_rollouts`."""
         if rows:
             self._rollouts[step] = rows
 
-    def timing(self, row: Mapping[str, object]) -> None:
-        """Append the wall-clock times of a step's phases, or of an evaluation after it.
-
-        Both are rows of their own for one step.
-        """
-        self._append("timing.jsonl", [row])
-
     def samples(self, about: Mapping[str, object]) -> SampleStore:
         """Return the store of an evaluation's samples. about: fields that distinguish its rows from others."""
         current = self.cell.superseded()
         return SampleStore(self.cell.path / SAMPLES_FILE, about, self.epoch, problems=self.problems, superseded=current)
-
-    def scored(self, row: Mapping[str, object]) -> None:
-        self._append("scores.jsonl", [row])
 
     def finish(
         self,
@@ -387,7 +370,9 @@ class CellLog:
         digest: of its final weights. reason: what a reader must know about how it ended.
         """
         require_lease()
-        self._compact_samples()
+        # evals.jsonl stays until the cell is done, because a resume until then continues with it.
+        samples = self.samples({})
+        samples.compact(samples.rows())
         outcome = {
             "flags": health_flags(self.cell.read_steps(), diverged, self._final_score(spec.task.train)),
             "digest": digest,
@@ -398,14 +383,6 @@ class CellLog:
         self.cell.write_status("done", reason=reason, step=step, **amounts, **outcome)
         self.drop_samples()
 
-    def _compact_samples(self) -> None:
-        """Write evals.parquet from evals.jsonl.
-
-        evals.jsonl stays until the cell is done, because a resume until then continues with it.
-        """
-        samples = self.samples({})
-        samples.compact(samples.rows())
-
     def drop_samples(self) -> None:
         """Remove evals.jsonl, which evals.parquet replaces."""
         self.samples({}).drop()
@@ -415,8 +392,12 @@ class CellLog:
         scores = [row for row in self.cell.read_scores() if row["final"] and row["task"] == task]
         return scores[-1]["metrics"].get("avg@n") if scores else None
 
-    def _append(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
-        append_jsonl(self.cell.path / name, [{**row, "epoch": self.epoch} for row in rows])
+    def append(self, name: str, row: Mapping[str, object]) -> None:
+        """Append a row, with the number of this start, to one of the cell's files of rows.
+
+        timing.jsonl has a row for the phases of a step, and one for an evaluation after it.
+        """
+        append_jsonl(self.cell.path / name, [{**row, "epoch": self.epoch}])
 
     def flush_rollouts(self) -> None:
         """Write the held rollout rows to rollouts/<first>-<last>-e<epoch>.parquet."""
@@ -457,7 +438,7 @@ def evaluate_step(
     earlier = EarlierEvaluations(cell, besides=cell.path)
     for found, _ in evaluator.run(samples, log.samples(about), partial(earlier.samples, step)):
         if found["task"] not in scored:
-            log.scored({**about, **found, "generated_tokens": generated_tokens})
+            log.append("scores.jsonl", {**about, **found, "generated_tokens": generated_tokens})
     now_s = time.perf_counter()
     took = {"eval_s": now_s - started_s, "elapsed_s": now_s - began_s}
-    log.timing({"step": step, **took, "peak_memory_mb": peak_memory_mb(device)})
+    log.append("timing.jsonl", {"step": step, **took, "peak_memory_mb": peak_memory_mb(device)})

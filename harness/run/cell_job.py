@@ -28,7 +28,7 @@ from harness.records.files import (
 )
 from harness.records.lease import hold_lease
 from harness.run.cell import CellRun
-from harness.run.checkpoint_cell import evaluate_checkpoint, evaluate_trained, load_as_it_is
+from harness.run.checkpoint_cell import evaluate_checkpoint, evaluate_trained
 from harness.run.encoded_pairs import load_pairs
 from harness.run.learning import Trained
 from harness.run.learning.base import Examples
@@ -78,27 +78,22 @@ def run_cell(
         try:
             # This status stays if the process is killed. While it lives, its lease says `running`.
             cell.write_status("interrupted", reason=KILLED, steps=spec.training_steps)
-            if spec.checkpoint:
-                load = partial(_load_as_it_is, spec, home, starting_point)
-                outcome = evaluate_checkpoint(cell, spec, home, load, report)
+            if spec.checkpoint or cell.lacks != "training":
+                evaluated = evaluate_checkpoint if spec.checkpoint else evaluate_trained
+                outcome = evaluated(cell, spec, home, starting_point, report)
                 require_code()
                 lease.require()
                 cell.write_status("done", **outcome, records=cell.count_finished())
-            elif cell.lacks == "training" and isinstance(spec.trainer, OutsideTrainer):
+            elif isinstance(spec.trainer, OutsideTrainer):
                 ProgramCell(
                     cell, spec, spec.trainer, home, starting_point, report, require_code, remark, lease, stopping
                 ).run()
-            elif cell.lacks == "training":
+            else:
                 Processes.join(stopping)
                 examples, begin = _examples_and_begin(spec, home, starting_point)
                 CellRun(cell, spec, begin, examples, report, require_code, remark, lease, stopping).run()
                 # The other processes serve calls of rank 0 until it dismisses them.
                 Processes.here().dismiss()
-            else:
-                evaluate_trained(cell, spec, home, starting_point, report)
-                require_code()
-                lease.require()
-                cell.write_status("done", records=cell.count_finished())
         # A done cell stays done, and a cell under another process's lease is not ours to mark.
         except Interrupted:
             if not cell.is_done and not lease.is_lost:
@@ -126,10 +121,6 @@ def serve_cell(spec: RunSpec, home: Path, starting_point: StartingPoint, stoppin
     examples, begin = _examples_and_begin(spec, home, starting_point)
     Trained(spec, begin, examples)
     Processes.here().serve(expected=DivergedError)
-
-
-def _load_as_it_is(spec: RunSpec, home: Path, starting_point: StartingPoint) -> LanguageModel:
-    return load_as_it_is(spec, starting_point, None if spec.checkpoint_folder else source_of_start(spec, home))
 
 
 def _examples_and_begin(

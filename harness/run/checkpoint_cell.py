@@ -50,16 +50,12 @@ from harness.training.checkpoint import (
 
 
 def evaluate_checkpoint(
-    cell: CellRecord,
-    spec: RunSpec,
-    home: Path,
-    load: Callable[[], LanguageModel],
-    report: Callable[[Event], None],
+    cell: CellRecord, spec: RunSpec, home: Path, starting_point: StartingPoint, report: Callable[[Event], None]
 ) -> dict[str, object]:
     """Evaluate a model as it is, and record how long it took.
 
     Returns fields of the status of a cell that is done; `digest` is that of its answers and their verdicts. home: is
-    searched for existing samples. load: is called before the first sample is taken.
+    searched for existing samples. The model is loaded before the first sample is taken.
     """
     folder, device, started_s = cell.evaluation_folder, torch.device(spec.train.device), time.perf_counter()
     registered = registration_found(cell.path.parents[1]) | account_of(spec.graders)
@@ -69,7 +65,7 @@ def evaluate_checkpoint(
 
     @cache
     def policy() -> EngineSampler:
-        model = load()
+        model = load_as_it_is(spec, starting_point, None if spec.checkpoint_folder else source_of_start(spec, home))
         append_start(folder / STARTS_FILE, registered | {"model": model.account()})
         return EngineSampler.of(spec, model)
 
@@ -88,8 +84,8 @@ def evaluate_checkpoint(
 
 def evaluate_trained(
     cell: CellRecord, spec: RunSpec, home: Path, starting_point: StartingPoint, report: Callable[[Event], None]
-) -> None:
-    """Evaluate a trained cell under another evaluation than its own.
+) -> dict[str, object]:
+    """Evaluate a trained cell under another evaluation than its own, which adds nothing to its status.
 
     Raises RefusedError if samples are missing and the cell's last checkpoint is gone or holds other weights.
     """
@@ -108,6 +104,7 @@ def evaluate_trained(
 
     append_start(cell.evaluation_folder / STARTS_FILE, registration_found(cell.path.parents[1]), cell.step)
     _evaluate(cell, spec, policy, report)
+    return {}
 
 
 def _refusal(cell: CellRecord, spec: RunSpec, reason: str) -> RefusedError:

@@ -7,7 +7,7 @@ prompts. Every prompt leaves room for its completion in the model's context.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evals.contamination import VERSION as CONTAMINATION_VERSION
 from evals.contamination import Overlap, is_contaminated, overlap
 from evals.pairs import parse_pair_source
-from evals.prompts import Message, Mode, Template, get_template
+from evals.prompts import Mode, Template, get_template
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from evals.tasks.rows import LoadedRows
@@ -217,19 +217,16 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
     """
     from harness.models.language_model import require_room
 
-    def longest(prompts: Iterable[str | list[Message]]) -> int:
-        return max(len(language_model.encode(prompt)) for prompt in prompts)
-
     if not _fixed(spec):
         # A prompt may be rendered in either mode, and one may be longer than the other.
         modes: list[Mode] = ["think", "direct"] if spec.task.direct_frac else ["think"]
         template = get_template(spec.task.template)
         prompts = (template.render(problem.problem, mode) for problem in candidates(spec) for mode in modes)
-        require_room(language_model.model, longest(prompts), spec.rollout.max_completion_tokens)
+        require_room(language_model.model, language_model.longest(prompts), spec.rollout.max_completion_tokens)
     template = get_template(spec.eval.template)
     for task in map(get_task, spec.eval.tasks):
         held_out = task.split("test").load()[: spec.eval.problems]
-        prompt_tokens = longest(template.ask(problem) for problem in held_out)
+        prompt_tokens = language_model.longest(template.ask(problem) for problem in held_out)
         require_room(language_model.model, prompt_tokens, spec.eval.max_completion_tokens)
         if task.thinking_budget_tokens is not None:
             _require_room_for_budget(spec.eval, task, task.thinking_budget_tokens, language_model, prompt_tokens)
@@ -253,7 +250,7 @@ def _require_room_for_budget(
             "cannot be stopped with it. Name a template with words of the model's own, e.g. modes_digits for "
             "builtin:tiny, or leave the task out."
         )
-    context = getattr(language_model.model.config, "max_position_embeddings", None)
+    context = language_model.context_tokens
     needed = prompt_tokens + budget_tokens + len(stop) + spec.max_completion_tokens
     if context is not None and needed > context:
         raise RefusedError(
@@ -295,7 +292,7 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
                     )
             written = gold_tokens(problem, kind, form, model)
             longest = max(longest, len(model.encode(template.render(problem.problem))) + len(written))
-        context = getattr(model.model.config, "max_position_embeddings", None)
+        context = model.context_tokens
         opening = 0 if form is None else len(model.encode_text(form.opening))
         # The gold text is scored after a whole completion and the words that open an answer.
         needed = longest + spec.rollout.max_completion_tokens + opening
@@ -311,9 +308,9 @@ def _require_room_for_questions(spec: RunSpec, language_model: LanguageModel, te
     """Raise RefusedError if the longest question to the judge, with its answer, exceeds the model's context."""
     # Completions are counted at their limit instead of being rendered.
     questions = (template.render(problem.problem, first="", second="") for problem in candidates(spec))
-    longest = max(len(language_model.encode(question)) for question in questions)
+    longest = language_model.longest(questions)
     completion, answer = spec.rollout.max_completion_tokens, spec.reward.of(PairwiseJudge).max_completion_tokens
-    context = getattr(language_model.model.config, "max_position_embeddings", None)
+    context = language_model.context_tokens
     if context is not None and longest + 2 * completion + answer > context:
         raise RefusedError(
             f"reward.parts.pairwise: a question of {longest} tokens, two completions of "
@@ -331,5 +328,5 @@ def require_room_for_teacher(spec: RunSpec, teacher: LanguageModel) -> None:
     from harness.models.language_model import require_room
 
     template = get_template(spec.teacher_template)
-    longest = max(len(teacher.encode(teacher_prompt(template, problem))) for problem in candidates(spec))
+    longest = teacher.longest(teacher_prompt(template, problem) for problem in candidates(spec))
     require_room(teacher.model, longest, spec.rollout.max_completion_tokens)

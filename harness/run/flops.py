@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from algorithms import Objective
 from harness.config.run_spec import RunSpec
-from harness.training.states import Progress
+from harness.training.states import CellProgress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,7 +22,7 @@ class TokensSpent:
     trained_tokens: int = 0
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> CellProgress:
         """The part of a checkpoint's progress that holds them."""
         return {
             "generated_tokens": self.generated_tokens,

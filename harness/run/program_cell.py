@@ -283,11 +283,12 @@ class ProgramCell:
             counts["trained_tokens"] = step.trained_tokens
         task, template = get_task(self._spec.task.train), get_template(self._spec.task.template)
         self._log.problems.add(task.name, "train", self._prompts(step.step), template.ask)
-        self._log.step({"step": step.step, **counts, **step.columns})
+        self._log.append("steps.jsonl", {"step": step.step, **counts, **step.columns})
         self._reward = step.columns.get("reward/mean", self._reward)
         if took_s:
             self._tokens_per_s = drawn / took_s if drawn else None
-            self._log.timing({"step": step.step, "total_s": took_s, "tokens_per_s": self._tokens_per_s})
+            timing = {"step": step.step, "total_s": took_s, "tokens_per_s": self._tokens_per_s}
+            self._log.append("timing.jsonl", timing)
 
     def _checkpoint(self, announced: Announced) -> None:
         """Take note of a checkpoint, and remove those that are no longer needed."""

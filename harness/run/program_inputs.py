@@ -81,16 +81,13 @@ def pairs_by_step(spec: RunSpec, inputs: Mapping[str, Path], start: LanguageMode
     pairs, with the noise of bench's own training. Raises RefusedError for a step without any pair.
     """
     if isinstance(spec.pairs, DatasetPairs):
-        yield from _of_set(spec, spec.pairs, inputs["pairs"])
+        encoded = load_pairs(inputs["pairs"])
+        for step in range(1, spec.train.steps + 1):
+            pairs = encoded.of_step(step, spec.pairs.pairs_per_step, spec.seed)
+            # A fixed set of pairs generates no tokens.
+            yield _rows(step, 0, encoded.batch(pairs))
     elif isinstance(spec.pairs, PolicyPairs):
         yield from _drawn(spec, spec.pairs, inputs, start)
-
-
-def _of_set(spec: RunSpec, pairs: DatasetPairs, path: Path) -> Iterator[list[PairRow]]:
-    encoded = load_pairs(path)
-    for step in range(1, spec.train.steps + 1):
-        # A fixed set of pairs generates no tokens.
-        yield _rows(step, 0, encoded.batch(encoded.of_step(step, pairs.pairs_per_step, spec.seed)))
 
 
 def _drawn(

@@ -282,7 +282,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
             if (n := task.n_evaluated(None)) is not None
         },
         contrasts=_contrasts(plan),
-        evaluation=_evaluation(plan),
+        evaluation=Evaluation(samples=plan.first_spec.eval.samples, problems=plan.first_spec.eval.problems),
         looks=[] if earlier is None else earlier.looks,
         designs=[] if earlier is None else earlier.designs,
         tuning=tuning_record(request),
@@ -327,10 +327,6 @@ def _conditions(plan: Plan, **evaluated: object) -> dict[str, str]:
         arm: semantic_hash(spec.model_copy(update={"seed": 0, "eval": spec.eval.model_copy(update=one_sample)}))
         for arm, spec in plan.arms.items()
     }
-
-
-def _evaluation(plan: Plan) -> Evaluation:
-    return Evaluation(samples=plan.first_spec.eval.samples, problems=plan.first_spec.eval.problems)
 
 
 def write_design(plan: Plan, most_seeds: int | None, home: Path, command: str) -> list[int]:

@@ -21,7 +21,7 @@ from harness.records.lease import LeaseTakenError, hold_lease, is_leased, look_a
 from harness.records.sweep import ENDED, read_sweep
 from harness.run.loop import Observer, run_jobs
 from harness.run.stages import Stage, lease_folder, result_path
-from harness.run.sweep import SweepCells, SweepRun, after_inputs, cell_name, cell_name_of, do_stages, make_missing
+from harness.run.sweep import SweepCells, SweepRun, cell_name, cell_name_of, do_stages, make_missing
 
 LOOK_EVERY_S = 10.0
 """How often a process that shares a sweep looks at the cells of others."""
@@ -76,7 +76,7 @@ class WorkerRun(SweepRun):
         do_stages(executor, specs, self.home, observer, to_load)
         run_jobs(executor, _SharedCells(self, [*missing], observer))
         # These come last, in the first process that is free, because no cell waits for them.
-        make_missing(executor, after_inputs(self._stages_for_report()), self.home, observer)
+        make_missing(executor, self._stages_for_report(), self.home, observer)
 
     def _stages_for_report(self) -> list[tuple[RunSpec, Stage]]:
         """Return the stages that no other process is making."""

@@ -28,11 +28,10 @@ from harness.run.stages import (
     find_stage,
     input_remarks,
     inputs_of_cell,
-    missing_stages,
+    inputs_of_stage,
     require_enough,
     result_path,
     stages_of_cell,
-    with_inputs,
 )
 from harness.run.stages.load import what_may_be_refused
 
@@ -87,7 +86,7 @@ class SweepRun:
         # Killed runs leave temporary files.
         for place in (self.folder, self.home / "cache", *(self.home / "cache").glob("*/")):
             sweep_temporary(place)
-        records = _as_they_stand(self.records())
+        records = [record.as_it_stands for record in self.records()]
         found = self._missing_among(records)
         missing = [cell for cell, _ in found]
         trained = [cell for cell, record in found if record.lacks == "evaluation"]
@@ -116,7 +115,7 @@ class SweepRun:
             loaded = [cell for cell in trained if cell.spec.checkpoint_folder is None]
             to_load = {cell.arm: (cell.spec, start) for cell in loaded if start.needed(cell.spec)}
             self._work(executor, [*specs.values()], [*to_load.values()], missing, observer)
-        records = _as_they_stand(self.records())
+        records = [record.as_it_stands for record in self.records()]
         write_question(self.plan, self.home, self.command, records)
         return records
 
@@ -177,10 +176,6 @@ class SweepRun:
         for stage, paths in results_in_report(self.plan.arms, self.home).items():
             wanted |= {path: (self.plan.arms[arm], find_stage(stage)) for arm, path in paths.items()}
         return [one for path, one in wanted.items() if not path.exists()]
-
-
-def _as_they_stand(records: Sequence[CellRecord]) -> list[CellRecord]:
-    return [record.as_it_stands for record in records]
 
 
 def _spec(cell: CellRecord) -> dict[str, object] | None:
@@ -277,42 +272,41 @@ def do_stages(
     distinct_loads = {what_may_be_refused(spec): spec for spec in reversed([*specs, *evaluated])}
     loads = [_job(find_stage("load").name, home, home, spec) for spec in reversed(distinct_loads.values())]
     run_jobs(executor, StageJobs(loads, home, observer))
-    make_missing(executor, [(spec, stages_of_cell(spec)) for spec in specs], home, observer)
+    make_missing(executor, [(spec, stage) for spec in specs for stage in stages_of_cell(spec)], home, observer)
     for sentence in dict.fromkeys(remark for spec in specs for remark in input_remarks(spec, home)):
         observer.remark(sentence)
     for spec in specs:
         require_enough(spec, home)
-    make_missing(executor, after_inputs(besides), home, observer)
+    make_missing(executor, besides, home, observer)
 
 
-def after_inputs(stages: Iterable[tuple[RunSpec, Stage]]) -> list[tuple[RunSpec, Sequence[Stage]]]:
-    """Return stages, for specs of cells, each after the stages whose results it needs."""
-    return [(spec, with_inputs(stage, spec)) for spec, stage in stages]
+def make_missing(executor: Executor, wanted: Sequence[tuple[RunSpec, Stage]], home: Path, observer: Observer) -> None:
+    """Make stages whose results are missing, after what they read. Raises RefusedError and StoppedError.
 
-
-def make_missing(
-    executor: Executor, wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: Path, observer: Observer
-) -> None:
-    """Make stages, for specs of cells, whose results are missing. Raises RefusedError and StoppedError."""
+    wanted: as in `missing_stage_jobs`.
+    """
     # Each round makes the stages whose inputs exist by then.
     while jobs := missing_stage_jobs(wanted, home):
         run_jobs(executor, StageJobs(jobs, home, observer))
 
 
-def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Sequence[Stage]]], home: Path) -> list[Job]:
-    """Return a job for each missing stage that can be made now.
+def missing_stage_jobs(wanted: Sequence[tuple[RunSpec, Stage]], home: Path) -> list[Job]:
+    """Return a job for each missing stage, among these and those that they read, that can be made now.
 
-    wanted: stages, for specs of cells.
+    wanted: stages, each for the spec of a cell.
     """
-    missing = {
+    # By path, so that specs that share a result share one job.
+    every = {
         result_path(stage, spec, home): (stage, spec)
-        for spec, stages in wanted
-        for stage in missing_stages(spec, home, stages)
+        for spec, last in wanted
+        for stage in (*inputs_of_stage(last, spec), last)
     }
-    return [
-        _job(stage.name, path, home, spec, [result_path(one, spec, home) for one in with_inputs(stage, spec)[:-1]])
-        for path, (stage, spec) in missing.items()
-    ]
+    jobs = []
+    for path, (stage, spec) in every.items():
+        inputs = [result_path(one, spec, home) for one in inputs_of_stage(stage, spec)]
+        if not path.exists() and all(one.exists() for one in inputs):
+            jobs.append(_job(stage.name, path, home, spec, inputs))
+    return jobs
 
 
 def cell_job(record: CellRecord, spec: RunSpec, home: Path) -> Job:

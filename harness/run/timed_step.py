@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from harness.executors.base import Ended, Event, Executor, Job
 from harness.plan.expected_time import Pace, pace_of
 from harness.records import CellRecord, cell_directory_name
 from harness.records.files import write_json
-from harness.run.loop import Observer, closing, run_jobs
+from harness.run.loop import Observer, StageJobs, closing, run_jobs
 from harness.run.sweep import cell_job, do_stages
 
 STEPS = 2
@@ -44,7 +44,7 @@ def timed_pace(spec: RunSpec, home: Path, open_executor: Callable[[Path], Execut
         with closing(open_executor(aside), observer) as executor:
             observer.planned(1, 0)
             do_stages(executor, [short], aside, observer)
-            run_jobs(executor, _OneCell(cell_job(record, short, aside), observer))
+            run_jobs(executor, _OneCell([cell_job(record, short, aside)], aside, observer))
         pace = pace_of(record)
         timing = record.read_timing()
         if pace is None or len(timing) < STEPS:
@@ -65,28 +65,17 @@ def _shortened(spec: RunSpec, problems: int) -> RunSpec:
     return RunSpec.model_validate(document)
 
 
-@dataclass
-class _OneCell:
+class _OneCell(StageJobs):
     """A single cell as work, which must end well."""
-
-    waiting: Job | None
-    observer: Observer
-
-    def next(self) -> Job | None:
-        job, self.waiting = self.waiting, None
-        return job
-
-    def is_over(self) -> bool:
-        return self.waiting is None
 
     def progress(self, job: Job, event: Event) -> bool:
         if remark := event.get("remark"):
-            self.observer.remark(remark)
+            self._observer.remark(remark)
         else:
-            self.observer.progress("a timed step", event)
+            self._observer.progress("a timed step", event)
         return False
 
     def ended(self, ended: Ended) -> None:
-        self.observer.ended("a timed step", ended.state, None)
+        self._observer.ended("a timed step", ended.state, None)
         if ended.state != "done":
             raise RefusedError(f"--time: the timed cell is {ended.state}: {ended.reason}\n{ended.output}".rstrip())

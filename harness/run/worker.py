@@ -36,7 +36,7 @@ from harness import OUR_PACKAGES, plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
 from harness.errors import RefusedError
 from harness.executors.base import COUNTED_AT_ONCE_S, NAMED_AFTER_S, Ended, Event, Job, JobState
-from harness.executors.local import STOP_WITHIN_S, LocalPool
+from harness.executors.local import CANCEL, STOP_WITHIN_S, LocalPool
 from harness.executors.slots import slots_of_processes
 from harness.processes import Interrupted, Stopping
 from harness.records import CellRecord
@@ -336,7 +336,7 @@ class _Telling:
 
 def _read_jobs(jobs: queue.SimpleQueue[str | None]) -> None:
     for line in sys.stdin:
-        if line.strip() == "null":
+        if line.strip() == CANCEL:
             # Signals are handled in the main thread, where the job runs.
             os.kill(os.getpid(), signal.SIGUSR1)
         else:

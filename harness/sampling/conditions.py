@@ -122,17 +122,16 @@ class Conditions:
     @property
     def deciding(self) -> dict[str, object]:
         """The identity of everything that decides whether a sample is correct."""
-        extraction = {"name": extraction_identity(self.task.extract), "version": EXTRACTION_VERSION}
-        return {"grader": self.grader, "version": grader_version(self.grader), "extraction": extraction}
+        return {"grader": self.grader, "version": grader_version(self.grader), "extraction": self._extraction}
 
     @property
     def grading(self) -> dict[str, object]:
         """The identity of everything that stored verdicts depend on."""
-        return {
-            "grader": self.grader,
-            "graders": self.graders,
-            "extraction": {"name": extraction_identity(self.task.extract), "version": EXTRACTION_VERSION},
-        }
+        return {"grader": self.grader, "graders": self.graders, "extraction": self._extraction}
+
+    @property
+    def _extraction(self) -> dict[str, object]:
+        return {"name": extraction_identity(self.task.extract), "version": EXTRACTION_VERSION}
 
     @property
     def graders(self) -> dict[str, int | str]:
@@ -147,7 +146,8 @@ class Conditions:
         stored text can be graded again. problems: all of the task as they were loaded, since it may have several
         sources.
         """
-        identity: dict[str, object] = {"task": {"name": self.task.name, "problems": problems_digest(problems)}}
+        stated = [[problem.id, problem.problem, problem.answer] for problem in problems]
+        identity: dict[str, object] = {"task": {"name": self.task.name, "problems": digest(stated)}}
         # Neither template nor decoding can change which of the given texts is chosen.
         if self.task.gives_choices:
             return identity | {"choices": self.task.split(self.split).fingerprint}
@@ -159,11 +159,6 @@ class Conditions:
         }
 
 
-def problems_digest(problems: Sequence[Problem]) -> str:
-    """Return 40 hexadecimal digits over ids, statements and answers, in their order."""
-    return digest([[problem.id, problem.problem, problem.answer] for problem in problems])
-
-
 def fitted(
     params: SamplingParams, model: LanguageModel, template: Template, problems: Sequence[Problem], other_tokens: int = 0
 ) -> SamplingParams:
@@ -172,10 +167,10 @@ def fitted(
     problems: of the whole task, so that the length does not depend on how many are requested or missing. other_tokens:
     tokens between prompt and answer. Raises RefusedError if there is no room at all.
     """
-    context = getattr(model.model.config, "max_position_embeddings", None)
+    context = model.context_tokens
     if context is None:
         return params
-    longest = max(len(model.encode(template.ask(problem))) for problem in problems)
+    longest = model.longest(template.ask(problem) for problem in problems)
     room = context - longest - other_tokens
     if room < 1:
         between = f" and {other_tokens} of a thinking budget" if other_tokens else ""

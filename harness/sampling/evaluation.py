@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from evals.evaluate import missing_draws, regrade
 from evals.graders import get_grader
@@ -45,12 +46,10 @@ def evaluate(
         graded = regrade(conditions.task, problems, taken, conditions.grader)
         store.append(graded)
         there |= {_key(row): row for row in graded}
+    drawing = _Drawing(policy, conditions, store, problems, samples, there, on_progress)
     # Choices among given texts are always the same, so a chunk that a kill interrupted can be repeated as a whole.
-    if store.is_lasting and not conditions.task.gives_choices:
-        fresh = _draw_missing(policy, conditions, store, problems, samples, there, on_progress)
-    else:
-        fresh = _draw_chunks(policy, conditions, store, problems, samples, there, on_progress)
-    there |= {_key(row): row for row in fresh}
+    one_by_one = store.is_lasting and not conditions.task.gives_choices
+    there |= {_key(row): row for row in (drawing.draw_missing() if one_by_one else drawing.draw_chunks())}
     return [there[problem.id, sample] for problem in problems for sample in range(samples)]
 
 
@@ -68,85 +67,78 @@ def chunks(problems: Sequence[Problem], samples: int) -> Iterator[tuple[Sequence
             yield problems[start : start + size], block
 
 
-_There = dict[tuple[str, int], SampleRow]
-"""Samples by problem and number."""
+@dataclass(frozen=True)
+class _Drawing:
+    """The sampling of what a store lacks."""
 
+    policy: Policy
+    conditions: Conditions
+    store: SampleStore
+    problems: Sequence[Problem]
+    samples: int
+    there: Mapping[tuple[str, int], SampleRow]
+    """The samples that exist, by problem and number."""
+    on_progress: OnProgress
 
-def _draw_chunks(
-    policy: Policy,
-    conditions: Conditions,
-    store: SampleStore,
-    problems: Sequence[Problem],
-    samples: int,
-    there: _There,
-    on_progress: OnProgress,
-) -> list[SampleRow]:
-    """Sample, grade and record every chunk that lacks a sample, as a whole."""
-    rows: list[SampleRow] = []
-    done_samples = 0
-    for chunk, block in chunks(problems, samples):
-        # Without the known samples as an argument, `missing_draws` lists every draw: a chunk is repeated as a whole.
-        draws = [one for one in missing_draws(chunk, conditions.prompts, block.stop) if one.sample in block]
-        if any((one.example, one.sample) not in there for one in draws):
-            rows += _recorded(store, conditions, draws, conditions.draw(policy(), draws))
-        done_samples += len(draws)
-        on_progress(done_samples // samples, len(problems), "chosen" if conditions.task.gives_choices else "drawn")
-    return rows
+    def draw_chunks(self) -> list[SampleRow]:
+        """Sample, grade and record every chunk that lacks a sample, as a whole."""
+        conditions = self.conditions
+        rows: list[SampleRow] = []
+        done_samples = 0
+        for chunk, block in chunks(self.problems, self.samples):
+            # Without the known samples as an argument, `missing_draws` lists every draw: a chunk is repeated as a
+            # whole.
+            draws = [one for one in missing_draws(chunk, conditions.prompts, block.stop) if one.sample in block]
+            if any((one.example, one.sample) not in self.there for one in draws):
+                rows += self._recorded(draws, conditions.draw(self.policy(), draws))
+            done_samples += len(draws)
+            remark = "chosen" if conditions.task.gives_choices else "drawn"
+            self.on_progress(done_samples // self.samples, len(self.problems), remark)
+        return rows
 
+    def draw_missing(self) -> list[SampleRow]:
+        """Sample the missing completions in one go; grade and record each as it finishes.
 
-def _draw_missing(
-    policy: Policy,
-    conditions: Conditions,
-    store: SampleStore,
-    problems: Sequence[Problem],
-    samples: int,
-    there: _There,
-    on_progress: OnProgress,
-) -> list[SampleRow]:
-    """Sample the missing completions in one go; grade and record each as it finishes.
+        Samples whose grader reads several at once wait for each other.
+        """
+        conditions, there = self.conditions, self.there
+        draws = list(missing_draws(self.problems, conditions.prompts, self.samples, there.keys()))
+        if not draws:
+            return []
+        sampler = self.policy()
+        params = conditions.sampling_params(sampler.language_model)
+        remark = f"{len(there)} are there already" if there else "drawing"
+        if params != conditions.params:
+            remark += f", up to {params.max_completion_tokens:,} tokens, where the model's context ends"
+        self.on_progress(0, len(draws), remark)
+        ended: list[tuple[Draw, Drawn]] = []
+        rows: list[SampleRow] = []
 
-    Samples whose grader reads several at once wait for each other.
-    """
-    draws = list(missing_draws(problems, conditions.prompts, samples, there.keys()))
-    if not draws:
-        return []
-    sampler = policy()
-    params = conditions.sampling_params(sampler.language_model)
-    remark = f"{len(there)} are there already" if there else "drawing"
-    if params != conditions.params:
-        remark += f", up to {params.max_completion_tokens:,} tokens, where the model's context ends"
-    on_progress(0, len(draws), remark)
-    ended: list[tuple[Draw, Drawn]] = []
-    rows: list[SampleRow] = []
+        def take(index: int, drawn: Drawn) -> None:
+            ended.append((draws[index], drawn))
+            if len(ended) >= get_grader(conditions.grader).at_once:
+                record()
 
-    def take(index: int, drawn: Drawn) -> None:
-        ended.append((draws[index], drawn))
-        if len(ended) >= get_grader(conditions.grader).at_once:
+        def record() -> None:
+            rows.extend(self._recorded([draw for draw, _ in ended], [drawn for _, drawn in ended]))
+            ended.clear()
+            self.on_progress(len(rows), len(draws), f"{sum(row['correct'] for row in rows) / len(rows):.1%} correct")
+
+        conditions.draw(sampler, draws, params, take)
+        # The last samples do not fill a call of the grader.
+        if ended:
             record()
+        return rows
 
-    def record() -> None:
-        rows.extend(_recorded(store, conditions, [draw for draw, _ in ended], [drawn for _, drawn in ended]))
-        ended.clear()
-        on_progress(len(rows), len(draws), f"{sum(row['correct'] for row in rows) / len(rows):.1%} correct")
-
-    conditions.draw(sampler, draws, params, take)
-    # The last samples do not fill a call of the grader.
-    if ended:
-        record()
-    return rows
-
-
-def _recorded(
-    store: SampleStore, conditions: Conditions, draws: Sequence[Draw], drawn: Sequence[Drawn]
-) -> list[SampleRow]:
-    rows = conditions.graded(draws, drawn)
-    if store.keeps_tokens:
-        rows = [
-            {**row, "tokens": list(one.tokens)}  # type: ignore[typeddict-unknown-key]
-            for row, one in zip(rows, drawn, strict=True)
-        ]
-    store.append(rows)
-    return rows
+    def _recorded(self, draws: Sequence[Draw], drawn: Sequence[Drawn]) -> list[SampleRow]:
+        rows = self.conditions.graded(draws, drawn)
+        if self.store.keeps_tokens:
+            rows = [
+                {**row, "tokens": list(one.tokens)}  # type: ignore[typeddict-unknown-key]
+                for row, one in zip(rows, drawn, strict=True)
+            ]
+        self.store.append(rows)
+        return rows
 
 
 def _key(row: SampleRow) -> tuple[str, int]:

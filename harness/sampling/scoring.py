@@ -90,7 +90,7 @@ def _encode(model: LanguageModel, one: Continuation) -> _Pair:
             f"a choice has no tokens of its own behind its question, so its likelihood is not known: {one.text!r} "
             f"behind {one.context[-80:]!r}. Leave that document out of the task's rows"
         )
-    room = getattr(model.model.config, "max_position_embeddings", None)
+    room = model.context_tokens
     # The last token is not an input, so it needs no room.
     if room is not None and len(whole) - 1 > room:
         raise RefusedError(

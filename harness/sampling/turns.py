@@ -125,15 +125,11 @@ class Dialogue:
 
     def _room(self, one: Conversation) -> int:
         """Return how many tokens the next turn may have."""
-        left, context_tokens = self.params.max_completion_tokens - len(one.tokens), self._context_tokens
+        left, context_tokens = self.params.max_completion_tokens - len(one.tokens), self.model.context_tokens
         if context_tokens is None or not one.turns:
             # On the first turn the engine itself refuses prompts that are too long.
             return left
         return min(left, context_tokens - len(one.context))
-
-    @property
-    def _context_tokens(self) -> int | None:
-        return getattr(self.model.model.config, "max_position_embeddings", None)
 
     def _calls(self, going: Mapping[int, Conversation]) -> Iterator[tuple[list[int], int]]:
         """Yield rows that one call of the engine samples together, with its limit.
@@ -143,8 +139,9 @@ class Dialogue:
         waiting = {row: self._room(one) for row, one in going.items()}
         while waiting:
             most_tokens = max(waiting.values())
-            if self._context_tokens is not None and any(going[row].turns for row in waiting):
-                most_tokens = min(most_tokens, self._context_tokens - max(len(going[row].context) for row in waiting))
+            context_tokens = self.model.context_tokens
+            if context_tokens is not None and any(going[row].turns for row in waiting):
+                most_tokens = min(most_tokens, context_tokens - max(len(going[row].context) for row in waiting))
             # Rows with more room wait for the next call, whose longest context may be shorter. Each call takes the row
             # with the longest context at least, so the loop ends.
             yield [row for row, room in waiting.items() if room <= most_tokens], most_tokens

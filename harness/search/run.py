@@ -297,7 +297,7 @@ class _Trials:
         if active.pruning is None:
             self._begin(active)
         spec = active.cells[0].spec
-        if jobs := missing_stage_jobs([(spec, stages_of_cell(spec))], self.run.home):
+        if jobs := missing_stage_jobs([(spec, stage) for stage in stages_of_cell(spec)], self.run.home):
             under_way = {other.job.path for other in self._active if other.job is not None}
             # A stage that trials share is made once.
             return next((job for job in jobs if job.path not in under_way), None)

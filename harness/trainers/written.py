@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict, TypeGuard, TypeVar
+from typing import TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
@@ -220,18 +220,6 @@ class Metrics:
                 )
 
 
-class Completion(TypedDict):
-    """A row of rollouts/*.parquet."""
-
-    step: int
-    problem_id: str
-    text: str
-    correct: bool
-    sample: int
-    """Its number within its problem and step."""
-    reward: float | None
-
-
 @dataclass
 class WrittenRollouts:
     """Reads the completions of one start, as rows for rollouts/*.parquet."""
@@ -241,20 +229,21 @@ class WrittenRollouts:
     def __post_init__(self) -> None:
         self._lines = Lines(self.folder / ROLLOUTS_FILE)
         self._drawn: dict[tuple[int, str], int] = {}
-        self._waiting: list[Completion] = []
+        self._waiting: list[tuple[int, dict[str, object]]] = []
+        """Each with its step."""
         self._given = 0
 
-    def of_step(self, step: int) -> list[Completion]:
+    def of_step(self, step: int) -> list[dict[str, object]]:
         """Return the rows of a step whose metrics were read. Raises ContractError, also for rows of an earlier step."""
         self._waiting += [self._checked(place, row) for place, row in self._lines.read()]
         self._given = step
-        found = [row for row in self._waiting if row["step"] <= step]
+        found = [row for own, row in self._waiting if own == step]
         # The program may be a step ahead of its metrics; its rows wait for theirs.
-        self._waiting = [row for row in self._waiting if row["step"] > step]
-        return [row for row in found if row["step"] == step]
+        self._waiting = [(own, row) for own, row in self._waiting if own > step]
+        return found
 
-    def _checked(self, place: str, row: dict[str, object]) -> Completion:
-        """Check the row of a completion, and number it within its problem and step."""
+    def _checked(self, place: str, row: dict[str, object]) -> tuple[int, dict[str, object]]:
+        """Check the row of a completion, and number it within its problem and step, which is returned with it."""
 
         def field_of(name: str, kind: type[Field]) -> Field:
             if not isinstance(value := row.get(name), kind):
@@ -272,14 +261,8 @@ class WrittenRollouts:
             )
         key = (step, problem_id)
         self._drawn[key] = sample = self._drawn.get(key, -1) + 1
-        return {
-            "step": step,
-            "problem_id": problem_id,
-            "text": text,
-            "correct": correct,
-            "sample": sample,
-            "reward": None if reward is None else _finite(float(reward)),
-        }
+        known = {STEP: step, "problem_id": problem_id, "text": text, "correct": correct, "sample": sample}
+        return step, known | {"reward": None if reward is None else _finite(float(reward))}
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -294,7 +277,7 @@ def _finite(value: float | None) -> float | None:
 class ProgramTotals:
     """What counts, of all starts of a cell's program so far."""
 
-    steps: dict[int, tuple[MetricsRow, list[Completion]]]
+    steps: dict[int, tuple[MetricsRow, list[dict[str, object]]]]
     """By number, each with its completions."""
     checkpoints: dict[int, Path]
     diverged: str | None

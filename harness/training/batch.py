@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from transformers import PreTrainedModel
 
 from algorithms import (
     Coefficients,
@@ -34,7 +35,7 @@ from harness.engines.base import Completions, GenerationCost
 from harness.random_keys import permutation, random_key
 from harness.rewards import Attempt
 from harness.training.gold_answers import GoldAnswers
-from harness.training.reference import KlReference, Teacher
+from harness.training.reference import Teacher
 from harness.training.sequences import Scores, Sequences, SequenceScorer
 
 T = TypeVar("T")
@@ -270,20 +271,21 @@ def prepare(
     batch: Batch,
     objective: Objective,
     scorer: SequenceScorer,
-    reference: KlReference,
+    reference: PreTrainedModel | None,
     controlled: ControlledCoefficients,
     scored_while_training: bool,
     teacher: Teacher | None = None,
 ) -> tuple[Batch, Coefficients]:
     """Score a filtered batch unless training will, put the KL into its rewards, and update the controllers.
 
-    Returns the batch and the coefficients in force for it.
+    reference: the policy that the objective's KL refers to, if it needs a model of its own. Returns the batch and the
+    coefficients in force for it.
     """
     mask = batch.sequences.mask
     scores = Scores.empty(batch.sequences)
     if not scored_while_training:
         scorer.fill(scores, batch.sequences, torch.arange(len(mask)))
-    ref_logps = None if reference.policy is None else scorer.logps_of(reference.policy, batch.sequences)
+    ref_logps = None if reference is None else scorer.logps_of(reference, batch.sequences)
     teacher_logps = None
     if objective.distill.where == "reward" and teacher is not None:
         teacher_logps = scorer.logps_of(teacher.model, batch.for_teacher)

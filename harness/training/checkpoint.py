@@ -23,7 +23,7 @@ from harness.records.counted import Counted
 from harness.records.fence import remove
 from harness.records.files import DamagedRecordError, read_object, write_folder, write_json
 from harness.training.split import parts_of
-from harness.training.states import Progress, TrainerState
+from harness.training.states import CellProgress, TrainerState
 from harness.training.tensors import on_host
 
 KEPT = 2
@@ -56,7 +56,7 @@ class Checkpoint:
     """The policy's weights, without those that training leaves alone (see `trained_weights`); empty at the start."""
     trainer: TrainerState
     """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
-    progress: Progress
+    progress: CellProgress
     records: Counted = field(default_factory=dict)
     """How much of each of the cell's files belongs to it; see `harness.records.cell.CellRecord.count`."""
     epoch: int = 0

@@ -23,7 +23,7 @@ from harness.training.checkpoint import (
     weights_as_bytes,
 )
 from harness.training.reference import frozen_copy
-from harness.training.states import Progress
+from harness.training.states import CellProgress
 from harness.training.tensors import on_host
 
 _FOLDER = "past"
@@ -100,7 +100,7 @@ class PastWeights:
         return _path_in(self._checkpoints, step)
 
 
-def missing_past_weights(checkpoints: Path, progress: Progress) -> str | None:
+def missing_past_weights(checkpoints: Path, progress: CellProgress) -> str | None:
     """Return why past weights keep a cell from resuming at a checkpoint with this progress, or None."""
     named = progress.get("past_weights", {}).items()
     faults = (_fault(_path_in(checkpoints, int(step)), checksum) for step, checksum in named)

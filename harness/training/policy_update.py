@@ -33,7 +33,7 @@ from harness.random_keys import random_key
 from harness.training.batch import Batch, ControlledCoefficients, pass_advantages, prepare
 from harness.training.optimizer import ClippedOptimizer, OptimizerStep, mini_batches, summed
 from harness.training.prefix_attention import shares_prompts
-from harness.training.reference import KlReference, Teacher, measure_start, start_metrics
+from harness.training.reference import RenewedCopy, Teacher, kl_reference, measure_start, start_metrics
 from harness.training.sequences import BatchPart, Scores, SequenceScorer
 from harness.training.split import parts_of, split_for_training
 from harness.training.states import UpdateState
@@ -110,11 +110,13 @@ class PolicyUpdate:
             self.critic = CriticModel(self.model, objective.critic.trunk)
         self._acts_without_advantage = acts_without_advantage(objective)
         self._scorer = SequenceScorer(self.model, self.critic, self.spec, self.pad_token_id)
-        self._reference = KlReference(objective.kl, self.model, self.initial)
+        reference = kl_reference(objective.kl, self.model, self.initial)
+        self._renewed = reference if isinstance(reference, RenewedCopy) else None
+        self._reference = reference.policy if isinstance(reference, RenewedCopy) else reference
         self._coefficients = ControlledCoefficients(objective)
         trunk, head = (None, None) if self.critic is None else (self.critic.trunk, self.critic.head)
         self._teacher = self._asked_teacher()
-        frozen = (self.initial, self._reference.policy, None if self._teacher is None else self._teacher.model)
+        frozen = (self.initial, self._reference, None if self._teacher is None else self._teacher.model)
         # Splitting replaces the weights, so the optimiser must be built after it; all copies above were made before it.
         split_for_training(self.spec.train, self.model, *frozen, trunk, head=head)
         groups = {"policy": self.model.parameters()}
@@ -136,7 +138,8 @@ class PolicyUpdate:
         return {
             "optimizer": self.optimizer.state_dict(),
             "critic": {} if self.critic is None else self.critic.state_dict(),
-            "reference": self._reference.state_dict(),
+            # The starting policy, which a fixed reference is, is loaded from elsewhere.
+            "reference": {} if self._renewed is None else self._renewed.state_dict(),
             "coefficients": self._coefficients.state_dict(),
             "budget": self._scorer.budget.state_dict(),
         }
@@ -145,7 +148,8 @@ class PolicyUpdate:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.critic is not None:
             self.critic.load_state_dict(parts_of(self.critic, state["critic"]))
-        self._reference.load_state_dict(state["reference"])
+        if self._renewed is not None:
+            self._renewed.load_state_dict(state["reference"])
         self._coefficients.load_state_dict(state["coefficients"])
         self._scorer.budget.load_state_dict(state["budget"])
         self._has_stepped = bool(state["optimizer"]["state"])
@@ -169,7 +173,8 @@ class PolicyUpdate:
         )
         if waits:
             batch = replace(batch, answers=None)
-        self._reference.begin(step, self.model)
+        if self._renewed is not None:
+            self._renewed.begin(step, self.model)
         report = StepReport(metrics={})
 
         started_s = time.perf_counter()
@@ -332,7 +337,8 @@ class PolicyUpdate:
                 step=size._replace(micro_batches=micro_batches),
                 **of_rows,
             )
-            loss = policy_loss(self._objective, tokens, coefficients, is_first=not self._has_stepped)
+            is_first = not self._has_stepped
+            loss = policy_loss(self._objective, tokens, coefficients, is_first)
             passed.backward(acting.counted(loss.value, micro), batch.sequences.pass_tokens(micro, shared))
             if batch.answers is not None:
                 divisors = row_divisors(self._objective.aggregation, tokens).cpu()

@@ -59,38 +59,19 @@ class RenewedCopy:
         load_trained_weights(self.policy, state)
 
 
-class KlReference:
-    """The policy that the objective's KL refers to."""
+def kl_reference(
+    kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None
+) -> PreTrainedModel | RenewedCopy | None:
+    """Return the policy that the objective's KL refers to; None if the KL needs no model of its own.
 
-    def __init__(self, kl: Kl, model: PreTrainedModel, initial: PreTrainedModel | None) -> None:
-        """Choose the reference policy.
-
-        model: holds the starting weights. initial: a frozen copy of them, if there is one already.
-        """
-        self.policy: PreTrainedModel | None = None
-        """None if the KL needs no model of its own."""
-        self._renewed: RenewedCopy | None = None
-        # Relative to the start of the iteration, the reference log-probs are the batch's old log-probs.
-        if kl.where == "none" or kl.reference == "iteration_start":
-            return
-        if kl.reference == "initial":
-            self.policy = initial or frozen_copy(model)
-        else:
-            self._renewed = RenewedCopy(model, kl.refresh_every_steps)
-            self.policy = self._renewed.policy
-
-    def begin(self, step: int, model: PreTrainedModel) -> None:
-        """Renew the reference if one is due; called before each step (from 1) with the trained policy."""
-        if self._renewed is not None:
-            self._renewed.begin(step, model)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the reference's weights, or nothing if it is the starting policy."""
-        return {} if self._renewed is None else self._renewed.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        if self._renewed is not None:
-            self._renewed.load_state_dict(state)
+    model: holds the starting weights. initial: a frozen copy of them, if there is one already.
+    """
+    # Relative to the start of the iteration, the reference log-probs are the batch's old log-probs.
+    if kl.where == "none" or kl.reference == "iteration_start":
+        return None
+    if kl.reference == "initial":
+        return initial or frozen_copy(model)
+    return RenewedCopy(model, kl.refresh_every_steps)
 
 
 @dataclass(frozen=True)

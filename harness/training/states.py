@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +25,7 @@ class LimitState(TypedDict):
     recent_rewards: list[float]
 
 
-class Progress(TypedDict, total=False):
+class CellProgress(TypedDict, total=False):
     """How far a cell has got, as JSON. A learner without prompts has no order and no limit."""
 
     generated_tokens: int
@@ -37,19 +37,14 @@ class Progress(TypedDict, total=False):
     """The checksums of past weights that are sampled from, by their step."""
 
 
-class TorchState(TypedDict):
-    """The state of one of torch's optimisers."""
+class OptimizerState(TypedDict, total=False):
+    """The state of a `ClippedOptimizer`; the first two fields are torch's."""
 
     state: dict[int, dict[str, Tensor]]
     param_groups: list[dict[str, object]]
-
-
-class OptimizerState(TorchState, total=False):
-    """The state of a `ClippedOptimizer`."""
-
     masters: list[Tensor]
-    matrices: TorchState
-    """Muon's."""
+    matrices: OptimizerState
+    """Muon's, without masters."""
 
 
 class UpdateState(TypedDict, total=False):
@@ -62,22 +57,10 @@ class UpdateState(TypedDict, total=False):
     budget: dict[str, int]
 
 
-class CompletionState(TypedDict):
-    """A completion under way, as `harness.run.learning.slices.Begun`; its prompt is encoded again."""
-
-    step: int
-    example: int
-    sample: int
-    problem: str
-    tokens: list[int]
-    logps: list[float]
-    weights_steps: list[int]
-    ended: bool
-
-
 class TrainerState(UpdateState, total=False):
     """The state of a learner: with a fixed set of pairs that of its update, otherwise with the update apart."""
 
     update: UpdateState
     round: dict[str, Tensor]
-    under_way: list[CompletionState]
+    under_way: list[dict[str, Any]]
+    """The fields of each `harness.run.learning.slices.Begun`."""

@@ -95,9 +95,12 @@ def _chunks(tokens: int, chunk_tokens: int) -> list[slice]:
 
 
 class _Context(Protocol):
-    """torch's context of a function, with what both functions below keep for the backward pass."""
+    """torch's context of a function, with what the two functions below keep for the backward pass."""
 
     head: OutputHead
+    temperature: float
+    teacher_head: OutputHead
+    distill: DistillInLoss
     chunk_tokens: int
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]
@@ -107,19 +110,10 @@ class _Context(Protocol):
     def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
 
 
-class _ScoresContext(_Context, Protocol):
-    temperature: float
-
-
-class _DivergenceContext(_Context, Protocol):
-    teacher_head: OutputHead
-    distill: DistillInLoss
-
-
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _ScoresContext,
+        ctx: _Context,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -149,9 +143,7 @@ class _TokenScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: _ScoresContext, grad_logps: Tensor | None, grad_entropy: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, grad_logps: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, targets, entropy, weight, bias = ctx.saved_tensors
         grad_logps = torch.zeros_like(entropy) if grad_logps is None else grad_logps
 
@@ -172,7 +164,7 @@ class _TokenScores(torch.autograd.Function):
 class _TokenDivergence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _DivergenceContext,
+        ctx: _Context,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -192,7 +184,7 @@ class _TokenDivergence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _DivergenceContext, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, teacher_hidden, weight, bias = ctx.saved_tensors
 
         def grad_product(chunk: slice) -> Tensor:
@@ -208,7 +200,7 @@ class _TokenDivergence(torch.autograd.Function):
         return *_through_head(ctx, hidden, weight, bias, grad_product), None, None, None, None, None
 
 
-def _both_logps(ctx: _DivergenceContext, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _both_logps(ctx: _Context, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the student's logits [C, V], and the log-probs of student and teacher over the tokens that both have."""
     logits = ctx.head.logits(hidden, ctx.distill.temperature)
     of_teacher = ctx.teacher_head.logits(teacher_hidden, ctx.distill.temperature)

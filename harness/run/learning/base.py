@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from evals.tasks.base import Problem
 from harness.rewards.judging import Judge
-from harness.training.states import Progress, TrainerState
+from harness.training.states import CellProgress, TrainerState
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,8 +67,8 @@ class Learner(Protocol):
     def trainer_state(self) -> TrainerState:
         """Return tensors and plain values."""
 
-    def progress(self) -> Progress:
+    def progress(self) -> CellProgress:
         """Return values that JSON can hold."""
 
-    def restore(self, trainer_state: TrainerState, progress: Progress) -> None:
+    def restore(self, trainer_state: TrainerState, progress: CellProgress) -> None:
         """Continue from this state."""

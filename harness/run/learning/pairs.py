@@ -24,7 +24,7 @@ from harness.training.batch import Batch
 from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import frozen_copy, require_copy
 from harness.training.sequences import Sequences
-from harness.training.states import Progress, TrainerState
+from harness.training.states import CellProgress, TrainerState
 from harness.training.update_report import Metrics, StepReport
 
 
@@ -134,8 +134,8 @@ class DatasetPairsLearner:
         state = self._update.state_dict()
         return {"optimizer": state["optimizer"], "budget": state["budget"]}
 
-    def progress(self) -> Progress:
+    def progress(self) -> CellProgress:
         return {}
 
-    def restore(self, trainer_state: TrainerState, progress: Progress) -> None:
+    def restore(self, trainer_state: TrainerState, progress: CellProgress) -> None:
         self._update.load_state_dict(trainer_state)

@@ -43,7 +43,7 @@ from harness.training.past_weights import PastWeights
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy, require_copy
-from harness.training.states import Progress, TrainerState
+from harness.training.states import CellProgress, TrainerState
 from harness.training.update_report import Metrics, StepReport, rollout_metrics
 
 Update = TypeVar("Update", PolicyUpdate, PreferenceUpdate)
@@ -309,11 +309,11 @@ class RolloutLearner(ABC, Generic[Update]):
         round_start = {} if self._round is None else self._round.state_dict()
         return {"update": self._update.state_dict(), "round": round_start, **self._rollouts.writer.state_dict()}
 
-    def progress(self) -> Progress:
-        past: Progress = {} if self._past is None else {"past_weights": self._past.state_dict()}
+    def progress(self) -> CellProgress:
+        past: CellProgress = {} if self._past is None else {"past_weights": self._past.state_dict()}
         return {"order": self._order.state_dict(), "limit": self._limit.state_dict(), **past}
 
-    def restore(self, trainer_state: TrainerState, progress: Progress) -> None:
+    def restore(self, trainer_state: TrainerState, progress: CellProgress) -> None:
         self._update.load_state_dict(trainer_state["update"])
         if self._round is not None:
             self._round.load_state_dict(trainer_state["round"])

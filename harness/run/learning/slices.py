@@ -20,7 +20,7 @@ from harness.models.language_model import LanguageModel
 from harness.random_keys import random_key
 from harness.run.learning.writers import Writer, require_finite
 from harness.training.batch import Batch
-from harness.training.states import CompletionState, TrainerState
+from harness.training.states import TrainerState
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,6 @@ class Begun:
     def group(self) -> tuple[int, int]:
         """The identity of its prompt."""
         return self.step, self.example
-
-    @property
-    def state(self) -> CompletionState:
-        """The completion in a checkpoint: the prompt is encoded again on resume, and the problem looked up by id."""
-        return {
-            "step": self.step,
-            "example": self.example,
-            "sample": self.sample,
-            "problem": self.problem.id,
-            "tokens": self.tokens,
-            "logps": self.logps,
-            "weights_steps": self.weights_steps,
-            "ended": self.ended,
-        }
 
 
 class InSlices(Writer):
@@ -178,13 +164,12 @@ class InSlices(Writer):
         return {"staleness/prompts_under_way": len(self.under_way) // self._samples}
 
     def state_dict(self) -> TrainerState:
-        return {"under_way": [row.state for row in self.under_way]}
+        # Prompts are encoded again on resume, and problems are looked up by id.
+        return {"under_way": [{**vars(row), "prompt": [], "problem": row.problem.id} for row in self.under_way]}
 
     def load_state_dict(self, state: TrainerState, problems: Sequence[Problem]) -> None:
         by_id = {problem.id: problem for problem in problems}
         self.under_way = []
         for row in state["under_way"]:
             problem = by_id[row["problem"]]
-            drawn = row["tokens"], row["logps"], row["weights_steps"], row["ended"]
-            begun = Begun(row["step"], row["example"], row["sample"], problem, self.encode(problem), *drawn)
-            self.under_way.append(begun)
+            self.under_way.append(Begun(**{**row, "problem": problem, "prompt": self.encode(problem)}))

@@ -130,21 +130,11 @@ def _in_order(stages: Iterable[Stage]) -> Iterator[Stage]:
             yield waiting.pop(stage.name)
 
 
-def with_inputs(stage: Stage, spec: RunSpec) -> list[Stage]:
-    """Return a stage after the stages whose results it needs for this spec."""
+def inputs_of_stage(stage: Stage, spec: RunSpec) -> list[Stage]:
+    """Return the stages whose results a stage needs for this spec, each after those that it reads."""
     # A stage may read one that this spec does not need, such as a cold start.
     read = [one for name in stage.reads if (one := find_stage(name)).needed(spec)]
-    return [*dict.fromkeys(first for one in read for first in with_inputs(one, spec)), stage]
-
-
-def missing_stages(spec: RunSpec, home: Path, wanted: Iterable[Stage]) -> list[Stage]:
-    """Return the missing stages that can be made now.
-
-    Their results do not exist yet, and the results that they read do.
-    """
-    stages = {stage.name: stage for stage in wanted}
-    missing = {name for name, stage in stages.items() if not result_path(stage, spec, home).exists()}
-    return [stages[name] for name in stages if name in missing and missing.isdisjoint(stages[name].reads)]
+    return [*dict.fromkeys(first for one in read for first in (*inputs_of_stage(one, spec), one))]
 
 
 def inputs_of_cell(spec: RunSpec, home: Path) -> dict[str, Path]:

@@ -71,7 +71,7 @@ def encode_pairs(pairs: Sequence[PreferencePair], wanted: DatasetPairs, language
 
     from harness.run.encoded_pairs import EncodedPairs, PairCounts, Ragged
 
-    context = getattr(language_model.model.config, "max_position_embeddings", None)
+    context = language_model.context_tokens
     if context is not None and wanted.max_tokens > context:
         raise RefusedError(
             f"pairs.max_tokens={wanted.max_tokens} exceeds the model's context of {context} tokens. Lower it."

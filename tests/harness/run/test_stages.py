@@ -18,10 +18,9 @@ from harness.run.stages import (
     find_stage,
     input_remarks,
     inputs_of_cell,
-    missing_stages,
-    result_path,
     stages_of_cell,
 )
+from harness.run.sweep import missing_stage_jobs
 from harness.run.worker import run_job
 from tests.harness.plan.files import finish
 from tests.harness.run import bench
@@ -106,19 +105,18 @@ def test_encoded_pairs_are_shared_by_objectives_with_one_reference(tmp_path: Pat
 
 def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
     spec = small_spec(FILTER | PROXY)
-    wanted = stages_of_cell(spec)
-    assert [stage.name for stage in missing_stages(spec, tmp_path, wanted)] == ["pass_rates", "reward_model"]
+    wanted = [(spec, stage) for stage in stages_of_cell(spec)]
+    assert [job.kind for job in missing_stage_jobs(wanted, tmp_path)] == ["pass_rates", "reward_model"]
     rates = inputs_of_cell(spec, tmp_path)["pass_rates"]
     rates.parent.mkdir()
     rates.touch()
-    assert [stage.name for stage in missing_stages(spec, tmp_path, wanted)] == ["reward_model"]
+    assert [job.kind for job in missing_stage_jobs(wanted, tmp_path)] == ["reward_model"]
 
 
 def make_stages(spec: RunSpec, home: Path) -> None:
     (home / "cache").mkdir(exist_ok=True)
-    while missing := missing_stages(spec, home, stages_of_cell(spec)):
-        for stage in missing:
-            job = job_of(stage.name, result_path(stage, spec, home), spec, home)
+    while jobs := missing_stage_jobs([(spec, stage) for stage in stages_of_cell(spec)], home):
+        for job in jobs:
             assert run_job(job, home, StartingPoint(), lambda event: None) == ("done", None)
 
 

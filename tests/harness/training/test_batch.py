@@ -21,7 +21,7 @@ from harness.training.batch import (
     zero_std_rows,
 )
 from harness.training.policy_update import CriticModel, scored_while_training
-from harness.training.reference import KlReference, frozen_copy
+from harness.training.reference import RenewedCopy, frozen_copy, kl_reference
 from harness.training.sequences import SequenceScorer
 from tests.harness.run.small import small_spec
 from tests.harness.training import rollouts
@@ -151,10 +151,11 @@ def prepared(settings: dict[str, Any], **changes: Any) -> Prepared:
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     rollout = dataclasses.replace(rollouts.rollout(policy), **changes)
     controlled = ControlledCoefficients(spec.policy_gradient)
-    kl_reference = KlReference(spec.policy_gradient.kl, policy, reference)
+    referred = kl_reference(spec.policy_gradient.kl, policy, reference)
+    referred = referred.policy if isinstance(referred, RenewedCopy) else referred
     scorer = SequenceScorer(policy, critic, spec, rollouts.PAD)
     result, coefficients = prepare(
-        rollout, spec.policy_gradient, scorer, kl_reference, controlled, scored_while_training(spec)
+        rollout, spec.policy_gradient, scorer, referred, controlled, scored_while_training(spec)
     )
     return Prepared(spec, policy, reference, controlled, result, coefficients)
 

@@ -8,10 +8,10 @@ from transformers import PreTrainedModel
 
 from algorithms import Objective, preset
 from harness.training.reference import (
-    KlReference,
     Measured,
     RenewedCopy,
     frozen_copy,
+    kl_reference,
     measure,
     start_metrics,
 )
@@ -57,35 +57,28 @@ def test_a_renewed_copy_is_the_policy_that_began_the_round() -> None:
 class TestKlReference:
     def test_none_is_kept_where_none_is_needed(self) -> None:
         policy = rollouts.model()
-        assert KlReference(preset("grpo", Objective).kl, policy, None).policy is None
-        assert KlReference(kl(reference="iteration_start"), policy, None).policy is None
+        assert kl_reference(preset("grpo", Objective).kl, policy, None) is None
+        assert kl_reference(kl(reference="iteration_start"), policy, None) is None
 
     def test_the_initial_copy_is_shared(self) -> None:
         policy = rollouts.model()
         initial = frozen_copy(policy)
-        assert KlReference(kl(), policy, initial).policy is initial
-        alone = KlReference(kl(), policy, None).policy
-        assert alone is not None
+        assert kl_reference(kl(), policy, initial) is initial
+        alone = kl_reference(kl(), policy, None)
+        assert isinstance(alone, PreTrainedModel)
         assert torch.equal(rollouts.weights(alone), rollouts.weights(policy))
 
     def test_a_renewed_one_is_not_the_initial_copy(self) -> None:
         policy = rollouts.model()
         initial = frozen_copy(policy)
-        reference = KlReference(kl(reference="refreshed", refresh_every_steps=2), policy, initial)
-        assert reference.policy is not None and reference.policy is not initial
+        reference = kl_reference(kl(reference="refreshed", refresh_every_steps=2), policy, initial)
+        assert isinstance(reference, RenewedCopy) and reference.policy is not initial
         change(policy)
         reference.begin(2, policy)
         assert torch.equal(rollouts.weights(reference.policy), rollouts.weights(initial))
         reference.begin(3, policy)
         assert torch.equal(rollouts.weights(reference.policy), rollouts.weights(policy))
         assert not torch.equal(rollouts.weights(initial), rollouts.weights(policy))
-        resumed = KlReference(kl(reference="refreshed", refresh_every_steps=2), rollouts.model(), None)
-        resumed.load_state_dict(reference.state_dict())
-        assert resumed.policy is not None
-        assert torch.equal(rollouts.weights(resumed.policy), rollouts.weights(policy))
-
-    def test_a_fixed_one_needs_no_state(self) -> None:
-        assert KlReference(kl(), rollouts.model(), None).state_dict() == {}
 
 
 def test_rows_are_spread_over_the_batch() -> None:
