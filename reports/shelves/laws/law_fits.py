@@ -169,7 +169,7 @@ def _targets(analysis: Analysis) -> list[Target]:
 
 def scores_before_pp(analysis: Analysis) -> dict[str, float]:
     """Return the compared metric of the model before training by task, in percent, if it was measured."""
-    rows = analysis.sweep.base_scores
+    rows = analysis.sweep.base_scores_of()
     known = {row["task"]: finite(row["metrics"].get(analysis.metric.name)) for row in rows}
     return {task: 100 * score for task, score in known.items() if score is not None}
 
