@@ -189,12 +189,17 @@ def _garbage_collected_afterwards() -> Iterator[None]:
 def png(figure: Figure) -> bytes:
     """Return the figure as a PNG on white, the same bytes for the same figure."""
     import matplotlib as mpl
+    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
 
     written = io.BytesIO()
     figure.patch.set(visible=True, facecolor="white")
     figure.set_dpi(PNG_DOTS_PER_INCH)
+    canvas = FigureCanvasAgg(figure)
     with mpl.rc_context(RC):
-        # Matplotlib would write its version into the metadata, and the bytes would change with it.
-        FigureCanvasAgg(figure).print_png(written, metadata={"Software": None}, pil_kwargs={"compress_level": 3})
+        canvas.draw()
+    # Not by `print_png`, which keeps a channel of opacity, and writes matplotlib's version into the file.
+    image = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    image.save(written, "png", dpi=(PNG_DOTS_PER_INCH, PNG_DOTS_PER_INCH), compress_level=3)
     return written.getvalue()

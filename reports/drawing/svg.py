@@ -13,13 +13,16 @@ import re
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
 from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
 import matplotlib as mpl
-import numpy as np
-from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_svg import RendererSVG
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 from reports.drawing.marks import attributes_of, mark_panels
 from reports.drawing.style import INK, RC, SEED_ALPHA, SEED_ALPHA_ON_DARK
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
 POINTS_PER_INCH = 72
 UNITS = 10
 """The number of units of an SVG in one point."""
-PLACES = {"M": 1, "L": 1, "Q": 2, "C": 3, "z": 0}
-"""The path commands that matplotlib writes, and how many points each takes."""
+COMMAND = re.compile("([MLQCz])([^MLQCz]*)")
+"""A path command that matplotlib writes, with its points."""
 NUMBER = re.compile(r"-?\d*\.?\d+")
 LENGTHS = re.compile(r"(font-size|stroke-width|stroke-dasharray|stroke-dashoffset):([^;]+)")
 MOVES = re.compile(r"(translate\(|rotate\(\S+ |matrix\((?:\S+ ){4})([^)]+)")
@@ -111,15 +114,38 @@ def draw_svg(figure: Figure, sheet: Sheet, prefix: str) -> Picture:
     """
     figure.patch.set_visible(False)
     mark_panels(figure)
+    figure.set_dpi(POINTS_PER_INCH)
+    width, height = (size * POINTS_PER_INCH for size in figure.get_size_inches().tolist())
     written = io.StringIO()
     # Without a fixed salt the ids would differ every time, and with a date the metadata would.
     with mpl.rc_context(RC | {"svg.hashsalt": prefix}):
-        FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None})
+        renderer = RendererSVG(width, height, written, metadata={"Date": None})
+        # Matplotlib would measure the same texts again in every figure, each in about a millisecond.
+        renderer.get_text_width_height_descent = _text_size
+        _Canvas(figure, renderer)
+        figure.draw(renderer)
+        renderer.finalize()
     # The figure becomes a PNG next, which must not be laid out again.
     figure.set_layout_engine("none")
     root = ElementTree.fromstring(known_to_xml(written.getvalue()))
-    width, height = (size * POINTS_PER_INCH for size in figure.get_size_inches().tolist())
     return Picture(width, height, "".join(part for child in root for part in _written(child, sheet)))
+
+
+class _Canvas(FigureCanvasBase):
+    """The canvas of a figure that becomes an SVG: it is laid out with the renderer that draws it."""
+
+    def __init__(self, figure: Figure, renderer: RendererSVG) -> None:
+        super().__init__(figure)
+        self._renderer = renderer
+
+    def get_renderer(self) -> RendererSVG:
+        return self._renderer
+
+
+@lru_cache(maxsize=10_000)
+def _text_size(s: str, prop: FontProperties, ismath: bool | Literal["TeX"]) -> tuple[float, float, float]:
+    width, height, descent = text_to_path.get_text_width_height_descent(s, prop, ismath)
+    return width, height, descent
 
 
 def known_to_xml(text: str) -> str:
@@ -154,8 +180,7 @@ def _attributes(tag: str, element: ElementTree.Element, sheet: Sheet) -> Iterato
             if tag not in ("g", "text") and not marks:
                 yield "id", value
         elif plain == "style":
-            look = re.sub(r"(?<=[:;,]) ", "", value)
-            yield "class", sheet.class_of(LENGTHS.sub(lambda found: f"{found[1]}:{_in_units(found[2], '.3g')}", look))
+            yield "class", sheet.class_of(_look(value))
         elif plain == "d":
             yield "d", short_path(value)
         elif plain in ("x", "y", "width", "height"):
@@ -164,26 +189,29 @@ def _attributes(tag: str, element: ElementTree.Element, sheet: Sheet) -> Iterato
             yield plain, MOVES.sub(lambda found: found[1] + _in_units(found[2]), value)
 
 
+@lru_cache(maxsize=10_000)
+def _look(style: str) -> str:
+    """Return a style without spaces, its lengths in units."""
+    look = re.sub(r"(?<=[:;,]) ", "", style)
+    return LENGTHS.sub(lambda found: f"{found[1]}:{_in_units(found[2], '.3g')}", look)
+
+
 def _in_units(points: str, digits: str = ".0f") -> str:
     return NUMBER.sub(lambda found: format(UNITS * float(found[0]), digits), points)
 
 
 def short_path(data: str) -> str:
     """Return the same path in whole units: absolute starts, then relative steps."""
-    letters = re.findall("[MLQCz]", data)
-    points = np.array(re.sub("[MLQCz]", " ", data).split(), dtype=np.float64)
-    places = np.rint(UNITS * points).astype(int).reshape(-1, 2)
-    sizes = np.array([PLACES[letter] for letter in letters])
-    ends = np.cumsum(sizes)
-    is_start = np.repeat([letter == "M" for letter in letters], sizes)
-    # Every point of a command is relative to the last point of the command before it. Rounding comes before
-    # differences, so that errors do not add up along the path.
-    before = np.maximum(np.repeat(ends - sizes - 1, sizes), 0)
-    steps = np.where(is_start[:, None], places, places - places[before]).ravel().tolist()
-    written, last = [], ""
-    for letter, end, size in zip(letters, ends.tolist(), sizes.tolist(), strict=True):
-        numbers = " ".join(map(str, steps[2 * (end - size) : 2 * end]))
-        name = letter if letter == "M" else letter.lower()
-        written.append(f"{name if name != last or name == 'M' else ' '}{numbers}")
+    written, last, x, y = [], "", 0, 0
+    for command, points in COMMAND.findall(data):
+        places = [round(UNITS * float(one)) for one in points.split()]
+        name = command if command == "M" else command.lower()
+        if command == "M":
+            x, y = 0, 0
+        # Every point of a command is relative to the last point of the command before it. Rounding comes before
+        # differences, so that errors do not add up along the path.
+        steps = [place - (y if odd % 2 else x) for odd, place in enumerate(places)]
+        written.append(f"{' ' if name == last != 'M' else name}{' '.join(map(str, steps))}")
+        x, y = places[-2:] or (x, y)
         last = name
     return "".join(written).replace(" -", "-")

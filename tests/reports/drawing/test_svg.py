@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from reports.drawing.marks import mark
 from reports.drawing.style import INK, new_figure
-from reports.drawing.svg import PLACES, UNITS, Sheet, draw_svg, short_path
+from reports.drawing.svg import UNITS, Sheet, draw_svg, short_path
 
+PLACES = {"M": 1, "L": 1, "Q": 2, "C": 3, "z": 0}
+"""The path commands that matplotlib writes, and how many points each takes."""
 PLACE = st.tuples(*2 * [st.integers(-40_000, 40_000).map(lambda units: units / UNITS)])
 STEP = st.sampled_from("LQCz").flatmap(lambda letter: st.tuples(st.just(letter), st.tuples(*PLACES[letter] * [PLACE])))
 PART = st.tuples(PLACE, st.lists(STEP, max_size=6)).map(
