@@ -46,7 +46,7 @@ def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
         n_predictions += len(found) if finding.about == "predictions" else 0
         number = f"[{finding.number}]({finding.page})" if begun else str(finding.number)
         cost = duration(cost_s(kept.values())) if kept else ""
-        rows.append([number, finding.claim.strip(), finding.source, _answer(finding, found), cost])
+        rows.append([number, finding.claim.strip(), finding.cited, _answer(finding, found), cost])
     return _CONTENTS.format(
         table=markdown_table(["", "claim", "source", "answer", "cost"], rows),
         contrasts=count(len(distinct_contrasts(others)), "contrast"),

@@ -45,7 +45,7 @@ def page(finding: Finding, others: Sequence[Kept]) -> str:
     parts = [
         f"# {finding.number}. {finding.title}",
         f"<!-- Made by `make findings`; the words by hand are in {finding.number:02d}_{finding.name}.yaml. -->",
-        f"> {finding.claim.strip()}\n>\n> {finding.source}",
+        f"> {finding.claim.strip()}\n>\n> {finding.cited}",
         *([f"**{' '.join(filter(None, [finding.answer, summary(found)]))}**"] if found else []),
         *([f"Not run yet: {', '.join(missing)}."] if missing else []),
         *([sharpening.section(finding, found, others)] if about_all else [_predictions(found)] if found else []),
