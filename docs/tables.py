@@ -1,11 +1,13 @@
 """What the pages of docs/ take from the code, written in by mkdocs as it builds them (`hooks:` in mkdocs.yml).
 
 A page says `<!-- table: metrics -->` where a table goes. A line that holds nothing but a link to a file outside docs/,
-`[tests/some.py](../tests/some.py)`, is replaced by the file.
+`[tests/some.py](../tests/some.py)`, is replaced by the file. Readers of the repository see the link and, below it, an
+excerpt of the file, which `python -m docs.tables` writes.
 """
 
 from __future__ import annotations
 
+import ast
 import html
 import inspect
 import re
@@ -41,7 +43,10 @@ from reports.figures import FIGURES
 from reports.formats import markdown_table
 
 ROOT = Path(__file__).parents[1]
-FILE_LINK = re.compile(r"^\[(.+)\]\(\.\./\1\)$", re.MULTILINE)
+FILE_LINK = re.compile(
+    r"^\[(?P<path>.+)\]\((?:\.\./)+(?P=path)\)\n(?P<excerpt>\n```\w+\n(?s:.*?)^```\n)?", re.MULTILINE
+)
+MOST_EXCERPT_LINES = 32
 
 _COLUMNS = ("baseline", "scale", "ratio", "aggregation")
 _PREFERENCE_COLUMNS = ("link", "logp", "reference", "beta")
@@ -256,7 +261,12 @@ TABLES: Mapping[str, Callable[[], str]] = {
 def with_tables(markdown: str) -> str:
     """A page with its tables and files. Raises KeyError for an unknown table, OSError for a missing file."""
     markdown = re.sub(r"<!-- table: (.+?) -->", lambda mark: TABLES[mark[1]](), markdown)
-    return FILE_LINK.sub(lambda link: _code(link[1]), markdown)
+    return FILE_LINK.sub(lambda link: _code(link["path"]), markdown)
+
+
+def with_excerpts(markdown: str) -> str:
+    """Write the excerpt of each linked file below its link. Raises OSError for a missing file."""
+    return FILE_LINK.sub(lambda link: f"{link[0].partition(chr(10))[0]}\n{_excerpt(link['path'])}", markdown)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
@@ -265,8 +275,27 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def _code(path: str) -> str:
+    return f"`{path}`:\n\n{_block(path, (ROOT / path).read_text(encoding='utf-8'))}"
+
+
+def _excerpt(path: str) -> str:
+    """Return a block of the file's last top-level statements without imports, as many as fit."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    if not path.endswith(".py"):
+        return f"\n{_block(path, text)}"
+    lines, statements = text.splitlines(), ast.parse(text).body
+    first = len(lines)
+    for before, statement in zip(statements[-2::-1], statements[:0:-1], strict=True):
+        start = before.end_lineno or 0  # a comment above a statement belongs to it
+        if isinstance(statement, ast.Import | ast.ImportFrom | ast.If) or len(lines) - start > MOST_EXCERPT_LINES:
+            break
+        first = start
+    return f"\n{_block(path, chr(10).join(lines[first:]).strip() + chr(10))}"
+
+
+def _block(path: str, code: str) -> str:
     language = {".py": "python", ".yaml": "yaml"}[Path(path).suffix]
-    return f"`{path}`:\n\n```{language}\n{(ROOT / path).read_text(encoding='utf-8')}```"
+    return f"```{language}\n{code}```\n"
 
 
 def _named(rows: Iterable[tuple[str, str]]) -> str:
@@ -309,3 +338,10 @@ def _beside(
         for knob, value in active_knobs(objective).items()
         if knob not in columns and (knob in always or value != unmoved[knob])
     ]
+
+
+if __name__ == "__main__":
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        if (written := with_excerpts(text)) != text:
+            page.write_text(written, encoding="utf-8")

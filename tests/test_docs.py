@@ -121,9 +121,17 @@ def test_every_table_is_on_a_page_and_none_is_empty() -> None:
 def test_every_example_is_on_the_page_on_extending() -> None:
     page = PAGES[ROOT / "docs/extending.md"]
     examples = {path for path in (ROOT / "tests/examples/extending").iterdir() if path.suffix in (".py", ".yaml")}
-    shown = set(tables.FILE_LINK.findall(page))
+    shown = {link["path"] for link in tables.FILE_LINK.finditer(page)}
     assert shown == {str(path.relative_to(ROOT)) for path in examples if path.name != "__init__.py"}
     assert "LAB_GRPO = Preset(" in tables.with_tables(page)
+
+
+def test_excerpts_below_links_are_those_of_the_files() -> None:
+    assert [str(path) for path, page in PAGES.items() if tables.with_excerpts(page) != page] == [], (
+        "`python -m docs.tables` writes the excerpts anew"
+    )
+    (block,) = re.findall(r"preset\.py\)\n\n```python\n(.*?)^```", PAGES[ROOT / "docs/extending.md"], re.DOTALL | re.M)
+    assert "LAB_GRPO = Preset(" in block and "import" not in block
 
 
 def cells_of(markdown: str) -> dict[str, list[str]]:

@@ -321,7 +321,7 @@ def test_what_training_changed_is_against_the_model_before_it(own: Path, ended: 
     scores = [value for (arm, _), value in kept.measured("final_scores.pass@1").items() if arm == "base"]
     change = np.mean(scores) - 0.35
     half = stats.t.ppf(0.975, len(scores) - 1) * np.std(scores, ddof=1) / len(scores) ** 0.5
-    moved = "up" if change > half else "down" if change < -half else "cannot be told"
+    moved = "up" if change > half else "down" if change < -half else "undecided"
     row = f"0.35 | {0.35 + change:.3g} | {change:+.3g} [{change - half:+.3g}, {change + half:+.3g}] | {moved} |"
     page = (own / "folder" / "01_knob.md").read_text()
     assert f"| small | pass@1 | {row}" in page
@@ -399,11 +399,11 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     by_arm: dict[str, Any] = {row.arm: row for row in kept.report.contrasts}
     assert by_arm["up"].low_pp > 1.0, "beyond the margin"
     low, high = by_arm["same"].low_pp, by_arm["same"].high_pp
-    same = "shown" if low > 0 else "refuted" if high < 1.0 else "cannot be told"
+    same = "shown" if low > 0 else "refuted" if high < 1.0 else "undecided"
     assert [one.outcome for one in found[:3]] == ["shown", same, "refuted"]
     ends = difference(kept.measured("final_scores.pass@1"), "up", "base")
     assert ends is not None and ends.low > 0
-    assert [one.outcome for one in found[3:]] == ["shown", "shown", "refuted", "cannot be told"]
+    assert [one.outcome for one in found[3:]] == ["shown", "shown", "refuted", "undecided"]
     assert f"95% interval [{ends.low:+.3g}, {ends.high:+.3g}]" in found[3].why
     assert found[6].why == "it was not recorded"
     assert summary(found[:1]) == "1 prediction: 1 shown."
@@ -416,15 +416,15 @@ def test_predictions_are_shown_refuted_or_open(own: Path, ended: Path) -> None:
     [
         ("better than", 0.1, 2.0, "shown"),
         ("better than", -0.5, 0.9, "refuted"),
-        ("better than", -0.5, 1.1, "cannot be told"),
+        ("better than", -0.5, 1.1, "undecided"),
         ("worse than", -2.0, -0.1, "shown"),
         ("worse than", -0.9, 0.5, "refuted"),
-        ("worse than", -1.1, 0.5, "cannot be told"),
+        ("worse than", -1.1, 0.5, "undecided"),
         ("equivalent to", -0.9, 0.9, "shown"),
         ("equivalent to", 1.1, 1.5, "refuted"),
         ("equivalent to", -1.5, -1.1, "refuted"),
-        ("equivalent to", 0.1, 1.5, "cannot be told"),
-        ("equivalent to", -1.5, 0.5, "cannot be told"),
+        ("equivalent to", 0.1, 1.5, "undecided"),
+        ("equivalent to", -1.5, 0.5, "undecided"),
     ],
 )
 def test_an_interval_decides_a_prediction(relation: str, low_pp: float, high_pp: float, outcome: str) -> None:

@@ -64,9 +64,9 @@ def test_a_page_says_what_was_known_when_a_run_was_registered() -> None:
     assert said == [
         "2 of its 3 cells repeat cells of runs registered earlier. first had already compared none with this baseline.",
         "",
-        "4 of its 6 cells were trained for runs registered earlier. "
+        "4 of its 6 cells are reused from runs registered earlier. "
         "first had already compared batch with this baseline.",
-        "2 of its 4 cells were trained for runs registered earlier.",
+        "2 of its 4 cells are reused from runs registered earlier.",
     ]
     assert [row.arm for row in distinct_contrasts(runs[1:])] == ["none", "other", "new", "batch"]
     assert len(distinct_contrasts(runs)) == 6, "cells that were trained again are a comparison of their own"
@@ -82,7 +82,7 @@ def test_an_arm_counts_once_in_the_claim_about_all_runs() -> None:
     for one, before in zip(runs, (0.99, 0.5, CEILING, None), strict=True):
         vars(one)["before"] = {"pass@16": before}
     found = judged_coverage(runs)
-    assert [one.outcome for one in found[:3]] == ["shown", "refuted", "cannot be told"]
+    assert [one.outcome for one in found[:3]] == ["shown", "refuted", "undecided"]
     table = [line for line in section(ABOUT_ALL, found, runs).splitlines() if line.startswith("| ")][2:]
     assert table[:2] == ["| first | 16 | 99% | no | 1 | 1 | 0 |", "| alike | 16 | 50% | yes | 0 | 0 | 1 |"]
     assert [line.split(" | ")[3] for line in table[2:]] == ["no", "unknown"]

@@ -1,4 +1,4 @@
-"""What the kept reports say of a claim: each prediction is shown, refuted, or cannot be told."""
+"""What the kept reports say of a claim: each prediction is shown, refuted or undecided."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from reports.page.requirements import Judgement, Requirement, judge
 from reports.report import CellRow, Report, VerdictRow
 
 BEFORE_AND_AFTER = "before_and_after.json"
-Outcome = Literal["shown", "refuted", "cannot be told"]
-OUTCOMES: tuple[Outcome, ...] = ("shown", "refuted", "cannot be told")
+Outcome = Literal["shown", "refuted", "undecided"]
+OUTCOMES: tuple[Outcome, ...] = ("shown", "refuted", "undecided")
 
 _OPPOSITES = {"better": "not better", "worse": "not worse", "equivalent": "not equivalent"}
 """By relation, what refutes it: a gain is refuted where one as large as the margin is ruled out."""
@@ -174,7 +174,7 @@ def _by_verdict(prediction: Prediction, kept: Kept) -> tuple[Outcome, str]:
     if found.holds:
         return "shown", found.why
     against = judgement(_OPPOSITES[relation])
-    return ("refuted", against.why) if against.holds else ("cannot be told", found.why)
+    return ("refuted", against.why) if against.holds else ("undecided", found.why)
 
 
 def _by_measure(prediction: Prediction, values: Values) -> tuple[Outcome, str]:
@@ -182,9 +182,9 @@ def _by_measure(prediction: Prediction, values: Values) -> tuple[Outcome, str]:
     arm, relation, baseline = prediction.arms
     found = difference(values, arm, None if baseline == NO_DIFFERENCE else baseline)
     if found is None:
-        return "cannot be told", "it was not recorded"
+        return "undecided", "it was not recorded"
     low, high = (found.low, found.high) if relation == "more" else (-found.high, -found.low)
-    outcome: Outcome = "shown" if low > 0 else "refuted" if high < 0 else "cannot be told"
+    outcome: Outcome = "shown" if low > 0 else "refuted" if high < 0 else "undecided"
     ends = f"95% interval {found.ends}" if found.ends else "without an interval"
     return outcome, f"the difference is {number(found.mean)}, {ends}, n = {found.n}"
 
@@ -196,7 +196,7 @@ def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
     for one in kept:
         for row in one.report.coverage:
             if row.against is None:
-                outcome = _COVERAGE.get(row.word, "cannot be told")
+                outcome = _COVERAGE.get(row.word, "undecided")
                 what = f"{row.arm} sharpens"
                 arm = one.trained(row.arm) | {row.task}
                 found.setdefault(arm, Judged(what, one.folder.name, outcome, str(row.word)))
@@ -204,7 +204,7 @@ def judged_coverage(kept: Sequence[Kept]) -> list[Judged]:
 
 
 def summary(found: Sequence[Judged]) -> str:
-    """`3 predictions: 2 shown, 1 cannot be told.`"""
+    """`3 predictions: 2 shown, 1 undecided.`"""
     counts = Counter(one.outcome for one in found)
     parts = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
     return f"{count(len(found), 'prediction')}: {', '.join(parts)}."

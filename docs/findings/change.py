@@ -57,7 +57,7 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
             found = difference(changes, one.sweep.baseline, None)
             if found is None:
                 continue
-            moved = "up" if found.low > 0 else "down" if found.high < 0 else "cannot be told"
+            moved = "up" if found.low > 0 else "down" if found.high < 0 else "undecided"
             after, change = number(before + found.mean), f"{found.mean:+.3g} {found.ends}"
             rows.append([name, words, number(before), after, change, moved])
     if not rows:
@@ -66,7 +66,7 @@ def section(finding: Finding, kept: dict[str, Kept]) -> str:
         [
             "## What training changed",
             markdown_table(["run", "score", "before", "after", "change, 95% interval", "moved"], rows),
-            "Means over the cells of the baseline. The intervals are over their seeds, for these problems.",
+            "The scores are means over the baseline's cells. The intervals are over their seeds, for these problems.",
             *(_elsewhere(name, one) for name, one in kept.items() if one.elsewhere),
         ]
     )

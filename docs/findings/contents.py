@@ -46,7 +46,7 @@ def contents(findings: Sequence[Finding], others: Sequence[Kept]) -> str:
         n_predictions += len(found) if finding.about == "predictions" else 0
         number = f"[{finding.number}]({finding.page})" if begun else str(finding.number)
         cost = duration(cost_s(kept.values())) if kept else ""
-        rows.append([number, finding.claim.strip(), finding.source, _answer(finding, found), cost])
+        rows.append([number, finding.claim.strip(), finding.cited, _answer(finding, found), cost])
     return _CONTENTS.format(
         table=markdown_table(["", "claim", "source", "answer", "cost"], rows),
         contrasts=count(len(distinct_contrasts(others)), "contrast"),
@@ -78,24 +78,25 @@ _CONTENTS = """# Findings
 
 <!-- Made by `make findings`. -->
 
-Claims from the literature, tested with paired seeds. Each page has the claim, the design and the effect that it could
-have detected, the verdicts, the cost, and the command that runs it again. Failed replications and open questions are
-kept.
+Claims from the literature, tested with paired seeds on a CPU. Nearly all runs train the built-in model with 0.23M
+parameters, which adds digits; finding 1 also trains SmolLM2-135M, and finding 11 also fits public logs. So an answer
+says what was seen there, not what holds for large models; see [Limits](../explanation/limits.md). Each page has the
+claim, the design, the detectable effect, the verdicts, the cost, and the command that runs it again. Failed
+replications and open questions are kept.
 
 {table}
 
-The predictions of a run were written before it started; some runs repeat cells of earlier ones, as their pages say. A
+The predictions of a run were written before it started; some runs reuse cells of earlier ones, as their pages say. A
 prediction about the score is shown if the interval of the difference lies wholly on the predicted side of 0, or for
 equivalence within ±1 pp. A predicted gain is refuted if the interval excludes a gain of 1 pp, a predicted loss if it
-excludes a loss of 1 pp, and equivalence if it lies beyond ±1 pp. Otherwise it cannot be told.
-[Statistics](../explanation/statistics.md) explains the intervals, and what a look is. Anything else that is measured
-has no margin: it is judged by whether its own 95% interval lies above or below 0.
+excludes a loss of 1 pp, and equivalence if it lies beyond ±1 pp. Otherwise the prediction is undecided.
+[Statistics](../explanation/statistics.md) explains the intervals and looks. Other measurements have no margin: they are
+judged by whether their 95% interval lies above or below 0.
 
 The table rests on {contrasts} of {sweeps} and on {predictions}, besides the arms that finding 13 counts. Each sweep
 corrects for its own contrasts. Nothing is corrected across pages: even if no arm differed, about one sweep in twenty
-would show a difference in the score by chance. What is measured beside the score is not corrected at all: there, each
-comparison errs in one case in twenty. All runs are of small models on a CPU; [Limits](../explanation/limits.md) says
-what that leaves open.
+would show a difference in the score by chance. Measurements other than the score are not corrected at all, so each such
+comparison errs in about one case in twenty.
 {method}"""
 _METHOD = """
 [What was learned about measuring](method.md) compares the noise of these sweeps, and says what fewer seeds would have

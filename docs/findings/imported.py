@@ -75,7 +75,7 @@ _SECTION = """## {name}
 {table}
 
 The last four columns are root mean squared errors of forecasts. Each forecast is fitted to the first 30% of the steps
-and predicts the training reward of the rest. The law and the line in H are given the later entropies. The law's error
+and predicts the training reward of the rest. The law and the line in H also get the later entropies. The law's error
 is smaller than the line's in {better} of {runs}. Each row is a single run, so there is no interval.
 
 To repeat this with the logs in a folder `{logs}`:

@@ -73,26 +73,26 @@ In short:
 
 All numbers are standard deviations in percentage points, as root mean squares over the comparisons of a run. The first
 is that of one seed's difference on these problems; the next three are its parts. Their squares add up to its square,
-unless a part was estimated below zero and set to zero. In the mean over seeds all three shrink with more seeds, and
-only the third with more samples per problem. The last is the noise of the mean difference that comes from the choice of
-problems, for another set of the same kind and size. Neither more seeds nor more samples reduce it.
+unless a part was estimated below zero and set to zero. In the mean over seeds, more seeds shrink all three, and more
+samples per problem shrink only the third. The last is the noise of the mean difference from the choice of problems, for
+another set of the same kind and size. Neither more seeds nor more samples reduce it.
 
 ## What pairing saved
 
 {pairing}
 
-Medians over the comparisons of a run. The correlation is that of the two arms' scores over seeds. The variance ratio
-divides the variance of the paired mean difference by that of an unpaired one: at 0.5, pairing saved half of the seeds.
-Above 1 it cost some.
+The table shows medians over the comparisons of a run. The correlation is that of the two arms' scores over seeds. The
+variance ratio divides the variance of the paired mean difference by that of an unpaired one: at 0.5, pairing saved half
+of the seeds, and above 1 it cost some.
 
 {again}{tuned}## What fewer seeds would have seen
 
 {visible}
 
-An effect counts as visible if a design with so many seeds finds it with 80% power at the 5% level, without any
-correction. For one seed the sd is taken as known from elsewhere; nobody who has one seed knows it, and three seeds,
-which have to estimate it, may show fewer effects. The sources measured their effects on other tasks, with other noise.
-Those found here are the ones that came out significant, so their sizes are overestimated on average.
+An effect counts as visible if a design with this many seeds finds it with 80% power at the 5% level, without any
+correction. The column for one seed assumes a known sd. In practice one seed cannot estimate it, and designs with three
+seeds, which must estimate it, may show fewer effects. The sources measured their effects on other tasks, with other
+noise. The effects found here are the significant ones, so their sizes are overestimated on average.
 """
 
 
@@ -100,10 +100,10 @@ _AGAIN = """## What retraining the same cells changes
 
 {table}
 
-These cells repeat the settings and seeds of cells of earlier runs, but were trained on another machine, which gave
-other weights; on one machine a cell trained again is the same to the last bit. Each retraining counts once, in the
-first run that has it. With one update per rollout a score hardly changes. With four, as in the sweep `entropy`, small
-differences grow until two trainings with one seed differ as much as two seeds do.
+These cells repeat the settings and seeds of earlier cells on another machine, which gave different weights. On one
+machine, retraining a cell reproduces it bit for bit. Each retraining counts once, in the first run that has it. With
+one update per rollout a score hardly changes. With four, as in the sweep `entropy`, small differences grow until two
+trainings with one seed differ as much as two seeds do.
 
 """
 
@@ -111,11 +111,11 @@ _TUNED = """## What tuning each arm separately changes
 
 {table}
 
-The same comparison with one setting for both arms, and with the setting that a search found for each. The last column
-allows for what the searches left open (`bests` in report.json); a verdict has to hold there too. In brackets: the
-intervals of the verdicts, whose levels depend on the sweep. The search's own scores are not used: both arms were
-trained again with other seeds. The first two columns come from different trainings, which alone can move a difference
-by 1 pp or more.
+The table shows each comparison with one setting for both arms, and with the setting that a search found for each. The
+last column allows for how far each search may have ended below its peak (`bests` in report.json); a verdict must hold
+there too. The brackets hold the intervals of the verdicts, whose levels depend on the sweep. The search's own scores
+are not used: both arms were trained again with other seeds. The first two columns come from different trainings, which
+alone can change a difference by 1 pp or more.
 
 """
 

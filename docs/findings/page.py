@@ -30,8 +30,8 @@ from reports.page.verdict import statements
 FIGURE = "forest.svg"
 NOT_WRITTEN = "Not written yet."
 _ABOUT_MEASURES = """\
-Means over the cells of an arm. In brackets: the difference from the baseline over the seeds, with its 95% interval, not
-corrected. Where to find them in the report:
+The table shows means over the cells of an arm. The brackets hold the difference from the baseline over the seeds, with
+its uncorrected 95% interval. The measures in the report:
 
 {where}"""
 
@@ -45,7 +45,7 @@ def page(finding: Finding, others: Sequence[Kept]) -> str:
     parts = [
         f"# {finding.number}. {finding.title}",
         f"<!-- Made by `make findings`; the words by hand are in {finding.number:02d}_{finding.name}.yaml. -->",
-        f"> {finding.claim.strip()}\n>\n> {finding.source}",
+        f"> {finding.claim.strip()}\n>\n> {finding.cited}",
         *([f"**{' '.join(filter(None, [finding.answer, summary(found)]))}**"] if found else []),
         *([f"Not run yet: {', '.join(missing)}."] if missing else []),
         *([sharpening.section(finding, found, others)] if about_all else [_predictions(found)] if found else []),
@@ -82,7 +82,7 @@ def _run(name: str, kept: Kept, run: Run, others: Sequence[Kept]) -> str:
     if (kept.folder / FIGURE).is_file():
         lines.append(f"![Differences with their intervals](records/{kept.folder.name}/{FIGURE})")
     if run.is_another_evaluation:
-        lines.append("Another evaluation of the cells of a registered run; it was not registered itself.")
+        lines.append("This evaluates the cells of a registered run in another way, and was not registered itself.")
     else:
         lines.append(_registered(kept, others))
     return "\n\n".join(lines)
@@ -121,7 +121,7 @@ def _registered(kept: Kept, others: Sequence[Kept]) -> str:
     shared = kept.trained() & frozenset().union(*(one.trained() for one in earlier))
     asked = own & frozenset().union(*(one.settings() for one in earlier))
     if shared:
-        sentences.append(f"{len(shared)} of its {cells} were trained for runs registered earlier.")
+        sentences.append(f"{len(shared)} of its {cells} are reused from runs registered earlier.")
     if again := len(asked) - len(shared):
         sentences.append(f"{again} of its {cells} repeat cells of runs registered earlier.")
     for arm, name in known_before(kept, others).items():
@@ -148,7 +148,7 @@ def _measures(finding: Finding, kept: dict[str, Kept]) -> str:
                 tables.setdefault(arms, []).append(row)
     written = [markdown_table(["run", "measure", *arms], rows) for arms, rows in tables.items()]
     where = "\n".join(f"- {words}: `{measure}`" for words, measure in finding.measures.items())
-    return "\n\n".join(["## Beside the score", *written, _ABOUT_MEASURES.format(where=where)])
+    return "\n\n".join(["## Other measurements", *written, _ABOUT_MEASURES.format(where=where)])
 
 
 def _measure(values: Values, arm: str, baseline: str) -> str:
@@ -182,7 +182,7 @@ def _again(finding: Finding, kept: dict[str, Kept]) -> str:
 
 
 _ON_GPU = """
-Not run on a GPU: where one was at hand, the model of the profile {profile} was not.
+Not run on a GPU: no machine had both a GPU and the model of the profile {profile}.
 
 ```
 {command}

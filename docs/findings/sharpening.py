@@ -36,7 +36,7 @@ def section(finding: Finding, found: Sequence[Judged], others: Sequence[Kept]) -
     columns = ["run", "largest k", "pass@k before training, at that k", "room to discover"]
     return _SECTION.format(
         arms=count(len(found), "arm"),
-        table=markdown_table([*columns, "arms that sharpened", "that discovered", "cannot be told"], rows),
+        table=markdown_table([*columns, "arms that sharpened", "that discovered", "undecided"], rows),
         ceiling=percent(CEILING),
         figure=figure_name(finding),
     )
@@ -46,9 +46,9 @@ _SECTION = """{arms} of all findings, each against the model that it started fro
 
 {table}
 
-An arm sharpened if pass@1 rose and pass@k fell at a large k, which is any from half of the largest on; it discovered if
-pass@k rose at a large k. The intervals hold at every k at once. There is no room to discover where the model that the
-baseline starts from solves {ceiling} of the problems or more within k samples.
+An arm sharpened if pass@1 rose and pass@k fell at a large k; it discovered if pass@k rose at a large k. A k is large
+if it is at least half of the largest. The intervals hold at every k at once. There is no room to discover if the
+baseline's starting model solves {ceiling} of the problems or more within k samples.
 
 ![Change in the pass@1 of baselines, and in their pass@k at the largest k]({figure})
 """

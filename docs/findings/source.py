@@ -170,6 +170,11 @@ class Finding(Settings):
     answer: str = ""
     paragraph: str = ""
 
+    @property
+    def cited(self) -> str:
+        """Return the source with a link for each arXiv id."""
+        return re.sub(r"\b(\d{4}\.\d{5})\b", r"[\1](https://arxiv.org/abs/\1)", self.source)
+
     @model_validator(mode="after")
     def _predicts_of_its_runs(self) -> Finding:
         for prediction in self.predicts:

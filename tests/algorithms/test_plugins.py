@@ -142,7 +142,7 @@ def test_a_rule_adds_its_knobs(use: Any) -> None:
     use("rule")
     objective = spo(**{"rule.epsilon": 0.5})
     assert active_knobs(objective)["rule.epsilon"] == 0.5
-    assert objective_knobs()["rule.epsilon"].description == "spo: r is drawn to 1 +- epsilon; default: the paper"
+    assert objective_knobs()["rule.epsilon"].description == "spo: r is pulled towards 1 +- epsilon; default: the paper"
     assert "objective.rule.epsilon" in spec_knobs()
     assert governor("objective.rule.epsilon") == "objective.rule.type"
     assert with_overrides(objective, {"rule.type": "weighted"}) == preset("grpo", **{"rule.type": "weighted"})

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_its_options_are_knobs_like_any_other(folder: Path) -> None:
     knob = "reward.repetition.ngram_words"
-    assert spec_knobs()[knob].description == "words in a row that count as repeated when they come again"
+    assert spec_knobs()[knob].description == "words per n-gram"
     assert governor(knob) == "reward.parts.repetition"
     assert active(small_spec(SETTINGS))[knob] == 1
     assert knob not in active(small_spec())

@@ -1,6 +1,6 @@
-"""An engine: draws by plain forward passes, without a cache. Slow, and simple enough to check other engines against.
+"""A custom engine: samples with plain forward passes, without a cache. Slow, but simple enough to check other engines.
 
-With this file beside the sweep file, named plain_engine.py:
+With this file next to the sweep file, named plain_engine.py:
 
     plugins: [plain_engine]
     base: {algorithm: grpo, rollout.engine: plain}
@@ -103,12 +103,11 @@ class PlainEngine:
 
 
 def make(language_model: LanguageModel, model: PreTrainedModel, rollout: RolloutSpec) -> PlainEngine:
-    """model: whose weights completions are drawn from; the policy itself, a frozen copy, or one with adapters
-    merged."""
+    """Return the engine for a model: the policy itself, a frozen copy, or one with merged adapters."""
     return PlainEngine(language_model, model)
 
 
-# What is known of the engine before it is made; `rollout.engine` gives its name.
+# Facts about the engine before it is made; `rollout.engine` refers to its name.
 PLAIN = EngineBackend(
     name="plain",
     title="the plain engine",

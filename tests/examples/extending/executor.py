@@ -1,12 +1,12 @@
-"""An executor: each job in a process of its own at a low priority, so that the machine stays usable.
+"""A custom executor: runs each job in its own process at low priority, so that the machine stays usable.
 
-With this file beside the sweep file, named polite.py, and `plugins: [polite]` in the sweep file:
+With this file next to the sweep file, named polite.py, and `plugins: [polite]` in the sweep file:
 
     bench run my_question.yaml --executor polite
 
-`python -m WORKER HOME` does jobs. It reads a JSON line for each on stdin, tells what happens in JSON lines on stdout,
-and stops at the line `null`, leaving the records ready to be continued. An executor only decides where workers run: put
-another command before them, and they run under a scheduler, in a container, or on a host that sees the same home.
+`python -m WORKER HOME` runs jobs. It reads a JSON line for each on stdin, reports events as JSON lines on stdout, and
+stops at the line `null`, leaving the records ready to continue. An executor only decides where workers run: with a
+different command, they run under a scheduler, in a container, or on a host that sees the same home.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A tool that writes a line for each problem: `name verdict`, e.g. `p17 right`, into <run>.verdicts."""
+"""A format of a tool that writes a line for each problem: `name verdict`, e.g. `p17 right`, into <run>.verdicts."""
 
 from collections.abc import Sequence
 from pathlib import Path

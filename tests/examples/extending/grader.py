@@ -9,7 +9,7 @@ TOLERANCE = 0.01
 
 
 def compare(candidate: str, reference: str) -> Reason:
-    """The candidate is what was extracted from a completion. `unparsed`: it is not an answer that can be read."""
+    """Compare an extracted answer with the reference. `unparsed`: the answer cannot be read."""
     value, wanted = parse_number(candidate), parse_number(reference)
     if value is None or wanted is None:
         return "unparsed"
@@ -17,7 +17,7 @@ def compare(candidate: str, reference: str) -> Reason:
 
 
 def fault(reference: str) -> str | None:
-    """References are checked before anything is drawn. The message says what is wrong and what to do."""
+    """Return what is wrong with a reference and what to do, or None. Called before anything is sampled."""
     if parse_number(reference) is not None:
         return None
     return f"the reference answer {reference!r} is not a number: use the grader 'math' or 'exact' for this task"

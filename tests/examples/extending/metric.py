@@ -1,4 +1,4 @@
-"""A metric of evaluations: whether at least half of k samples are right (G-Pass@k of Liu et al., arXiv:2412.13147).
+"""A custom metric: whether at least half of k samples are right (G-Pass@k of Liu et al., arXiv:2412.13147).
 
 Every evaluation has it from then on. Arms can be compared by it, `compare.metric: eval.final.g_pass@4`, because it is a
 fraction of which more is better.
@@ -17,7 +17,7 @@ def half_of_k(samples: Samples, k: int) -> float | None:
 
 
 g_pass = Metric(
-    name="g_pass@{k}",  # one metric for each k of the evaluation; a name without {k} is one metric, without k
+    name="g_pass@{k}",  # one metric for each k of the evaluation; without {k}, a single metric
     meaning="at least half of k samples are right",
     unit="fraction",
     better="more",

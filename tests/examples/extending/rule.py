@@ -1,6 +1,6 @@
-"""A rule of one's own: SPO (Xie et al. 2401.16025), which pulls a ratio back where PPO's clip only lets go of it.
+"""A custom rule: SPO (Xie et al. 2401.16025), which pulls a ratio back instead of clipping it as PPO does.
 
-Put the file beside the sweep file, name it under `plugins: [rule]`, and set `objective.rule.type: spo`.
+Put the file next to the sweep file, name it under `plugins: [rule]`, and set `objective.rule.type: spo`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:  # Commands that only list rules do not import torch, so impor
 
 # The first line of the docstring is what `bench ls rules` shows.
 class Spo(Rule):
-    """-A r + |A| (r - 1)^2 / (2 epsilon): a penalty in place of the clip, with its optimum at r = 1 +- epsilon."""
+    """-A r + |A| (r - 1)^2 / (2 epsilon): a penalty instead of the clip, with its optimum at r = 1 +- epsilon."""
 
     type: Literal["spo"] = "spo"  # the name of the rule
 
-    # A knob is a field with its range, its default and what it means. This one is `objective.rule.epsilon`.
-    epsilon: float = Field(default=0.2, gt=0, description="r is drawn to 1 +- epsilon; default: the paper")
+    # A knob is a field with a range, a default and a description. This one is `objective.rule.epsilon`.
+    epsilon: float = Field(default=0.2, gt=0, description="r is pulled towards 1 +- epsilon; default: the paper")
 
-    # Facts about the rule, from which bench derives what it must not do. Leave out what you are not sure of.
+    # Facts about the rule, which bench uses to refuse or skip work. Leave out those that you are not sure of.
     acts_without_advantage: ClassVar[bool] = False  # A = 0 makes the loss 0: such completions need no forward pass
     inert_at_ratio_one: ClassVar[Mapping[str, str]] = {"epsilon": "every ratio is 1, where the penalty has slope 0"}
 
@@ -33,14 +33,14 @@ class Spo(Rule):
         """The gradient at r = 1 is that of the plain policy gradient, -A, whatever the sign of A."""
         return 1.0
 
-    # The loss of each token, to be minimised: tensors [completions, tokens], of which `ratio` carries the gradient.
+    # The loss of each token, to be minimised. Tensors are [completions, tokens]; the gradient flows through `ratio`.
     def loss(self, logp: Tensor, ratio: Tensor, advantages: Tensor) -> Tensor:
         return -advantages * ratio + advantages.abs() * (ratio - 1) ** 2 / (2 * self.epsilon)
 
-    # The same in words, with the values of all knobs: for `bench show` and the report.
+    # The same as text, with the values of all knobs, for `bench show` and the report.
     def formula(self) -> str:
         return f"-A r + |A| (r - 1)^2 / {2 * self.epsilon:g}"
 
-    # Metrics clip/* count the tokens beyond these bounds, and records of tokens say where one acted.
+    # The metrics clip/* count tokens beyond these bounds, and token records mark where a bound acted.
     def bounds(self) -> tuple[float, float]:
         return 1 - self.epsilon, 1 + self.epsilon

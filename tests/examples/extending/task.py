@@ -10,14 +10,14 @@ from evals.tasks.base import Generated
 
 
 def sums(split: str) -> list[Problem]:
-    """The problems of a split, always the same ones in the same order. Every seventh sum is held out for the test."""
+    """Return the problems of a split, always in the same order. Every seventh sum is held out for the test."""
     pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]
     return [
         Problem(
-            id=f"{a}+{b}",  # names the problem in records, and the noise of its samples
+            id=f"{a}+{b}",  # identifies the problem in records and in the key of its samples' noise
             problem=f"{a}+{b}=",
             answer=str(a + b),  # the reference that graders compare with
-            difficulty=(a % 10 + b % 10 > 9) + (a + b > 99),  # carries; task.order=curriculum goes by it
+            difficulty=(a % 10 + b % 10 > 9) + (a + b > 99),  # number of carries; task.order=curriculum sorts by it
         )
         for number, (a, b) in enumerate(pairs)
         if (number % 7 == 0) == (split == "test")
@@ -27,10 +27,10 @@ def sums(split: str) -> list[Problem]:
 two_digit_sums = Task(
     name="two_digit_sums",
     template="plain",  # the prompt is the problem alone; `bench ls templates` lists others
-    extract="hash",  # the answer stands behind the last `#` of a completion
+    extract="hash",  # the answer follows the last `#` of a completion
     grader="numeric",
     margin_pp=1.0,  # differences of less than one percentage point do not matter
-    # Raise a version whenever the problems of its split change.
+    # Raise the version whenever the problems of a split change.
     splits={
         "train": Generated(lambda: sums("train"), version=1),
         "test": Generated(lambda: sums("test"), version=1),

@@ -1,4 +1,4 @@
-"""A prompt template that asks for the answer alone. `task.template: terse` trains with it."""
+"""A prompt template that asks only for the answer. `task.template: terse` trains with it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from evals import Template
 
 terse = Template(
     name="terse",
-    version=1,  # raise it with every change, so that scores under two texts never mix
+    version=1,  # raise it with every change, so that scores of two texts never mix
     system="You answer with a number and nothing else.",
-    text="{problem}",  # the one hole, where the problem goes
-    chat=True,  # a list of messages, which the tokenizer's chat template frames
-    stop=("\n",),  # nothing after a line belongs to the answer
+    text="{problem}",  # the placeholder of the problem
+    chat=True,  # a list of messages, formatted by the tokenizer's chat template
+    stop=("\n",),  # a line break ends the answer
 )

@@ -1,4 +1,4 @@
-"""A trainer that copies its start, to see what everything around training costs."""
+"""A trainer that copies its starting weights, to measure the cost of everything around training."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rows.append({"step": step, "checkpoint": "copy"})
 
 
 class Copying(OutsideTrainer):
-    """Trains nothing: every cell ends with the weights that it began with."""
+    """Trains nothing: every cell ends with its starting weights."""
 
     type: Literal["copying"] = "copying"
     pause_s: float = Field(0.0, ge=0, description="seconds before it copies")
