@@ -55,7 +55,7 @@ def _judge_problems(spec: RunSpec) -> Iterator[str]:
         )
     judges: dict[str, Asking | None] = {
         **{knob: judge_of(grader) for knob, (grader, _) in _graded(spec).items()},
-        "reward.pairwise.judge": spec.reward.asked_judge,
+        **spec.reward.asked_judges,
     }
     for knob, judge in judges.items():
         if judge is None:
