@@ -49,6 +49,7 @@ def test_core_lists_plans_and_refuses_without_shelves(core: Path) -> None:
         assert f"unknown reward part '{part}'" in weighed.stderr
         assert "Traceback" not in weighed.stderr
     assert bench(core, "eval", "builtin:tiny", "--tasks", "arithmetic", "--memorisation").returncode == 2
+    assert bench(core, "ui").returncode == 2
     (core / "results.csv").write_text("arm,seed,score\n", encoding="utf-8")
     assert bench(core, "compare", "results.csv", "results.csv").returncode == 2
 
