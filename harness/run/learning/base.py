@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evals.grading import JudgeReply
 from evals.tasks.base import Problem
+from harness.training.states import Progress, TrainerState
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -57,7 +58,7 @@ class Examples:
     """The models that score completions, by the name of their reward part."""
     teacher: PreTrainedModel | None = None
     """The frozen teacher; None without one, and if the starting weights teach."""
-    account: dict[str, Any] = field(default_factory=dict)
+    account: dict[str, object] = field(default_factory=dict)
     """The report of each stage that prepared them, by stage: kept with the cell's other provenance."""
 
 
@@ -78,11 +79,11 @@ class Learner(Protocol):
         before.
         """
 
-    def trainer_state(self) -> dict[str, object]:
+    def trainer_state(self) -> TrainerState:
         """Return tensors and plain values."""
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> Progress:
         """Return values that JSON can hold."""
 
-    def restore(self, trainer_state: Mapping[str, object], progress: Mapping[str, object]) -> None:
+    def restore(self, trainer_state: TrainerState, progress: Progress) -> None:
         """Continue from this state."""
