@@ -408,7 +408,7 @@ class Cost(Node):
 class JudgeVerdicts(Node):
     """A pairwise judge's verdicts in some steps: means over steps, then over cells; None if nothing was recorded.
 
-    The fractions of pairs are those of `harness.rewards.judging.judge_metrics`.
+    The fractions of pairs are `judge/*` of steps.jsonl.
     """
 
     flip_frac: Number

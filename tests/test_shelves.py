@@ -43,7 +43,13 @@ def test_core_lists_plans_and_refuses_without_shelves(core: Path) -> None:
         asked_for_it = bench(core, "plan", "std_norm", "--set", what)
         assert asked_for_it.returncode == 2
         assert "Traceback" not in asked_for_it.stderr
+    for part, option in (("reward_model", "steps=3"), ("pairwise", "tie=0.5")):
+        weighed = bench(core, "plan", "std_norm", "--set", f"reward.parts.{part}=1", "--set", f"reward.{part}.{option}")
+        assert weighed.returncode == 2
+        assert f"unknown reward part '{part}'" in weighed.stderr
+        assert "Traceback" not in weighed.stderr
     assert bench(core, "eval", "builtin:tiny", "--tasks", "arithmetic", "--memorisation").returncode == 2
+    assert bench(core, "ui").returncode == 2
     (core / "results.csv").write_text("arm,seed,score\n", encoding="utf-8")
     assert bench(core, "compare", "results.csv", "results.csv").returncode == 2
 

@@ -53,12 +53,6 @@ class Asking(Protocol):
     def version(self) -> int | str: ...
 
 
-class AskingOfPairs(Asking, Protocol):
-    """A judge of two completions; see `harness.rewards.judging.Judge`."""
-
-    def scores(self, pairs: Sequence[tuple[str, str, str]]) -> list[tuple[float, float, JudgeReply]]: ...
-
-
 @dataclass(frozen=True)
 class JudgeSort:
     """One sort of judges. read: (path as given) -> the judge. Raises EvalError if the file is missing or faulty."""
@@ -73,12 +67,6 @@ JUDGES: Kind[JudgeSort] = Kind(
 )
 ONE, PAIRWISE = "one", "pairwise"
 """The sorts of judges: those that grade one completion, and those of the reward part `pairwise`."""
-
-
-def read_pair_judge(name: str) -> AskingOfPairs:
-    """Read the pairwise judge in a YAML file. Raises as `JudgeSort.read`."""
-    judge: AskingOfPairs = JUDGES.find(PAIRWISE).read(name)
-    return judge
 
 
 def judge_in(name: str) -> Asking | None:

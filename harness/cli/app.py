@@ -24,13 +24,12 @@ from harness.cli.report import report
 from harness.cli.run import run
 from harness.cli.status import status
 from harness.cli.tune import tune
-from harness.cli.ui import ui
 from harness.cli.verb import Verb, added
 from harness.cli.worker import worker
 
 GROUPS: dict[str, list[Callable[..., None]]] = {
     "Ask": [plan, freeze, run, worker, tune],
-    "Look": [ui, status, ls, show, diff],
+    "Look": [status, ls, show, diff],
     "Understand": [report, verdict, compare, power, verify, eval_, export],
     "Maintain": [doctor, clean, cp, sync, coldstart],
 }

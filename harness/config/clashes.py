@@ -85,7 +85,7 @@ def _asked_judge_problems(spec: RunSpec) -> Iterator[str]:
         )
     judges: dict[str, Asking | None] = {
         **{knob: judge_of(grader) for knob, (grader, _) in _graded(spec).items()},
-        "reward.pairwise.judge": spec.reward.asked_judge,
+        **spec.reward.asked_judges,
     }
     for knob, judge in judges.items():
         if judge is None:
@@ -162,18 +162,12 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
             f"task.retire_at={spec.task.retire_at:g} with rollout.sampler={spec.rollout.sampler}: prompts would be "
             "retired by completions that the policy did not write. Leave retire_at out, or let the policy sample"
         )
-    first = spec.eval.tasks[0]
-    if spec.reward.needs_reward_model and get_task(first).gives_choices:
-        yield (
-            f"eval.tasks begins with {first} and a reward model is trained, whose best of n is taken of completions on "
-            "that task: it has choices only. Name a task first whose answers are written"
-        )
     yield from _mode_problems(spec)
     yield from _turn_problems(spec)
     yield from _off_policy_problems(spec)
     yield from _gold_problems(spec)
-    if spec.reward.needs_judge:
-        yield from _judge_problems(spec)
+    for part in spec.reward.scored:
+        yield from part.problems(spec)
     credit = spec.objective.credit if isinstance(spec.objective, Objective) else "completion"
     yield from reward_problems(spec.reward, credit, spec.task.train)
     staged = spec.rollout.staged
@@ -215,12 +209,7 @@ def _mode_problems(spec: RunSpec) -> Iterator[str]:
 
 def _turn_problems(spec: RunSpec) -> Iterator[str]:
     """Yield what completions of several turns cannot be combined with."""
-    rollout, task, first = spec.rollout, spec.task.train, spec.eval.tasks[0]
-    if spec.reward.needs_reward_model and get_task(first).environment is not None:
-        yield (
-            f"eval.tasks begins with {first} and a reward model is trained, whose best of n is taken of completions on "
-            "that task: it would read them without the environment's words. Name a task first that has no environment"
-        )
+    rollout, task = spec.rollout, spec.task.train
     if get_task(task).environment is None:
         if rollout.max_turns is not None:
             yield (
@@ -359,29 +348,6 @@ def _generator_problems(spec: RunSpec) -> Iterator[str]:
         yield (f"reward.vr_cli.generator={source} is model.source, which is the generator by default. Leave it out")
 
 
-def _judge_problems(spec: RunSpec) -> Iterator[str]:
-    """Yield problems with the pairwise judge."""
-    if template := spec.judge_template:
-        missing = [hole for hole in ("{first}", "{second}") if hole not in get_template(template).text]
-        if missing:
-            yield (
-                f"reward.pairwise.template={template}: the template has no {' and no '.join(missing)} to hold the "
-                "completions. Put both into its text, or name another template (`bench ls templates`)"
-            )
-    if spec.rollout.samples_per_prompt == 1:
-        yield (
-            "rollout.samples_per_prompt=1 with reward.parts.pairwise: the judge compares two completions of a prompt, "
-            "and there is only one. Raise samples_per_prompt, or leave the part out"
-        )
-    objective = spec.objective
-    if isinstance(objective, Objective) and objective.baseline == "random_peer" and objective.overlong.type == "drop":
-        yield (
-            "objective.overlong.type=drop with objective.baseline=random_peer and reward.parts.pairwise: a truncated "
-            "reference would be dropped, and the baseline would use another completion than the judge did. Set "
-            "overlong.type to mask_after, or baseline to none"
-        )
-
-
 def _teacher_problems(spec: RunSpec) -> Iterator[str]:
     """Yield problems with the teacher, and with solutions that only a teacher may see."""
     for knob, template in (("task.template", spec.task.template), ("eval.template", spec.eval.template)):
@@ -460,9 +426,8 @@ def _process_problems(spec: RunSpec) -> Iterator[str]:
         )
     by_one = {
         "a cold start": spec.model.cold_start.type != "none",
-        "a reward model": spec.reward.needs_reward_model,
         "a reward from the gold text's likelihood": bool(spec.reward.gold_parts),
-        "a judge": spec.reward.needs_judge,
+        **{part.noun: True for part in spec.reward.scored},
         "a cold start of the teacher": spec.teacher.type == "model" and spec.teacher.cold_start.type != "none",
     }
     for what in (what for what, is_made in by_one.items() if is_made):

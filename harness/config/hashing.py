@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from algorithms import RULES, Objective
 from evals.graders import GRADERS, grader_version
-from evals.grading.asked_model import read_pair_judge
 from evals.grading.extract import EXTRACTION_VERSION, EXTRACTIONS
 from evals.metrics import METRICS
 from evals.prompts import TEMPLATES, template_version
@@ -76,7 +75,7 @@ def training_hashes(spec: RunSpec, seeds: Iterable[int]) -> dict[int, str]:
             "reward_functions": _reward_functions(spec),
             # An optional entry is left out if it does not apply, so that the hashes of cells without it stay as they
             # are.
-            **({"judge_template": template_version(judge)} if (judge := spec.judge_template) else {}),
+            **{name: template_version(template) for name, template in spec.scorer_templates.items()},
             **references.teacher_of(spec),
             **references.program_of(spec),
         }
@@ -329,7 +328,7 @@ def _knobs(spec: RunSpec) -> dict[str, object]:
         hashed, default = _how_hashed(knob)
         if hashed.by not in ("content", "nothing") and (hashed.at_default or value != default):
             is_name = hashed.by != "value" and isinstance(value, str)
-            knobs[knob] = _identity(hashed, str(value)) if is_name else value
+            knobs[knob] = _identity(spec, knob, hashed, str(value)) if is_name else value
     # Each kind of device rounds in its own way; which device of a kind it is does not matter.
     return knobs | {"train.device": spec.train.device.partition(":")[0]}
 
@@ -342,10 +341,8 @@ def _how_hashed(name: str) -> tuple[Hashed, object]:
     return (Hashed(), None) if knob is None else (knob.mark(Hashed) or Hashed(), knob.default)
 
 
-def _identity(hashed: Hashed, name: str) -> object:
-    """Return what represents a name in a hash."""
-    if hashed.by == "template":
-        return references.template_identity(name)
-    return (
-        references.grader_identity(name) if hashed.by == "grader" else references.judge_identity(read_pair_judge(name))
-    )
+def _identity(spec: RunSpec, knob: str, hashed: Hashed, name: str) -> object:
+    """Return what represents the name that a knob has as its value."""
+    if hashed.by == "judge":
+        return references.judge_identity(spec.reward.asked_judges[knob])
+    return references.template_identity(name) if hashed.by == "template" else references.grader_identity(name)

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from pydantic import Field, create_model
 
 from algorithms.objective import Credit
-from evals.grading.asked_model import AskingOfPairs
+from evals.grading.asked_model import Asking
 from evals.tasks import get_task
 from harness import plugins
 from harness.config.names import FromTask, GraderName
+from harness.config.scored import ScoredPart
 from harness.errors import RefusedError, UnknownNameError
 from harness.rewards import PARTS
 from harness.rewards.base import LISTED_BY, Part, RewardPart, nameable_parts
-from harness.rewards.parts.learned import PairwiseJudge
 from harness.rewards.parts.verifier_free import Jepo, VrCli
 from harness.rewards.total import is_reference
 from harness.settings import MadeOf, OnlyWith, Settings
@@ -45,9 +45,16 @@ class RewardSpec(Settings):
         return options
 
     @property
-    def needs_reward_model(self) -> bool:
-        """True if a part reads the scores of a reward model."""
-        return any(name in self.parts for name, part in PARTS.all().items() if part.needs_reward_model)
+    def scored(self) -> list[ScoredPart]:
+        """The parts whose models score completions for a part that is named, each once, with their options."""
+        known = PARTS.all()
+        read = dict.fromkeys(known[name].scores_of for name in self.parts if name in known)
+        return [self.of(part) for part in read if part is not None and issubclass(part, ScoredPart)]
+
+    @property
+    def asked_judges(self) -> dict[str, Asking]:
+        """The judges of files that such parts ask, by the knobs that name the files."""
+        return {knob: judge for part in self.scored for knob, judge in part.asks().items()}
 
     @property
     def gold_parts(self) -> dict[str, str]:
@@ -74,21 +81,6 @@ class RewardSpec(Settings):
     def has_answer_term(self) -> bool:
         """True if the loss has a supervised term on gold answers."""
         return bool(self.parts.get(Jepo.name)) and self.of(Jepo).supervised > 0
-
-    @property
-    def needs_judge(self) -> bool:
-        """True if a part reads the comparisons of a judge."""
-        return any(name in self.parts for name, part in PARTS.all().items() if part.needs_judge)
-
-    @property
-    def asked_judge(self) -> AskingOfPairs | None:
-        """The pairwise judge of a file; None if none compares, or if it is trained."""
-        return self.of(PairwiseJudge).asked if self.needs_judge else None
-
-    @property
-    def trains_judge(self) -> bool:
-        """True if the pairwise judge is trained before the cells."""
-        return self.needs_judge and self.asked_judge is None
 
     def contradictions(self) -> Iterator[str]:
         for name in self.parts:

@@ -27,7 +27,6 @@ from harness.config.train import BY_ALL, BudgetSpec, TrainSpec
 from harness.config.trainer import BY_BENCH, TrainerChoice
 from harness.errors import RefusedError
 from harness.records import CellRecord
-from harness.rewards.parts.learned import PairwiseJudge
 from harness.settings import IfChosen, InWords, Settings
 from harness.settings.marks import YOUNGER, Acts
 
@@ -98,18 +97,16 @@ class RunSpec(Settings):
                 yield file
 
     @property
-    def judge_template(self) -> str | None:
-        """The template with which a trained pairwise judge is asked; None without such a judge."""
-        if not self.reward.trains_judge:
-            return None
-        return self.reward.of(PairwiseJudge).template or get_task(self.task.train).judge_template
+    def scorer_templates(self) -> dict[str, str]:
+        """The templates with which models are asked to score completions, by their names in the training hash."""
+        return {name: template for part in self.reward.scored for name, template in part.templates(self).items()}
 
     @property
     def templates(self) -> list[str]:
         """The names of all prompt templates that this spec uses."""
-        teacher, judge = self.teacher, self.judge_template
+        teacher = self.teacher
         others = [] if teacher.type == "none" or teacher.template is None else [teacher.template]
-        others += [judge] if judge else []
+        others += self.scorer_templates.values()
         cold_start = [recipe.template for recipe in self.cold_starts]
         return [self.task.template, self.eval.template, *cold_start, *others]
 
@@ -176,9 +173,9 @@ class RunSpec(Settings):
 
     @property
     def judges(self) -> list[Asking]:
-        """The judges that a cell asks and that have files: graders that ask a model, and a pairwise one."""
-        pairwise = None if self.checkpoint else self.reward.asked_judge
-        return [judge for judge in (*map(judge_of, self.graders), pairwise) if judge is not None]
+        """The judges that a cell asks and that have files: graders that ask a model, and those of reward parts."""
+        of_parts = [] if self.checkpoint else self.reward.asked_judges.values()
+        return [judge for judge in (*map(judge_of, self.graders), *of_parts) if judge is not None]
 
     @property
     def runs_code(self) -> bool:

@@ -182,8 +182,7 @@ def trainer_problems(spec: RunSpec) -> Iterator[str]:
     made_by_bench = {
         "pairs that are ranked by the likelihood of gold texts": gold,
         "a teacher": spec.teacher.type != "none",
-        "a reward model": spec.reward.needs_reward_model,
-        "a pairwise judge": spec.reward.needs_judge,
+        **{part.noun: True for part in spec.reward.scored},
     }
     for what in (what for what, is_asked in made_by_bench.items() if is_asked):
         yield f"{asked} with {what}, which bench does not hand over: name its files in trainer.args, and leave it out"

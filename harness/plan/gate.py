@@ -13,7 +13,6 @@ from harness.config.knobs import active, acts_of, governor, reads, unread
 from harness.config.reward import parts_with_options
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import BENCH, OutsideTrainer, is_open
-from harness.rewards.parts.learned import PairwiseJudge
 
 ABSENT = "(absent)"
 NOT_READ = "(not read)"
@@ -160,7 +159,8 @@ def find_noops(arms: Mapping[str, RunSpec]) -> list[Noop]:
     varied = values_that_differ(arms)
     for (name_a, a), (name_b, b) in combinations(arms.items(), 2):
         inert = {f"objective.{knob}": reason for knob, reason in _inert(a, b).items()} | _without_weight(a, b)
-        inert |= _size_of_verdicts(a, b)
+        for part in a.reward.scored:
+            inert |= part.cannot_act(a, b)
         if any(isinstance(one.trainer, OutsideTrainer) for one in (a, b)):
             inert = _not_read(a, b)
         differing = {knob for knob, by_arm in varied.items() if by_arm[name_a] != by_arm[name_b]}
@@ -195,38 +195,6 @@ def first_of(messages: Sequence[str]) -> list[str]:
     """Return the first messages about pairs of arms, and how many more there are."""
     more = len(messages) - _MOST_PAIRS_NAMED
     return [*messages[:_MOST_PAIRS_NAMED], *([f"and {more:,} more such pairs of arms"] if more > 0 else [])]
-
-
-def _size_of_verdicts(a: RunSpec, b: RunSpec) -> dict[str, str]:
-    """Map knobs that change the size but not the sign of a judge's rewards to the reason, if only the sign counts."""
-    if not all(map(_judge_decides_sign, (a, b))):
-        return {}
-    (weight, tie), (other_weight, other_tie) = (
-        (spec.reward.parts[PairwiseJudge.name], spec.reward.of(PairwiseJudge).tie) for spec in (a, b)
-    )
-    inert = []
-    if weight != other_weight:
-        inert.append(f"reward.parts.{PairwiseJudge.name}")
-    # Ties of one sign act alike. 0 is a sign of its own.
-    if tie != other_tie and tie * other_tie > 0:
-        inert.append(f"reward.{PairwiseJudge.section}.tie")
-    return dict.fromkeys(
-        inert, "objective.baseline=random_peer takes the sign of the reward, and the judge alone gives it"
-    )
-
-
-def _judge_decides_sign(spec: RunSpec) -> bool:
-    """Return whether advantages are the signs of a judge's verdicts, and nothing else depends on the rewards."""
-    objective = spec.objective
-    return (
-        isinstance(objective, Objective)
-        and (objective.baseline, objective.scale) == ("random_peer", "none")
-        and objective.kl.where != "reward"
-        and (objective.overlong.type != "soft" and not getattr(objective.overlong, "penalty", 0.0))
-        and spec.rollout.staged.type != "converged"
-        and [name for name, weight in spec.reward.parts.items() if weight] == [PairwiseJudge.name]
-        and spec.reward.parts[PairwiseJudge.name] > 0
-    )
 
 
 def _inert(a: RunSpec, b: RunSpec) -> dict[str, str]:

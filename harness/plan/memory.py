@@ -22,7 +22,6 @@ from harness.config.run_spec import RunSpec
 from harness.config.trainer import BENCH
 from harness.executors.slots import Slot
 from harness.plan.model_shape import ModelShape, find_shape
-from harness.rewards.parts.learned import PairwiseJudge
 
 GIB = 2**30
 FLOAT32_BYTES = 4
@@ -157,14 +156,17 @@ def estimate_memory(spec: RunSpec, cuda: bool) -> MemoryEstimate | None:
         held |= {"gradients": FLOAT32_BYTES * trunks * trained / split, "optimizer": optimizer / split}
         if split > 1:
             held |= weights_when_split(spec, shape, trained, width, device)
-        if spec.reward.needs_reward_model:
-            held["reward_model"] = FLOAT32_BYTES * shape.parameters
         if generator is not None:
             held["generator"] = generator.parameters * width
-        if spec.reward.trains_judge:
-            judging = ENGINES.find("torch").memory(judging_load(spec, shape, width, device))
-            held |= {"judge": width * shape.parameters, "judge_kv_cache": sum(judging.parts_bytes.values())}
-            phases["judging"] = judging.drawing_bytes
+        for model in filter(None, (part.held(spec) for part in spec.reward.scored)):
+            held[model.name] = (FLOAT32_BYTES if model.in_float32 else width) * shape.parameters
+            if model.phase:
+                # The model always samples with the torch engine.
+                batches = ((model.samples, row_tokens(shape, model.tokens)),)
+                asked = replace(drawing_load(spec, shape, width, device), batches=batches)
+                sampling = ENGINES.find("torch").memory(asked)
+                held[f"{model.name}_kv_cache"] = sum(sampling.parts_bytes.values())
+                phases[model.phase] = sampling.drawing_bytes
         tokens = micro_batch_tokens(spec, shape)
         # Each of these exists once at a time, so its largest size counts.
         phases["training"] = {
@@ -345,15 +347,6 @@ def drawing_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -
             (evaluated, row_tokens(shape, spec.eval.longest_completion_tokens)),
         ),
     )
-
-
-def judging_load(spec: RunSpec, shape: ModelShape, width: int, device: Device) -> DrawingLoad:
-    """Return the judge's load in one step: two questions per completion, each with the completion and its reference."""
-    rollout, answer_tokens = spec.rollout, spec.reward.of(PairwiseJudge).max_completion_tokens
-    questions = 2 * rollout.prompts_per_step * rollout.samples_per_prompt
-    # The question shows two completions, so it is longer than a prompt of training.
-    tokens = row_tokens(shape, 2 * rollout.max_completion_tokens + answer_tokens)
-    return replace(drawing_load(spec, shape, width, device), batches=((questions, tokens),))
 
 
 def row_tokens(shape: ModelShape, completion_tokens: int) -> int:

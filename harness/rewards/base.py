@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from evals.grading import Verdict
@@ -17,7 +17,6 @@ from harness.settings import Settings
 if TYPE_CHECKING:
     from algorithms.objective import Credit, Overlong
     from evals.tasks.base import Task
-    from harness.rewards.judging import ReferenceComparison
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,14 @@ class Attempt:
     verdict: Verdict
     mean_logp: float
     """Mean log-prob of its tokens under the sampler, in nats."""
-    reward_model_score: float = math.nan
-    """In standard deviations over the starting weights' completions; NaN without a reward model."""
     answer_logp: float = math.nan
     """Log-likelihood of the gold answer after the completion's reasoning, under the policy, in nats, summed over
     tokens. NaN if no part needs it (`RewardPart.gold_scored_by`)."""
     perplexity_improvement: float = math.nan
     """Relative improvement of the gold text's perplexity by the reasoning, under a frozen model (2503.22828), at most
     1. NaN if no part needs it (`RewardPart.gold_scored_by`)."""
-    comparison: ReferenceComparison | None = None
-    """A pairwise judge's preference against the group's reference; None for the reference, and without a judge."""
+    scores: Mapping[str, object] = field(default_factory=dict)
+    """What models beside the policy say of it, by the reward part that has such a model."""
     rule_verdict: Verdict | None = None
     """The verdict of the task's own grader, if `verdict` is a judge's and the task has a grader."""
     turns: Sequence[Turn] = ()
@@ -82,13 +79,12 @@ class RewardPart(Settings):
     """Where its options are; by default its name."""
     implied_by: ClassVar[str] = ""
     """The knob that brings the part in, which `reward.parts` then cannot; see `weight`."""
-    needs_reward_model: ClassVar[bool] = False
-    """True if it reads `Attempt.reward_model_score`, so that a reward model must be trained first."""
+    scores_of: ClassVar[type[RewardPart] | None] = None
+    """The part whose scores in `Attempt.scores` it reads (a `harness.config.scored.ScoredPart`), so that these must be
+    made."""
     gold_scored_by: ClassVar[Literal["", "policy", "generator"]] = ""
     """Set by a part that depends only on the gold text's likelihood after a completion's reasoning, to the model that
     scores it: the policy (`Attempt.answer_logp`) or a frozen one (`Attempt.perplexity_improvement`)."""
-    needs_judge: ClassVar[bool] = False
-    """True if it reads `Attempt.comparison`, so that a judge must be trained first, and groups have two completions."""
     needs_code: ClassVar[bool] = False
     """True if it reads what a grader that runs programs gives besides its verdict."""
     rewards_steps: ClassVar[bool] = False
@@ -99,7 +95,7 @@ class RewardPart(Settings):
     @classmethod
     def reads_one_turn(cls) -> bool:
         """Return whether a model reads the completion for this part, without the words of an environment."""
-        return cls.needs_reward_model or cls.needs_judge or bool(cls.gold_scored_by)
+        return cls.scores_of is not None or bool(cls.gold_scored_by)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:

@@ -144,7 +144,8 @@ def _examples(spec: RunSpec, inputs: Mapping[str, Path], starting_point: Startin
     problems = training_prompts(spec, read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {})
     start, generator = starting_point.get(spec, source), starting_point.generator(spec)
     account: dict[str, object] = {} if generator is None else {"generator": generator.account()}
-    examples = Examples(problems, generator=generator, judge=spec.reward.asked_judge, account=account)
-    for stage, result in inputs.items():
-        examples = find_stage(stage).add(examples, result, spec, start)
-    return examples
+    scorers = {
+        part.name: find_stage(part.stage).scorer(inputs.get(part.stage), spec, start) for part in spec.reward.scored
+    }
+    account |= {part.stage: dict(own) for part in spec.reward.scored if (own := scorers[part.name].account)}
+    return Examples(problems, generator=generator, scorers=scorers, account=account)

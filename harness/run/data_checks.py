@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from evals.contamination import VERSION as CONTAMINATION_VERSION
 from evals.contamination import Overlap, is_contaminated, overlap
 from evals.pairs import parse_pair_source
-from evals.prompts import Mode, Template, get_template
+from evals.prompts import Message, Mode, get_template
 from evals.tasks import get_task
 from evals.tasks.base import Task
 from evals.tasks.rows import LoadedRows
@@ -29,10 +29,10 @@ from harness.errors import RefusedError, shown
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
 from harness.records.sweep import Source
-from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 from harness.rewards.parts.verifier_free import VrCli
 from harness.rewards.total import is_reference, load_function
-from harness.run.prompts import candidates, labelled_prompts, require_prompts, teacher_prompt
+from harness.run.prompts import candidates, require_prompts, teacher_prompt
+from harness.run.stages import stages_of_cell
 from harness.trainers.process import find_command
 from harness.training.demonstrations import require_demonstrations
 
@@ -65,10 +65,8 @@ def require_models_and_data(plan: Plan) -> list[str]:
     for spec in {(spec.task, spec.rollout.prompts_per_step): spec for spec in specs if not _fixed(spec)}.values():
         require_prompts(spec)
     for spec in specs:
-        if spec.reward.needs_reward_model and not _fixed(spec):
-            labelled_prompts(spec, LearnedReward)
-        if spec.reward.trains_judge and not _fixed(spec):
-            labelled_prompts(spec, PairwiseJudge)
+        for stage in () if _fixed(spec) else stages_of_cell(spec):
+            stage.require_data(spec)
         if spec.rollout.sampler == "given" and not _fixed(spec):
             for problem in get_task(spec.task.train).split("train").load():
                 problem.require_solution()
@@ -211,9 +209,8 @@ def _splits(plan: Plan) -> set[tuple[str, str]]:
 def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -> None:
     """Raise PromptTooLongError for a prompt of training or evaluation that is too long.
 
-    Raises RefusedError for a question to a judge that is too long, and for a thinking budget that does not fit. It also
-    raises it if the tokenizer cannot encode the words that stop the thinking. Pairs are exempt: their own limit is
-    checked where they are encoded.
+    Raises RefusedError for a thinking budget that does not fit, and if the tokenizer cannot encode the words that stop
+    the thinking. Pairs are exempt: their own limit is checked where they are encoded.
     """
     from harness.models.language_model import require_room
 
@@ -230,8 +227,6 @@ def require_room_for_completions(spec: RunSpec, language_model: LanguageModel) -
         require_room(language_model.model, prompt_tokens, spec.eval.max_completion_tokens)
         if task.thinking_budget_tokens is not None:
             _require_room_for_budget(spec.eval, task, task.thinking_budget_tokens, language_model, prompt_tokens)
-    if spec.judge_template and not _fixed(spec):
-        _require_room_for_questions(spec, language_model, get_template(spec.judge_template))
 
 
 def _require_room_for_budget(
@@ -302,22 +297,6 @@ def require_gold_texts(spec: RunSpec, policy: LanguageModel, generator: Language
                 f"the context of {name} has {context}. Lower rollout.max_completion_tokens by {needed - context}, or "
                 "leave the part out."
             )
-
-
-def _require_room_for_questions(spec: RunSpec, language_model: LanguageModel, template: Template) -> None:
-    """Raise RefusedError if the longest question to the judge, with its answer, exceeds the model's context."""
-    # Completions are counted at their limit instead of being rendered.
-    questions = (template.render(problem.problem, first="", second="") for problem in candidates(spec))
-    longest = language_model.longest(questions)
-    completion, answer = spec.rollout.max_completion_tokens, spec.reward.of(PairwiseJudge).max_completion_tokens
-    context = language_model.context_tokens
-    if context is not None and longest + 2 * completion + answer > context:
-        raise RefusedError(
-            f"reward.parts.pairwise: a question of {longest} tokens, two completions of "
-            f"rollout.max_completion_tokens={completion} and an answer of "
-            f"reward.pairwise.max_completion_tokens={answer} can exceed the model's context of {context} tokens. "
-            "Lower one of the limits, or leave the part out."
-        )
 
 
 def require_room_for_teacher(spec: RunSpec, teacher: LanguageModel) -> None:

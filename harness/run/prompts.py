@@ -27,7 +27,6 @@ from harness.config.task import Order, PassRateFilter, TaskSpec
 from harness.errors import RefusedError
 from harness.random_keys import SEED_OF_ALL_CELLS, permutation, random_key, uniform
 from harness.records.files import read_json
-from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 from harness.training.states import LimitState, OrderState
 
 LEAST_WEIGHT = 0.05
@@ -324,21 +323,6 @@ def require_prompts(spec: RunSpec) -> None:
     filtered = spec.task.filter.type != "none"
     have = f"task.filter measures {len(problems)}" if filtered else f"there are {len(problems)}"
     prompt_order(spec.task, _pool(spec, problems, f"{have} training prompts of {spec.task.train}"), spec.seed)
-
-
-def labelled_prompts(spec: RunSpec, part: type[LearnedReward | PairwiseJudge]) -> Sequence[Problem]:
-    """Return the training problems whose completions a learned part of the reward learns from.
-
-    They are the same for all seeds, and for parts that want as many. Raises RefusedError if there are fewer than the
-    part's `prompts`.
-    """
-    problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.of(part).prompts
-    if wanted > len(problems):
-        raise RefusedError(
-            f"reward.{part.section}.prompts is {wanted}, but {spec.task.train} has {len(problems)} training prompts. "
-            "Lower it."
-        )
-    return random_subset(problems, wanted, random_key(SEED_OF_ALL_CELLS, "data", example="reward_model"))
 
 
 def read_correct_counts(path: Path) -> dict[str, int]:

@@ -41,9 +41,9 @@ class Acts:
 class Hashed:
     """Marks how a knob enters hashes; a knob without this mark enters by its value."""
 
-    by: Literal["value", "content", "nothing", "template", "grader", "pair_judge"] = "value"
+    by: Literal["value", "content", "nothing", "template", "grader", "judge"] = "value"
     """content: what the knob names is hashed in its place. nothing: the knob changes no number. template, grader,
-    pair_judge: what it names is hashed, and so is its name, unless it is the path of a file."""
+    judge: what it names is hashed, and so is its name, unless it is the path of a file."""
     at_default: bool = True
     """False for a knob that is younger than cells which are filed already: at its default it leaves their hashes
     unchanged."""

@@ -18,12 +18,12 @@ from torch import Tensor
 from algorithms import Coefficients, Loss, Objective, combine_metrics, update_metric_names
 from algorithms.diagnostics import treatment
 from algorithms.rules import LOG_RATIO_LIMIT
+from evals.grading import JudgeReply
 from evals.grading.asked_model import reply_costs, reply_metrics
 from evals.tasks.base import Problem
 from harness.config.train import TrainSpec
 from harness.processes import Processes
 from harness.rewards import Attempt
-from harness.rewards.judging import judge_metrics
 from harness.rewards.parts.correct import true_verdict
 from harness.training.batch import Batch
 from harness.training.optimizer import OptimizerStep
@@ -356,22 +356,20 @@ def _seen(part: MicroLoss, batch: Batch) -> dict[int, dict[str, object]]:
     return {row: dict(zip(_NOT_SEEN, values, strict=True)) for row, *values in arrays}
 
 
-def rollout_metrics(batch: Batch) -> dict[str, float | None]:
+def rollout_metrics(batch: Batch, replies: Sequence[JudgeReply] = ()) -> Metrics:
     """Return reward/*, gold/* and len/* of steps.jsonl, and further metrics of the rollouts if the run has them.
 
-    judge/* needs a judge that compares, and staleness/* needs sampling from weights of earlier steps. A mean of nothing
-    is None. Means of rewards and of parts are over the attempts that have one. reward/correct is the true verdict,
-    whatever training sees. reward/frac_zero_std is the share of groups whose rewards are all equal, among groups with
-    any reward.
+    replies: of judges besides the grader, whose cost is counted too. judge/* needs a judge, and staleness/* needs
+    sampling from weights of earlier steps. A mean of nothing is None. Means of rewards and of parts are over the
+    attempts that have one. reward/correct is the true verdict, whatever training sees. reward/frac_zero_std is the
+    share of groups whose rewards are all equal, among groups with any reward.
     """
     total = batch.reward_columns["reward"]
     known = [reward for reward in total if not math.isnan(reward)]
     distinct_by_group = [{reward for reward in group if not math.isnan(reward)} for group in batch.by_group(total)]
     lengths, right = batch.sequences.lengths.float(), batch.correct
     verdicts = [(attempt.verdict, attempt.rule_verdict) for attempt in batch.attempts]
-    compared = [attempt.comparison.preference for attempt in batch.attempts if attempt.comparison is not None]
-    replies = [verdict.reply for verdict, _ in verdicts if verdict.reply is not None]
-    replies += [reply for preference in compared for reply in preference.replies]
+    replies = [*(verdict.reply for verdict, _ in verdicts if verdict.reply is not None), *replies]
     return {
         "reward/mean": _mean_of_known(total),
         # NaN marks attempts without a reward. They are left out, not counted as 0.
@@ -391,7 +389,6 @@ def rollout_metrics(batch: Batch) -> dict[str, float | None]:
         "len/difficulty_slope": _difficulty_slope(batch.attempts),
         **_turn_metrics(batch),
         **_staleness(batch),
-        **(judge_metrics(batch.attempts) if compared else {}),
         **(reply_costs(replies) if replies else {}),
     }
 

@@ -2,7 +2,7 @@
 
 The file says which model is asked and where (at an OpenAI-compatible address, or in process), what the question is, and
 how the reply is parsed into a verdict. A judge of two completions is such a file too: its reply has two scores,
-and `harness.rewards.judging` asks it in both orders.
+and `harness.shelves.learned.judging` asks it in both orders.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class PairJudgeFile(ModelFile):
 
 @dataclass(frozen=True)
 class PairJudge:
-    """A `harness.rewards.judging.Judge` as described by its file."""
+    """A `harness.shelves.learned.judging.Judge` as described by its file."""
 
     name: str
     file: PairJudgeFile

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from evals.grading import JudgeReply
 from evals.tasks.base import Problem
-from harness.rewards.judging import Judge
 from harness.training.states import CellProgress, TrainerState
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
     from harness.models.language_model import LanguageModel
+    from harness.rewards import Attempt
     from harness.run.encoded_pairs import EncodedPairs
-    from harness.training.sequences import Sequences
-    from harness.training.update_report import StepReport
+    from harness.training.batch import Batch
+    from harness.training.update_report import Metrics, StepReport
 
 
-class RewardScorer(Protocol):
-    """A reward model."""
+class CompletionScorer(ABC):
+    """A model beside the policy that scores completions for reward parts; see `harness.config.scored`."""
 
-    def scores(self, sequences: Sequences) -> Tensor:
-        """Return the score of every row [N], float32 on the CPU; equal completions of one prompt tie exactly."""
+    account: Mapping[str, object] = MappingProxyType({})
+    """What the cell's provenance says of it."""
+
+    @abstractmethod
+    def scores(self, batch: Batch, seed: int, step: int) -> Sequence[object]:
+        """Return the score of each row of a graded batch, in its order.
+
+        A row's score must not depend on the other batches, so that a resumed cell gets the same rewards.
+        """
+
+    def replies(self, attempts: Sequence[Attempt]) -> list[JudgeReply]:
+        """Return the replies behind the attempts' scores, whose cost is counted."""
+        return []
+
+    def metrics(self, attempts: Sequence[Attempt]) -> Metrics:
+        """Return what steps.jsonl says of the scores."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -35,12 +52,10 @@ class Examples:
     """The training pool; empty if a set of pairs replaces it."""
     pairs: EncodedPairs | None = None
     """With pairs.type `dataset`."""
-    reward_model: RewardScorer | None = None
-    """With the reward part `reward_model`."""
     generator: LanguageModel | None = None
     """The frozen model that `reward.vr_cli.generator` names; None if it is the starting model, or not needed."""
-    judge: Judge | None = None
-    """The pairwise judge; None without the reward part `pairwise`."""
+    scorers: Mapping[str, CompletionScorer] = field(default_factory=dict)
+    """The models that score completions, by the name of their reward part."""
     teacher: PreTrainedModel | None = None
     """The frozen teacher; None without one, and if the starting weights teach."""
     account: dict[str, object] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -32,12 +32,11 @@ from harness.engines.base import Engine, make_engine
 from harness.models.language_model import LanguageModel, TokenCharacters
 from harness.processes import Processes, by_all
 from harness.rewards import Attempt, RewardContext, TotalReward
-from harness.rewards.judging import compared
 from harness.run.learning.base import Examples, nothing
 from harness.run.learning.slices import InSlices
 from harness.run.learning.writers import InOneTurn, InTurns, Writer
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
-from harness.training.batch import Batch, filter_rows, peers_of, zero_std_rows
+from harness.training.batch import Batch, filter_rows, zero_std_rows
 from harness.training.gold_answers import GoldScorer
 from harness.training.past_weights import PastWeights
 from harness.training.policy_update import PolicyUpdate
@@ -67,15 +66,14 @@ class Rollouts:
 
         engine: samples from the sampling policy. past: whose weights it samples from, if not the newest. Raises
         RefusedError if a reward function of the user's own cannot be imported. Raises ValueError for a part without the
-        reward model, frozen generator or judge that it needs, and for one of these that no part needs.
+        frozen generator or scorer that it needs, and for one of these that no part needs.
         """
         examples = examples or Examples()
-        asked, reward_model, generator = spec.reward, examples.reward_model, examples.generator
-        given = (reward_model is not None, generator is not None, examples.judge is not None)
-        if given != (asked.needs_reward_model, "generator" in asked.gold_scorers, asked.needs_judge):
-            raise ValueError("a reward model, generator or judge comes with a part that needs it, and the part with it")
+        generator, self._scorers = examples.generator, examples.scorers
+        needed = ({part.name for part in spec.reward.scored}, "generator" in spec.reward.gold_scorers)
+        if (set(self._scorers), generator is not None) != needed:
+            raise ValueError("a generator or a scorer comes with a part that needs it, and the part with it")
         self._spec, self._language_model, self._past = spec, language_model, past
-        self._reward_model, self._judge = reward_model, examples.judge
         self._task = get_task(spec.task.train)
         self.grader = get_grader(spec.rollout_grader)
         self._rule = rule_beside(self.grader, self._task.grader)
@@ -128,10 +126,12 @@ class Rollouts:
         Raises RefusedError if a reward function of the user's own does not return valid numbers.
         """
         started_s = time.perf_counter()
-        attempts: Sequence[Attempt] = self._graded(batch)
-        if self._judge is not None:
-            attempts = compared(self._judge, attempts, peers_of(batch.groups, self._spec.seed, step).tolist())
-        batch = replace(batch, attempts=attempts)
+        batch = replace(batch, attempts=self._graded(batch))
+        scores = {name: scorer.scores(batch, self._spec.seed, step) for name, scorer in self._scorers.items()}
+        if scores:
+            by_row = (dict(zip(scores, row, strict=True)) for row in zip(*scores.values(), strict=True))
+            scored = [replace(one, scores=own) for one, own in zip(batch.attempts, by_row, strict=True)]
+            batch = replace(batch, attempts=scored)
         if self._gold is not None:
             batch = self._gold.scored(batch, self._reward.judges_reasoning)
         attempts = batch.attempts
@@ -150,9 +150,6 @@ class Rollouts:
         )
 
     def _graded(self, batch: Batch) -> list[Attempt]:
-        learned = [math.nan] * len(batch)
-        if self._reward_model is not None:
-            learned = self._reward_model.scores(batch.sequences).tolist()
         lengths, truncated = batch.sequences.lengths.tolist(), batch.truncated.tolist()
         mean_logps = (batch.sampler_logps.sum(1) / batch.sequences.lengths).tolist()
         samples = [sample for group in batch.by_group(batch.problems) for sample in range(len(group))]
@@ -164,12 +161,20 @@ class Rollouts:
         graded = grade_all(batch.problems, answering, self._task.extract, self.grader, self._beside)
         verdicts = [by_grader[self.grader.name] for by_grader in graded]
         by_rule = [by_grader.get(self._rule.name) if self._rule else None for by_grader in graded]
-        measured = zip(lengths, truncated, verdicts, mean_logps, learned, strict=True)
+        measured = zip(lengths, truncated, verdicts, mean_logps, strict=True)
         attempts = zip(batch.problems, samples, texts, measured, strict=True)
         return [
             Attempt(problem, sample, text, *values, rule_verdict=by_rule[row], turns=turns[row])
             for row, (problem, sample, text, values) in enumerate(attempts)
         ]
+
+    def metrics(self, batch: Batch) -> Metrics:
+        """Return the metrics of a step's completions, with those of its scorers."""
+        scorers, attempts = self._scorers.values(), batch.attempts
+        found = rollout_metrics(batch, [reply for scorer in scorers for reply in scorer.replies(attempts)])
+        for scorer in scorers:
+            found |= scorer.metrics(attempts)
+        return found
 
     def _beside(self, problem: Problem) -> list[Grader]:
         return [self._rule] if self._rule is not None and problem.answer else []
@@ -277,7 +282,7 @@ class RolloutLearner(ABC, Generic[Update]):
         self._rollouts.writer.learned()
         if self._past is not None:
             self._past.keep(step, self._start.model)
-        measured = rollout_metrics(batch)
+        measured = self._rollouts.metrics(batch)
         judging = {"judge_requests": requests_sent() - sent_before} if "judge/questions" in measured else {}
         reward, cost = measured["reward/mean"], batch.cost
         self._observe(batch, step, reward)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.engines.base import Engine
     from harness.models.language_model import LanguageModel
     from harness.models.start import StartingPoint
-    from harness.run.learning.base import Examples
+    from harness.run.learning.base import CompletionScorer
     from harness.sampling.store import SampleStore
 
 CELL = "cell"
@@ -66,6 +66,10 @@ class StageContext:
         self.tell({"phase": self.phase, "step": done, "steps": total, "done_frac": done / total if total else 0.0})
 
 
+def _no_scorer(result: Path | None, spec: RunSpec, start: LanguageModel) -> CompletionScorer:
+    raise ValueError("this stage makes no scorer of completions")
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stage."""
@@ -87,8 +91,13 @@ class Stage:
     """What a user should know about a result."""
     require: Callable[[RunSpec, Path], None] = lambda spec, path: None
     """Raises RefusedError if the result is not enough for a cell."""
-    add: Callable[[Examples, Path, RunSpec, LanguageModel], Examples] = lambda examples, path, spec, start: examples
-    """(examples, result, spec, starting weights) -> the examples, with what the result adds to them."""
+    require_data: Callable[[RunSpec], object] = lambda spec: None
+    """Raises RefusedError, before the first stage, if data that it reads are missing."""
+    require_model: Callable[[RunSpec, LanguageModel], None] = lambda spec, start: None
+    """Raises RefusedError if it cannot be made from a model, e.g. because of its context."""
+    scorer: Callable[[Path | None, RunSpec, LanguageModel], CompletionScorer] = _no_scorer
+    """(result, spec, starting weights) -> the scorer for the reward parts that name this stage. The result is None if
+    the stage was not needed."""
     in_report: bool = False
     """Whether sweep.json holds the results of arms that need it, in the field of its name."""
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.config.run_spec import RunSpec
-from harness.rewards.parts.learned import PairwiseJudge
 from harness.rewards.parts.verifier_free import VrCli
 from harness.run.data_checks import require_gold_texts, require_room_for_completions, require_room_for_teacher
-from harness.run.stages import Stage, StageContext
+from harness.run.stages import Stage, StageContext, stages_of_cell
 
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
@@ -24,9 +23,9 @@ def what_may_be_refused(spec: RunSpec) -> tuple[object, ...]:
     drawing = (rollout.engine, rollout.vllm_memory_frac, rollout.max_completion_tokens, rollout.temperature)
     prompts = (spec.task, spec.eval, spec.pairs.type, spec.reward.grader)
     gold = (*sorted(spec.reward.gold_parts), spec.reward.of(VrCli))
-    judged = (spec.judge_template, spec.reward.of(PairwiseJudge))
+    asking = [(*asked.items(), part) for part in spec.reward.scored if (asked := part.templates(spec))]
     models = (spec.model, spec.teacher, spec.checkpoint)
-    return *models, drawing, prompts, gold, judged, train.device, train.activation_checkpointing
+    return *models, drawing, prompts, gold, *asking, train.device, train.activation_checkpointing
 
 
 def _load(path: Path, context: StageContext) -> None:
@@ -46,6 +45,8 @@ def _load(path: Path, context: StageContext) -> None:
         output_head(language_model.model)
         _require_teacher(context, language_model)
     require_room_for_completions(spec, language_model)
+    for stage in stages_of_cell(spec) if not spec.checkpoint else ():
+        stage.require_model(spec, language_model)
     require_gold_texts(spec, language_model, context.starting_point.generator(spec))
     # An engine raises if it cannot run the model.
     context.engine(language_model)

@@ -6,19 +6,33 @@ It decodes greedily, so the same question has the same answer in every step and 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from evals.grading import JudgeReply
 from evals.prompts import Template, get_template
 from evals.sampler import SamplingParams
 from harness.config.run_spec import RunSpec
-from harness.engines.base import Engine, make_engine
+from harness.engines.base import Completions, Engine, make_engine
 from harness.models.language_model import LanguageModel, PromptTooLongError, load_model, require_room
-from harness.rewards.judging import NO_SCORES, AnswerPair, Scores
-from harness.rewards.parts.learned import PairwiseJudge
+from harness.rewards import Attempt
+from harness.run.learning.base import CompletionScorer
+from harness.sampling.turns import generate_rows
+from harness.shelves.learned.judging import (
+    NO_SCORES,
+    AnswerPair,
+    Judge,
+    ReferenceComparison,
+    Scores,
+    compared,
+    comparison_of,
+    judge_metrics,
+)
+from harness.shelves.learned.parts import PairwiseJudge
+from harness.training.batch import Batch, peers_of
 
 _NUMBER = r"(\d+(?:\.\d+)?)"
 # `\W*` forgives a closing bracket, a full stop or markdown behind the numbers.
@@ -38,7 +52,7 @@ def written_scores(first: int, second: int) -> str:
 
 @dataclass(frozen=True)
 class GenerativeJudge:
-    """A `harness.rewards.judging.Judge` backed by a language model."""
+    """A `harness.shelves.learned.judging.Judge` backed by a language model."""
 
     language_model: LanguageModel
     engine: Engine
@@ -53,9 +67,9 @@ class GenerativeJudge:
         It always uses the torch engine, so that no second vLLM needs a share of the GPU.
         """
         rollout = spec.rollout.model_copy(update={"engine": "torch", "dtype": "trainer"})
-        template = get_template(spec.judge_template or "")
-        limit = spec.reward.of(PairwiseJudge).max_completion_tokens
-        return cls(language_model, make_engine(rollout, language_model), template, limit)
+        options = spec.reward.of(PairwiseJudge)
+        template = get_template(options.template_of(spec))
+        return cls(language_model, make_engine(rollout, language_model), template, options.max_completion_tokens)
 
     @classmethod
     def load(cls, folder: Path, spec: RunSpec, start: LanguageModel) -> GenerativeJudge:
@@ -74,9 +88,10 @@ class GenerativeJudge:
         """Return the token ids of the question about a pair."""
         return self.language_model.encode(self.template.render(pair.problem, first=pair.first, second=pair.second))
 
-    def params(self, temperature: float) -> SamplingParams:
-        """Return the sampling parameters of a judgement at this temperature."""
-        return SamplingParams(self.max_completion_tokens, temperature, stop=self.template.stop)
+    def draw(self, prompts: Sequence[Sequence[int]], keys: Sequence[int], temperature: float) -> Completions:
+        """Sample a judgement for each prompt, with the noise of its key."""
+        params = SamplingParams(self.max_completion_tokens, temperature, stop=self.template.stop)
+        return generate_rows(self.engine, prompts, keys, params)
 
     def scores(self, pairs: Sequence[AnswerPair]) -> list[Scores]:
         """Implement `Judge.scores`; NO_SCORES for a question whose answer does not fit into the model's context."""
@@ -84,8 +99,7 @@ class GenerativeJudge:
         prompts = {place: prompt for place, pair in enumerate(pairs) if self._fits(prompt := self.prompt(pair))}
         if prompts:
             # Greedy decoding uses no noise, so any keys do.
-            keys = torch.zeros(len(prompts), 1, dtype=torch.int64)
-            drawn = self.engine.generate(list(prompts.values()), keys, self.params(temperature=0.0))
+            drawn = self.draw(list(prompts.values()), [0] * len(prompts), temperature=0.0)
             for place, read in zip(prompts, self.read(drawn.tokens, drawn.lengths, drawn.truncated), strict=True):
                 found[place] = read
         return found
@@ -107,3 +121,22 @@ class GenerativeJudge:
         except PromptTooLongError:
             return False
         return True
+
+
+@dataclass(frozen=True)
+class JudgeScorer(CompletionScorer):
+    """Compares each completion with the reference of its group, for the reward part `pairwise`."""
+
+    judge: Judge
+    account: Mapping[str, object] = field(default_factory=dict)
+
+    def scores(self, batch: Batch, seed: int, step: int) -> list[ReferenceComparison | None]:
+        """Return each row's comparison with the peer that the baseline random_peer takes; None for the peer itself."""
+        return compared(self.judge, batch.attempts, peers_of(batch.groups, seed, step).tolist())
+
+    def replies(self, attempts: Sequence[Attempt]) -> list[JudgeReply]:
+        found = filter(None, map(comparison_of, attempts))
+        return [reply for comparison in found for reply in comparison.preference.replies]
+
+    def metrics(self, attempts: Sequence[Attempt]) -> dict[str, float | None]:
+        return judge_metrics(attempts)

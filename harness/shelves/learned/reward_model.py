@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from torch.nn import functional
 
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel
-from harness.rewards.parts.learned import LearnedReward
+from harness.run.learning.base import CompletionScorer
+from harness.shelves.learned.parts import LearnedReward
+from harness.training.batch import Batch
 from harness.training.demonstrations import in_turn
 from harness.training.optimizer import micro_batches
 from harness.training.reference import frozen_copy
@@ -105,6 +108,18 @@ class RewardModel(nn.Module):
             reason = str(error).splitlines()[0]
             raise RefusedError(f"{folder}: is damaged ({reason}). Delete it; the next run makes it again.") from error
         return model
+
+
+@dataclass(frozen=True)
+class RewardModelScorer(CompletionScorer):
+    """Scores completions by a reward model, for the reward part `reward_model`."""
+
+    reward_model: RewardModel
+    account: Mapping[str, object] = field(default_factory=dict)
+
+    def scores(self, batch: Batch, seed: int, step: int) -> list[float]:
+        scores: list[float] = self.reward_model.scores(batch.sequences).tolist()
+        return scores
 
 
 def train_reward_model(

@@ -143,15 +143,13 @@ def _unmeasurable_settings(spec: RunSpec) -> Iterator[str]:
         yield f"rollout.staleness_steps={spec.rollout.staleness_steps}: a probe has one policy. Set it to 0"
     if spec.rollout.partial.type != "none":
         yield f"rollout.partial.type={spec.rollout.partial.type}: a probe has one step. Set it to none"
-    if spec.reward.needs_reward_model:
-        yield "reward.parts.reward_model: a probe trains no reward model. Leave the part out"
+    for part in spec.reward.scored:
+        yield f"reward.parts.{part.name}: a probe has no use for {part.noun}. Leave the part out"
     if spec.reward.gold_scorers:
         yield (
             f"reward.parts.{' and reward.parts.'.join(spec.reward.gold_parts)}: a probe asks no model how likely a "
             "gold text is, and measures no supervised term. Leave such parts out"
         )
-    if spec.reward.needs_judge:
-        yield "reward.parts.pairwise: a probe trains no judge. Leave the part out"
     if spec.task.filter.type != "none":
         yield (
             f"task.filter.type is {spec.task.filter.type}: a probe measures no pass rates. Set task.filter.type to none"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from harness import api, plugins
-from harness.cli.ui import Renewal
 from harness.config.hashing import run_by
 from harness.plugins import user_code
 from harness.plugins.user_code import UserModule, find_user_module
 from harness.records import read_sweep
+from harness.shelves.ui.cli import Renewal
 from tests.harness.cli.conftest import Bench
 from tests.harness.run.small import small_spec
 from tests.reports.synthetic import write_sweep

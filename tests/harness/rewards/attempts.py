@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -30,14 +30,14 @@ def attempt(
     truncated: bool = False,
     verdict: Verdict | None = None,
     mean_logp: float = -1.0,
-    reward_model_score: float = math.nan,
     answer_logp: float = math.nan,
     perplexity_improvement: float = math.nan,
+    scores: Mapping[str, object] | None = None,
 ) -> Attempt:
     """A completion, graded as a number unless a verdict is given."""
     verdict = verdict or grade(text, problem.answer, "numeric")
-    models = (mean_logp, reward_model_score, answer_logp, perplexity_improvement)
-    return Attempt(problem, sample, text, n_tokens, truncated, verdict, *models)
+    models = (mean_logp, answer_logp, perplexity_improvement)
+    return Attempt(problem, sample, text, n_tokens, truncated, verdict, *models, scores=scores or {})
 
 
 def worked(text: str, sample: int = 0) -> Attempt:
@@ -114,7 +114,7 @@ def groups(draw: st.DrawFn) -> list[Attempt]:
             truncated=draw(st.booleans()),
             verdict=draw(_VERDICTS),
             mean_logp=draw(st.floats(-5, 0)),
-            reward_model_score=draw(st.floats(-3, 3)),
+            scores={"reward_model": draw(st.floats(-3, 3))},
             answer_logp=draw(st.floats(-20, 0)),
             perplexity_improvement=draw(st.floats(-9, 1)),
         )

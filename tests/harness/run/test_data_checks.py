@@ -16,7 +16,7 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.models.start import StartingPoint
 from harness.models.tiny import tiny_model, tiny_tokenizer
-from harness.run.data_checks import record_source, require_gold_texts, require_room_for_completions
+from harness.run.data_checks import record_source, require_gold_texts
 from tests.harness.run.small import small_spec
 
 
@@ -169,12 +169,3 @@ def test_the_generator_is_loaded_once_and_is_no_starting_point(tmp_path: Path) -
     assert start.generator(small_spec()) is None
     assert all(torch.equal(a, b) for a, b in zip(generator.model.parameters(), model.parameters(), strict=True))
     assert not any(weight.requires_grad for weight in generator.model.parameters())
-
-
-def test_a_question_to_a_judge_must_have_room_for_two_completions() -> None:
-    """The longest sum has 14 characters, and the template 2 more: 16 + 2 x 40 + 8 = 104 of 128."""
-    judged = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}, "rollout.max_completion_tokens": 40}
-    model = load_model("builtin:tiny")
-    require_room_for_completions(small_spec({**judged, "reward.pairwise.max_completion_tokens": 32}), model)
-    with pytest.raises(RefusedError, match=r"question of 16 tokens, two .*=40 and .*=33 can exceed .* of 128"):
-        require_room_for_completions(small_spec({**judged, "reward.pairwise.max_completion_tokens": 33}), model)

@@ -16,11 +16,11 @@ from evals.tasks.base import Problem
 from harness.engines.base import Completions, SamplingParams
 from harness.models.language_model import LanguageModel
 from harness.models.tiny import tiny_tokenizer
-from harness.rewards.judging import AnswerPair, Scores
-from harness.run.learning.base import Examples
+from harness.run.learning.base import CompletionScorer, Examples
 from harness.run.learning.rollouts import Rollouts, rollout_rows
+from harness.shelves.learned.generative_judge import JudgeScorer
+from harness.shelves.learned.judging import AnswerPair, Scores
 from harness.training.batch import Batch, peers_of
-from harness.training.sequences import Sequences
 from harness.training.update_report import rollout_metrics
 from tests.harness.run.small import small_spec
 
@@ -68,11 +68,13 @@ def drawn(problems: list[Problem] = PROBLEMS) -> Batch:
 
 
 def rewarded(
-    settings: dict[str, Any] | None = None, batch: Batch | None = None, step: int = 1, judge: Any = None
+    settings: dict[str, Any] | None = None,
+    batch: Batch | None = None,
+    step: int = 1,
+    judge: CompletionScorer | None = None,
 ) -> Batch:
-    return Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), Examples(reward_model=judge)).reward(
-        batch or drawn(), step
-    )
+    examples = Examples(scorers={"reward_model": judge} if judge else {})
+    return Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), examples).reward(batch or drawn(), step)
 
 
 def parts(batch: Batch) -> dict[str, list[float]]:
@@ -257,15 +259,15 @@ def test_prompts_that_are_drawn_later_in_a_step_have_their_own_noise() -> None:
     assert len(set(at_once.flatten().tolist())) == at_once.numel()
 
 
-class Judge:
+class Judge(CompletionScorer):
     """A reward model with a score of its own for each row."""
 
     SCORES = (0.5, -3.5, 2.5, 1.5, -1.5, 3.5, -2.5, -0.5)
 
-    def scores(self, sequences: Sequences) -> torch.Tensor:
-        assert len(sequences.prompts) == 8
-        assert sequences.lengths.tolist() == LENGTHS
-        return torch.tensor(self.SCORES)
+    def scores(self, batch: Batch, seed: int, step: int) -> Sequence[float]:
+        assert len(batch.sequences.prompts) == 8
+        assert batch.sequences.lengths.tolist() == LENGTHS
+        return self.SCORES
 
 
 def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
@@ -284,7 +286,7 @@ def test_the_reward_model_pays_and_the_truth_is_logged() -> None:
     ("parts", "judge"), [({"correct": 0.0, "reward_model": 1.0}, None), ({"correct": 1.0}, Judge())]
 )
 def test_the_reward_model_and_its_part_come_together(parts: dict[str, float], judge: Judge | None) -> None:
-    with pytest.raises(ValueError, match="a reward model, generator or judge comes with a part that needs it"):
+    with pytest.raises(ValueError, match="a generator or a scorer comes with a part that needs it"):
         rewarded({"reward.parts": parts}, judge=judge)
 
 
@@ -299,7 +301,8 @@ class PrefersShort:
 def test_a_judge_compares_with_the_peer_that_brpo_would_draw_and_the_truth_is_logged(algorithm: str) -> None:
     settings = {"algorithm": algorithm, "reward.parts": {"correct": 0.0, "pairwise": 2.0}}
     for step in (1, 2, 3):
-        rollouts = Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), Examples(judge=PrefersShort()))
+        examples = Examples(scorers={"pairwise": JudgeScorer(PrefersShort())})
+        rollouts = Rollouts(small_spec(settings), LANGUAGE_MODEL, KeptKeys(), examples)
         batch = rollouts.reward(drawn(), step)
         peers = peers_of(batch.groups, seed=0, step=step).tolist()
         shorter = [
@@ -308,6 +311,6 @@ def test_a_judge_compares_with_the_peer_that_brpo_would_draw_and_the_truth_is_lo
         ]
         assert parts(batch) == {"correct": TOTAL, "pairwise": shorter}
         assert batch.rewards.tolist() == [2 * verdict for verdict in shorter]
-        found = rollout_metrics(batch)
+        found = rollouts.metrics(batch)
         assert found["reward/correct"] == 0.625
         assert (found["judge/flip_frac"], found["judge/first_frac"], found["judge/no_scores_frac"]) == (0, 0.5, 0)

@@ -12,29 +12,36 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from evals.prompts import template_version
+from evals.prompts import get_template, template_version
 from harness.config.hashing import graded_hash
 from harness.config.model import NoLora, SupervisedColdStart
 from harness.config.rollout import NoPairs, RolloutSpec
 from harness.config.run_spec import RunSpec
 from harness.config.train import TrainSpec
 from harness.errors import RefusedError
-from harness.records.files import write_folder, write_json
-from harness.rewards.judging import AnswerPair, Scores, position_metrics, preferences
-from harness.rewards.parts.learned import PairwiseJudge
-from harness.run.prompts import places_of_step
+from harness.run.prompts import candidates, places_of_step
 from harness.run.stages import Stage, StageContext
-from harness.shelves.learned.stages.reward_model import REPORT_FILE, draw_labelled_pairs, read_report
+from harness.shelves.learned.judging import AnswerPair, Scores, position_metrics, preferences
+from harness.shelves.learned.parts import PairwiseJudge
+from harness.shelves.learned.stages.reward_model import (
+    draw_labelled_pairs,
+    is_trained,
+    labelled_prompts,
+    mean_of_last,
+    read_report,
+    write_model,
+)
 from harness.training.demonstrations import Demonstration
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from harness.models.language_model import LanguageModel
-    from harness.run.learning.base import Examples
+    from harness.run.learning.base import CompletionScorer
     from harness.shelves.learned.generative_judge import GenerativeJudge
     from harness.training.batch import Batch
 
@@ -113,26 +120,16 @@ def _make(folder: Path, context: StageContext) -> None:
     for reward in _policy_gradient(judge, questions, spec):
         rewards.append(reward)
         context.tell_progress(prompts + options.cold_start_steps + len(rewards), prompts + steps)
-    report = {
-        "prompts": prompts,
-        "samples_per_prompt": options.samples_per_prompt,
-        "correct_frac": float(found.drawn.correct.float().mean()),
+    report = found.account(options) | {
         "pairs": len(pairs),
         "contradictory_pairs": sum(pair not in kept for pair in labels),
-        "label_noise_rate": options.label_noise_rate,
-        "flipped_pairs": found.flipped,
-        "cold_start_loss": _mean_of_last(losses),
-        "train_reward": _mean_of_last(rewards),
+        "cold_start_loss": mean_of_last(losses),
+        "train_reward": mean_of_last(rewards),
         "held_out_pairs": len(held_out),
         "after_cold_start": after_cold_start,
         "held_out": _quality(judge, held_out) if rewards else after_cold_start,
     }
-
-    def write(aside: Path) -> None:
-        judge.language_model.save(aside)
-        write_json(aside / REPORT_FILE, report)
-
-    write_folder(folder, write)
+    write_model(folder, judge.language_model.save, report)
     store.drop()
 
 
@@ -193,7 +190,8 @@ def _policy_gradient(judge: GenerativeJudge, questions: Sequence[PairQuestion], 
         asked = [questions[place] for place in places]
         prompts = [judge.prompt(question.pair) for question in asked]
         keys = rollout_keys(options.seed, step, range(len(asked)), options.samples_per_pair)
-        drawn = judge.engine.generate(prompts, keys, judge.params(own.rollout.temperature))
+        rows = [prompt for prompt in prompts for _ in range(options.samples_per_pair)]
+        drawn = judge.draw(rows, keys.flatten().tolist(), own.rollout.temperature)
         batch = Batch.of_completions(prompts, drawn, 0, judge.max_completion_tokens)
         scores = judge.read(batch.sequences.completions, batch.sequences.lengths, batch.truncated)
         groups = batch.groups.tolist()
@@ -261,11 +259,6 @@ def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def _mean_of_last(values: Sequence[float]) -> float | None:
-    """Return the mean of the last tenth, or None without values."""
-    return _mean(values[-max(1, len(values) // 10) :])
-
-
 def _remark(folder: Path) -> str:
     report = read_report(folder)
     quality, before = report["held_out"], report["after_cold_start"]
@@ -281,23 +274,48 @@ def _remark(folder: Path) -> str:
 
 def judge_hash(spec: RunSpec) -> str:
     """Return the hash of a judge. It is the same for all seeds, and for all uses of its verdicts."""
+    template = spec.reward.of(PairwiseJudge).template_of(spec)
     options = [f"reward.{PairwiseJudge.section}.{name}" for name in PairwiseJudge.TRAINING]
-    return graded_hash("judge", spec, *options, template=template_version(spec.judge_template or ""))
+    return graded_hash("judge", spec, *options, template=template_version(template))
 
 
-def _add(examples: Examples, folder: Path, spec: RunSpec, start: LanguageModel) -> Examples:
-    from harness.shelves.learned.generative_judge import GenerativeJudge
+def _require_room(spec: RunSpec, language_model: LanguageModel) -> None:
+    """Raise RefusedError if the longest question to the judge, with its answer, exceeds the model's context."""
+    options = spec.reward.of(PairwiseJudge)
+    template = get_template(options.template_of(spec))
+    # Completions are counted at their limit instead of being rendered.
+    questions = (template.render(problem.problem, first="", second="") for problem in candidates(spec))
+    longest = max(len(language_model.encode(question)) for question in questions)
+    completion, answer = spec.rollout.max_completion_tokens, options.max_completion_tokens
+    context = getattr(language_model.model.config, "max_position_embeddings", None)
+    if context is not None and longest + 2 * completion + answer > context:
+        raise RefusedError(
+            f"reward.parts.pairwise: a question of {longest} tokens, two completions of "
+            f"rollout.max_completion_tokens={completion} and an answer of "
+            f"reward.pairwise.max_completion_tokens={answer} can exceed the model's context of {context} tokens. "
+            "Lower one of the limits, or leave the part out."
+        )
 
-    account = examples.account | {"judge": read_report(folder)}
-    return replace(examples, judge=GenerativeJudge.load(folder, spec, start), account=account)
+
+def _scorer(path: Path | None, spec: RunSpec, start: LanguageModel) -> CompletionScorer:
+    from harness.shelves.learned.generative_judge import GenerativeJudge, JudgeScorer
+
+    if path is not None:
+        return JudgeScorer(GenerativeJudge.load(path, spec, start), read_report(path))
+    asked = spec.reward.of(PairwiseJudge).asked
+    if asked is None:
+        raise ValueError("no judge was trained")
+    return JudgeScorer(asked)
 
 
 JUDGE = Stage(
-    "judge",
+    PairwiseJudge.stage,
     "training the judge",
-    needed=lambda spec: spec.reward.trains_judge and spec.pairs.type != "dataset",
+    needed=partial(is_trained, part=PairwiseJudge),
     key=lambda spec: f"judge-{judge_hash(spec)[:16]}",
     make=_make,
     remark=_remark,
-    add=_add,
+    require_data=partial(labelled_prompts, part=PairwiseJudge),
+    require_model=_require_room,
+    scorer=_scorer,
 )

@@ -11,26 +11,28 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evals.grading import Verdict
+from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.config.hashing import graded_hash
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.random_keys import permutation, random_key, uniform
+from harness.random_keys import SEED_OF_ALL_CELLS, permutation, random_key, uniform
 from harness.records.files import read_json, write_folder, write_json
-from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
-from harness.run.prompts import labelled_prompts
+from harness.run.prompts import random_subset
 from harness.run.stages import Stage, StageContext
+from harness.shelves.learned.parts import LearnedReward, PairwiseJudge
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from harness.engines.base import Engine
     from harness.models.language_model import LanguageModel
-    from harness.run.learning.base import Examples
+    from harness.run.learning.base import CompletionScorer
     from harness.sampling.conditions import Conditions
     from harness.sampling.store import SampleStore
     from harness.training.batch import Batch
@@ -39,6 +41,27 @@ REPORT_FILE = "report.json"
 HELD_OUT_FRAC = 0.1
 """Share of the prompts that is kept apart to measure accuracy."""
 MAX_PAIRS_PER_PROMPT = 4
+
+
+def is_trained(spec: RunSpec, part: type[LearnedReward | PairwiseJudge]) -> bool:
+    """Return whether a cell that draws completions waits for the model of a learned part."""
+    trained = [one.stage for one in spec.reward.scored if one.held(spec) is not None]
+    return part.stage in trained and spec.pairs.type != "dataset"
+
+
+def labelled_prompts(spec: RunSpec, part: type[LearnedReward | PairwiseJudge]) -> Sequence[Problem]:
+    """Return the training problems whose completions a learned part of the reward learns from.
+
+    They are the same for all seeds, and for parts that want as many. Raises RefusedError if there are fewer than the
+    part's `prompts`.
+    """
+    problems, wanted = get_task(spec.task.train).split("train").load(), spec.reward.of(part).prompts
+    if wanted > len(problems):
+        raise RefusedError(
+            f"reward.{part.section}.prompts is {wanted}, but {spec.task.train} has {len(problems)} training prompts. "
+            "Lower it."
+        )
+    return random_subset(problems, wanted, random_key(SEED_OF_ALL_CELLS, "data", example="reward_model"))
 
 
 def draw_graded(
@@ -106,6 +129,16 @@ class LabelledPairs:
         """The number of labels flipped by noise."""
         return int((self.labels != self.right).any(1).sum())
 
+    def account(self, options: LearnedReward | PairwiseJudge) -> dict[str, object]:
+        """Return the fields of a report that depend on the pairs alone."""
+        return {
+            "prompts": options.prompts,
+            "samples_per_prompt": options.samples_per_prompt,
+            "correct_frac": float(self.drawn.correct.float().mean()),
+            "label_noise_rate": options.label_noise_rate,
+            "flipped_pairs": self.flipped,
+        }
+
 
 def draw_labelled_pairs(
     context: StageContext, part: type[LearnedReward | PairwiseJudge], store: SampleStore, steps: int
@@ -148,6 +181,21 @@ def draw_labelled_pairs(
     )
 
 
+def write_model(folder: Path, save: Callable[[Path], None], report: dict[str, object]) -> None:
+    """Write a model and the report of its training, whole or not at all. save: writes the weights into a folder."""
+
+    def write(aside: Path) -> None:
+        save(aside)
+        write_json(aside / REPORT_FILE, report)
+
+    write_folder(folder, write)
+
+
+def mean_of_last(values: Sequence[float]) -> float | None:
+    """Return the mean of the last tenth, or None without values."""
+    return statistics.fmean(values[-max(1, len(values) // 10) :]) if values else None
+
+
 def read_report(folder: Path) -> dict[str, Any]:
     """Read the training report of the reward model or judge in this folder.
 
@@ -185,24 +233,14 @@ def _make(folder: Path, context: StageContext) -> None:
     # Only rows of training prompts set the scale, so held-out prompts stay unseen.
     reward_model.standardise(drawn.sequences.rows(torch.arange(pairs.training_rows)))
     scores = reward_model.scores(drawn.sequences)
-    report = {
-        "prompts": prompts,
-        "samples_per_prompt": options.samples_per_prompt,
-        "correct_frac": float(drawn.correct.float().mean()),
+    report = pairs.account(options) | {
         "pairs": len(pairs.right),
-        "label_noise_rate": options.label_noise_rate,
-        "flipped_pairs": pairs.flipped,
-        "train_loss": statistics.fmean(losses[-max(1, len(losses) // 10) :]),
+        "train_loss": mean_of_last(losses),
         "train_accuracy": _accuracy(scores, pairs.right),
         "held_out_pairs": len(pairs.held_out),
         "held_out_accuracy": _accuracy(scores, pairs.held_out),
     }
-
-    def write(aside: Path) -> None:
-        reward_model.save(aside)
-        write_json(aside / REPORT_FILE, report)
-
-    write_folder(folder, write)
+    write_model(folder, reward_model.save, report)
     store.drop()
 
 
@@ -260,19 +298,21 @@ def reward_model_hash(spec: RunSpec) -> str:
     return graded_hash("reward_model", spec, "reward.reward_model.")
 
 
-def _add(examples: Examples, folder: Path, spec: RunSpec, start: LanguageModel) -> Examples:
-    from harness.shelves.learned.reward_model import RewardModel
+def _scorer(path: Path | None, spec: RunSpec, start: LanguageModel) -> CompletionScorer:
+    from harness.shelves.learned.reward_model import RewardModel, RewardModelScorer
 
-    account = examples.account | {"reward_model": read_report(folder)}
-    return replace(examples, reward_model=RewardModel.load(folder, start), account=account)
+    if path is None:
+        raise ValueError("no reward model was trained")
+    return RewardModelScorer(RewardModel.load(path, start), read_report(path))
 
 
 REWARD_MODEL = Stage(
-    "reward_model",
+    LearnedReward.stage,
     "training the reward model",
-    needed=lambda spec: spec.reward.needs_reward_model and spec.pairs.type != "dataset",
+    needed=partial(is_trained, part=LearnedReward),
     key=lambda spec: f"reward-model-{reward_model_hash(spec)[:16]}",
     make=_make,
     remark=_remark,
-    add=_add,
+    require_data=partial(labelled_prompts, part=LearnedReward),
+    scorer=_scorer,
 )

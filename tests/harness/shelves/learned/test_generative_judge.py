@@ -14,8 +14,8 @@ from evals.prompts import get_template
 from evals.sampler import SamplingParams
 from harness.engines.base import Completions
 from harness.models.language_model import LanguageModel, load_model
-from harness.rewards.judging import NO_SCORES, AnswerPair, Scores
 from harness.shelves.learned.generative_judge import GenerativeJudge, read_scores, written_scores
+from harness.shelves.learned.judging import NO_SCORES, AnswerPair, Scores
 from tests.harness.run.small import small_spec
 
 JUDGED = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}}

@@ -19,12 +19,12 @@ from harness.models.language_model import LanguageModel, load_model
 from harness.models.start import StartingPoint
 from harness.records import CellRecord
 from harness.records.files import read_json
-from harness.rewards.judging import AnswerPair
 from harness.run.cell import CellRun
 from harness.run.learning.base import Examples
 from harness.run.prompts import training_prompts
 from harness.run.stages import find_stage, stages_of_cell
-from harness.shelves.learned.generative_judge import GenerativeJudge
+from harness.shelves.learned.generative_judge import GenerativeJudge, JudgeScorer
+from harness.shelves.learned.judging import AnswerPair
 from harness.shelves.learned.stages import judge as judge_stage
 from harness.shelves.learned.stages.judge import BETTER, WORSE, PairQuestion, without_contradictions
 from tests.harness.run.small import ignore_progress, small_spec
@@ -164,6 +164,15 @@ def test_cells_wait_for_the_judge_where_completions_are_drawn() -> None:
     assert "judge" not in [stage.name for stage in stages_of_cell(judge_spec(given_pairs))]
 
 
+def test_a_question_to_a_judge_must_have_room_for_two_completions(tiny: LanguageModel) -> None:
+    """The longest sum has 14 characters, and the template 2 more: 16 + 2 x 40 + 32 = 128, the whole context."""
+    judged = {"reward.parts": {"correct": 0.0, "pairwise": 1.0}, "rollout.max_completion_tokens": 40}
+    stage = find_stage("judge")
+    stage.require_model(small_spec({**judged, "reward.pairwise.max_completion_tokens": 32}), tiny)
+    with pytest.raises(RefusedError, match=r"question of 16 tokens, two .*=40 and .*=33 can exceed .* of 128"):
+        stage.require_model(small_spec({**judged, "reward.pairwise.max_completion_tokens": 33}), tiny)
+
+
 class StopError(Exception):
     pass
 
@@ -174,7 +183,7 @@ def run_judged(
     """A cell that the judge rewards, perhaps stopped after a step; what it recorded of its steps."""
     start = StartingPoint()
     judge = GenerativeJudge.load(judge_folder, spec, start.get(spec, spec.model.source))
-    examples = Examples(training_prompts(spec, {}), judge=judge)
+    examples = Examples(training_prompts(spec, {}), scorers={"pairwise": JudgeScorer(judge)})
 
     def on_progress(progress: Any) -> None:
         ignore_progress(progress)

@@ -13,10 +13,10 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.models.tiny import tiny_tokenizer
 from harness.random_keys import permutation, random_key
-from harness.rewards.parts.learned import LearnedReward
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
 from harness.shelves.learned import reward_model
+from harness.shelves.learned.parts import LearnedReward
 from harness.shelves.learned.reward_model import RewardModel, train_reward_model
 from harness.shelves.learned.stages.reward_model import draw_graded, verdict_pairs, with_label_noise
 from harness.training.batch import Batch

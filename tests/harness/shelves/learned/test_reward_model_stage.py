@@ -21,13 +21,12 @@ from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
 from harness.records.files import read_json
 from harness.rewards import Attempt
-from harness.rewards.parts.learned import LearnedReward
-from harness.run.prompts import labelled_prompts
 from harness.sampling.conditions import Conditions
 from harness.sampling.store import SampleStore
+from harness.shelves.learned.parts import LearnedReward
 from harness.shelves.learned.reward_model import RewardModel, train_reward_model
 from harness.shelves.learned.stages import reward_model as reward_model_stage
-from harness.shelves.learned.stages.reward_model import draw_graded, verdict_pairs, with_label_noise
+from harness.shelves.learned.stages.reward_model import draw_graded, labelled_prompts, verdict_pairs, with_label_noise
 from harness.training.batch import Batch
 from harness.training.sequences import Sequences
 from tests.harness.run.small import small_spec

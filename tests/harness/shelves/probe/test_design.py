@@ -94,7 +94,10 @@ def test_the_baseline_is_the_first_unless_it_is_named(tmp_path: Path) -> None:
             {"base": {"rollout.partial": {"type": "slices", "slice_tokens": 8}}},
             "rollout.partial.type=slices: a probe has one step",
         ),
-        ({"base": {"reward.parts.reward_model": 1.0}}, "reward.parts.reward_model: a probe trains no reward model"),
+        (
+            {"base": {"reward.parts.reward_model": 1.0}},
+            "reward.parts.reward_model: a probe has no use for a reward model",
+        ),
         ({"base": {"task.filter.type": "pass_rate"}}, "task.filter.type is pass_rate: a probe measures no pass rates"),
         (
             {"base": {"model.cold_start": {"type": "sft", "data": "demonstrations:arithmetic"}}},

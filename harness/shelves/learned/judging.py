@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from evals.grading import JudgeReply
-
-if TYPE_CHECKING:
-    from harness.rewards.base import Attempt
+from evals.grading.asked_model import JUDGES, PAIRWISE, Asking
+from harness.rewards.base import Attempt
 
 Scores = tuple[float, float]
 NO_SCORES: Scores = (math.nan, math.nan)
@@ -45,6 +44,16 @@ class Judge(Protocol):
 
         Equal pairs must get equal scores, whatever else is in the batch, so that a resumed cell gets the same rewards.
         """
+
+
+class AskedJudge(Asking, Judge, Protocol):
+    """A judge of a file, whose model is asked."""
+
+
+def read_pair_judge(name: str) -> AskedJudge:
+    """Read the pairwise judge in a YAML file. Raises as `evals.grading.asked_model.JudgeSort.read`."""
+    judge: AskedJudge = JUDGES.find(PAIRWISE).read(name)
+    return judge
 
 
 class Preference(NamedTuple):
@@ -106,10 +115,17 @@ class ReferenceComparison:
     preference: Preference
 
 
-def compared(judge: Judge, attempts: Sequence[Attempt], references: Sequence[int]) -> list[Attempt]:
-    """Return the attempts, each with its comparison to the group's reference.
+def comparison_of(attempt: Attempt) -> ReferenceComparison | None:
+    """Return a judge's comparison of an attempt with its reference; None for the reference, and without a judge."""
+    found = attempt.scores.get("pairwise")
+    assert found is None or isinstance(found, ReferenceComparison)
+    return found
 
-    references: for each attempt, the row of its reference; one per group. The reference itself gets no comparison.
+
+def compared(judge: Judge, attempts: Sequence[Attempt], references: Sequence[int]) -> list[ReferenceComparison | None]:
+    """Return the comparison of each attempt with its group's reference; None for the reference itself.
+
+    references: for each attempt, the row of its reference; one per group.
     """
     rows = [row for row, reference in enumerate(references) if row != reference]
     pairs = [
@@ -117,10 +133,8 @@ def compared(judge: Judge, attempts: Sequence[Attempt], references: Sequence[int
     ]
     found = dict(zip(rows, preferences(judge, pairs), strict=True))
     return [
-        replace(attempt, comparison=ReferenceComparison(attempts[references[row]], found[row]))
-        if row in found
-        else attempt
-        for row, attempt in enumerate(attempts)
+        ReferenceComparison(attempts[reference], found[row]) if row in found else None
+        for row, reference in enumerate(references)
     ]
 
 
@@ -135,7 +149,7 @@ def judge_metrics(attempts: Sequence[Attempt]) -> dict[str, float | None]:
     * judge/no_scores_frac: pairs without readable scores in at least one order;
     * judge/right_frac: among pairs of a right and a wrong completion, those in which the right one wins.
     """
-    comparisons = [(attempt, attempt.comparison) for attempt in attempts if attempt.comparison is not None]
+    comparisons = [(attempt, found) for attempt in attempts if (found := comparison_of(attempt)) is not None]
     asked = [(attempt, found) for attempt, found in comparisons if attempt.text != found.reference.text]
     given = [found.preference for _, found in asked]
     return position_metrics(given, "judge/") | {

@@ -21,13 +21,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.cli.report import announce_page, write
-from harness.cli.ui import ADDRESS, Renewal, Server
 from harness.records import SweepRecord
+from harness.shelves.ui.cli import ADDRESS, Renewal, Server
 from reports.page.templating import shipped_scripts
 from reports.report import Report
-from tests.harness.cli.conftest import Bench
+from tests.harness.cli.conftest import Bench, bench
 from tests.reports.page.browser import run_chromium
 from tests.reports.synthetic import write_sweep
+
+__all__ = ["bench"]
 
 SECRET = "a secret"
 PAGE = "/question/report/index.html"

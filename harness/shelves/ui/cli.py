@@ -30,6 +30,7 @@ import typer
 
 from harness.cli.console import print_json
 from harness.cli.options import HomeOption, JsonOption, TrustOption
+from harness.cli.verb import Verb
 from harness.errors import BenchError, RefusedError, note
 from harness.plugins.user_code import TRUST_OPTION
 from harness.runs import home_folder
@@ -411,3 +412,6 @@ def _live_script() -> bytes:
     from reports.page.templating import TEMPLATES
 
     return (TEMPLATES / "live.js").read_bytes()
+
+
+VERB = Verb("Look", ui)

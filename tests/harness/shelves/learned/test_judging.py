@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
@@ -16,8 +16,17 @@ from hypothesis import strategies as st
 from algorithms import advantages
 from harness.errors import RefusedError
 from harness.rewards import Attempt
-from harness.rewards.judging import NO_SCORES, AnswerPair, Preference, Scores, compared, judge_metrics, preferences
-from harness.rewards.parts.learned import PairwiseJudge
+from harness.shelves.learned.judging import (
+    NO_SCORES,
+    AnswerPair,
+    Preference,
+    Scores,
+    compared,
+    comparison_of,
+    judge_metrics,
+    preferences,
+)
+from harness.shelves.learned.parts import PairwiseJudge
 from tests.harness.config.cases import spec
 from tests.harness.rewards.attempts import SUM, context, part_rewards, worked
 
@@ -106,8 +115,12 @@ GROUP = [worked("8,17#17", 0), worked("8,18#18", 1), worked("#17", 2), worked("8
 """Against the last: the same text, a wrong one, a shorter right one."""
 
 
+def with_scores(attempts: Sequence[Attempt], scores: Sequence[object]) -> list[Attempt]:
+    return [replace(one, scores={"pairwise": score}) for one, score in zip(attempts, scores, strict=True)]
+
+
 def judged(rule: Callable[[str, str], Scores], tie: float = 0.0) -> tuple[list[Attempt], list[float]]:
-    attempts = compared(Rule(rule), GROUP, [3, 3, 3, 3])
+    attempts = with_scores(GROUP, compared(Rule(rule), GROUP, [3, 3, 3, 3]))
     return attempts, part_rewards(PairwiseJudge, attempts, context(JUDGED["reward.parts"], pairwise={"tie": tie}))
 
 
@@ -118,8 +131,9 @@ def knows(first: str, second: str) -> Scores:
 
 def test_rewards_against_a_reference() -> None:
     attempts, rewards = judged(knows)
-    assert [one.comparison is None for one in attempts] == [False, False, False, True]
-    assert all(one.comparison is None or one.comparison.reference is GROUP[3] for one in attempts)
+    found = [comparison_of(one) for one in attempts]
+    assert [one is None for one in found] == [False, False, False, True]
+    assert all(one is None or one.reference is GROUP[3] for one in found)
     assert rewards == [0, -1, -1, 0]
     assert judged(always_first)[1] == [0, 0, 0, 0]
     assert judged(always_first, tie=-1.0)[1] == [-1, -1, -1, 0], "the reference is not compared with itself"
@@ -142,7 +156,8 @@ def test_metrics_of_position_and_of_the_truth() -> None:
     assert judge_metrics(judged(knows)[0]) == sure | {"judge/right_frac": 1.0}
     nothing = judge_metrics(judged(no_scores)[0])
     assert (nothing["judge/first_frac"], nothing["judge/no_scores_frac"]) == (None, 1.0)
-    alike = compared(Rule(knows), [GROUP[0], GROUP[3]], [1, 1])
+    same = [GROUP[0], GROUP[3]]
+    alike = with_scores(same, compared(Rule(knows), same, [1, 1]))
     assert set(judge_metrics(alike).values()) == {None}
 
 
@@ -167,7 +182,7 @@ def test_brpo_and_no_baseline_make_the_verdict_the_advantage() -> None:
         ({"reward.pairwise.template": "plain"}, "template=plain: the template has no {first} and no {second}"),
         ({"reward.pairwise.template": "jugde"}, "unknown template 'jugde'; did you mean judge?"),
         ({"reward.pairwise.tie": 2.0}, "reward.pairwise.tie is 2"),
-        ({"train.processes": 2, "train.sharding": "fully"}, "train.sharding=fully with a judge"),
+        ({"train.processes": 2, "train.sharding": "fully"}, "train.sharding=fully with a pairwise judge"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_before_training(settings: dict[str, Any], says: str) -> None:
@@ -178,4 +193,4 @@ def test_what_cannot_be_judged_is_refused_before_training(settings: dict[str, An
 
 def test_pairs_may_be_made_of_judged_completions() -> None:
     """A preference algorithm ranks a group by the same rewards."""
-    assert spec(JUDGED, {"algorithm": "dpo"}).reward.needs_judge
+    assert [part.name for part in spec(JUDGED, {"algorithm": "dpo"}).reward.scored] == ["pairwise"]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
-from evals.grading.asked_model import AskingOfPairs, read_pair_judge
-from harness.rewards import Attempt, RewardContext, RewardPart
+from algorithms import Objective
+from evals.grading.asked_model import Asking
+from evals.prompts import get_template
+from evals.tasks import get_task
+from harness.config.scored import HeldModel, ScoredPart
+from harness.rewards import Attempt, RewardContext
 from harness.settings.marks import Hashed
+from harness.shelves.learned.judging import AskedJudge, comparison_of, read_pair_judge
+
+if TYPE_CHECKING:
+    from harness.config.run_spec import RunSpec
 
 
-class LearnedReward(RewardPart):
+class LearnedReward(ScoredPart):
     """The score of a Bradley-Terry model of the verdict, in standard deviations over the starting weights' completions.
 
     The model is trained once, on completions of the starting weights, and shared by all arms and seeds. The options say
@@ -20,7 +29,8 @@ class LearnedReward(RewardPart):
     """
 
     name = "reward_model"
-    needs_reward_model = True
+    noun = "a reward model"
+    stage = "reward_model"
 
     prompts: int = Field(512, ge=10, description="training prompts whose completions it learns from; a tenth held out")
     samples_per_prompt: int = Field(8, ge=2, le=100_000, description="completions per prompt, drawn as in training")
@@ -31,10 +41,28 @@ class LearnedReward(RewardPart):
     seed: int = Field(0, ge=0, description="fixes the order of pairs, their labels and which of them are kept")
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
-        return [attempt.reward_model_score for attempt in group]
+        scores = [attempt.scores.get(self.name) for attempt in group]
+        return [score if isinstance(score, float) else math.nan for score in scores]
+
+    def problems(self, spec: RunSpec) -> Iterator[str]:
+        first = spec.eval.tasks[0]
+        trained = (
+            f"eval.tasks begins with {first} and a reward model is trained, whose best of n is taken of completions on "
+            "that task"
+        )
+        if get_task(first).gives_choices:
+            yield f"{trained}: it has choices only. Name a task first whose answers are written"
+        if get_task(first).environment is not None:
+            yield (
+                f"{trained}: it would read them without the environment's words. Name a task first that has no "
+                "environment"
+            )
+
+    def held(self, spec: RunSpec) -> HeldModel:
+        return HeldModel("reward_model", in_float32=True)
 
 
-class PairwiseJudge(RewardPart):
+class PairwiseJudge(ScoredPart):
     """1 where a generative judge prefers the completion to one random completion of its group, -1 where it does not.
 
     The pairwise reward of Writing-Zero (2506.00103). The judge is a language model that reads the problem and both
@@ -56,7 +84,8 @@ class PairwiseJudge(RewardPart):
     """
 
     name = "pairwise"
-    needs_judge = True
+    noun = "a pairwise judge"
+    stage = "judge"
 
     prompts: int = Field(512, ge=10, description="training prompts whose completions it learns from; a tenth held out")
     samples_per_prompt: int = Field(8, ge=2, le=100_000, description="completions per prompt, drawn as in training")
@@ -84,7 +113,7 @@ class PairwiseJudge(RewardPart):
     )
     seed: int = Field(0, ge=0, description="fixes the order of pairs, their labels and which of them are kept")
 
-    judge: Annotated[str | None, Hashed("pair_judge", at_default=False)] = Field(
+    judge: Annotated[str | None, Hashed("judge", at_default=False)] = Field(
         None, description="YAML file of a judge that is asked at an address, or in process; default: one is trained"
     )
     TRAINING: ClassVar[tuple[str, ...]] = (
@@ -109,16 +138,82 @@ class PairwiseJudge(RewardPart):
                 )
 
     @property
-    def asked(self) -> AskingOfPairs | None:
+    def asked(self) -> AskedJudge | None:
         """The judge of a file; None for one that is trained."""
         return None if self.judge is None else read_pair_judge(self.judge)
 
     def rewards(self, group: Sequence[Attempt], context: RewardContext) -> list[float]:
-        return [
-            0.0 if attempt.comparison is None else self._reward(attempt.comparison.preference.agreed)
-            for attempt in group
-        ]
+        found = [comparison_of(attempt) for attempt in group]
+        return [0.0 if one is None else self._reward(one.preference.agreed) for one in found]
 
     def _reward(self, agreed: float) -> float:
         """Return the reward of a verdict; NaN stays NaN."""
         return self.tie if agreed == 0 else agreed
+
+    def problems(self, spec: RunSpec) -> Iterator[str]:
+        for template in self.templates(spec).values():
+            missing = [hole for hole in ("{first}", "{second}") if hole not in get_template(template).text]
+            if missing:
+                yield (
+                    f"reward.pairwise.template={template}: the template has no {' and no '.join(missing)} to hold the "
+                    "completions. Put both into its text, or name another template (`bench ls templates`)"
+                )
+        if spec.rollout.samples_per_prompt == 1:
+            yield (
+                "rollout.samples_per_prompt=1 with reward.parts.pairwise: the judge compares two completions of a "
+                "prompt, and there is only one. Raise samples_per_prompt, or leave the part out"
+            )
+        objective = spec.objective if isinstance(spec.objective, Objective) else None
+        if objective and objective.baseline == "random_peer" and objective.overlong.type == "drop":
+            yield (
+                "objective.overlong.type=drop with objective.baseline=random_peer and reward.parts.pairwise: a "
+                "truncated reference would be dropped, and the baseline would use another completion than the judge "
+                "did. Set overlong.type to mask_after, or baseline to none"
+            )
+
+    def asks(self) -> dict[str, Asking]:
+        return {} if self.asked is None else {"reward.pairwise.judge": self.asked}
+
+    def templates(self, spec: RunSpec) -> dict[str, str]:
+        return {"judge_template": self.template_of(spec)} if self.asked is None else {}
+
+    def template_of(self, spec: RunSpec) -> str:
+        """Return the template with which a trained judge is asked."""
+        return self.template or get_task(spec.task.train).judge_template
+
+    def held(self, spec: RunSpec) -> HeldModel | None:
+        """Return the trained judge. Each of its two questions per completion shows the completion and its reference."""
+        rollout = spec.rollout
+        questions = 2 * rollout.prompts_per_step * rollout.samples_per_prompt
+        tokens = 2 * rollout.max_completion_tokens + self.max_completion_tokens
+        return HeldModel("judge", False, "judging", questions, tokens) if self.asked is None else None
+
+    def cannot_act(self, a: RunSpec, b: RunSpec) -> dict[str, str]:
+        """Map knobs that change the size but not the sign of the rewards to the reason, if only the sign counts."""
+        if not all(map(_decides_sign, (a, b))):
+            return {}
+        (weight, tie), (other_weight, other_tie) = (
+            (spec.reward.parts[self.name], spec.reward.of(PairwiseJudge).tie) for spec in (a, b)
+        )
+        inert = []
+        if weight != other_weight:
+            inert.append(f"reward.parts.{self.name}")
+        # Ties of one sign act alike. 0 is a sign of its own.
+        if tie != other_tie and tie * other_tie > 0:
+            inert.append(f"reward.{self.section}.tie")
+        reason = "objective.baseline=random_peer takes the sign of the reward, and the judge alone gives it"
+        return dict.fromkeys(inert, reason)
+
+
+def _decides_sign(spec: RunSpec) -> bool:
+    """Return whether advantages are the signs of a judge's verdicts, and nothing else depends on the rewards."""
+    objective = spec.objective
+    return (
+        isinstance(objective, Objective)
+        and (objective.baseline, objective.scale) == ("random_peer", "none")
+        and objective.kl.where != "reward"
+        and (objective.overlong.type != "soft" and not getattr(objective.overlong, "penalty", 0.0))
+        and spec.rollout.staged.type != "converged"
+        and [name for name, weight in spec.reward.parts.items() if weight] == [PairwiseJudge.name]
+        and spec.reward.parts[PairwiseJudge.name] > 0
+    )

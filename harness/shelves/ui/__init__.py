@@ -1,0 +1,1 @@
+"""`bench ui`: the pages of a home in a browser."""
