@@ -192,7 +192,7 @@ class Processes:
         if self.size > 1 and self.is_first:
             self._told([None])
 
-    def call(self, method: Callable[..., T], thing: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    def call(self, method: Callable[Concatenate[Self, P], T], thing: Self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method in all processes, and return the result of this one."""
         # A by_all method may call another one. The other ranks run that nested call by themselves.
         if self.size == 1 or not self.is_first or self._calling:
@@ -287,7 +287,7 @@ class Processes:
             return [value]
         from torch import distributed
 
-        values: list[Any] = [None] * self.size
+        values = [value] * self.size  # replaced by those of all ranks
         distributed.all_gather_object(values, value)
         return values
 
@@ -297,11 +297,11 @@ class Processes:
             return [value]
         from torch import distributed
 
-        values: list[Any] | None = [None] * self.size if self.is_first else None
+        values = [value] * self.size if self.is_first else None
         distributed.gather_object(value, values, dst=0)
         return [value] if values is None else values
 
-    def _told(self, said: list[Any] | None) -> Any:
+    def _told(self, said: list[object] | None) -> Any:
         """Broadcast a message from rank 0, the only rank that passes one."""
         from torch import distributed
 
@@ -321,7 +321,7 @@ def by_all(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Se
     """
 
     def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return Processes.here().call(method, self, args, kwargs)
+        return Processes.here().call(method, self, *args, **kwargs)
 
     functools.update_wrapper(call, method)
     return call

@@ -87,10 +87,11 @@ def redacted(value: object) -> Any:
     return [redacted(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def json_text(document: object, **options: Any) -> str:
-    """Return the document as redacted JSON. options: of json.dumps."""
+def json_text(document: object, indent: int | None = None, ensure_ascii: bool = True, allow_nan: bool = True) -> str:
+    """Return the document as redacted JSON, with these options of json.dumps."""
     # Redact the strings, not the JSON text: a replacement there could break an escape.
-    return json.dumps(redacted(document) if _masks else document, **options)
+    shown = redacted(document) if _masks else document
+    return json.dumps(shown, indent=indent, ensure_ascii=ensure_ascii, allow_nan=allow_nan)
 
 
 def copy_redacted(source: int, target: int) -> None:

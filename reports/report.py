@@ -35,7 +35,7 @@ def without_nan(value: object) -> Any:
 Number: TypeAlias = Annotated[int | float | None, BeforeValidator(without_nan)]
 """A number, or None if it does not exist. An int stays an int: 3 and 3.0 are written differently."""
 
-Plain: TypeAlias = Annotated[dict[str, Any], BeforeValidator(without_nan)]
+Plain: TypeAlias = Annotated[dict[str, object], BeforeValidator(without_nan)]
 """A row whose fields another package declares: that of a law, or of the words that a reflection counts."""
 
 
@@ -44,9 +44,9 @@ class Node(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the value as report.json holds it."""
-        document: dict[str, Any] = without_nan(self.model_dump(mode="json", exclude_unset=True))
+        document: dict[str, object] = without_nan(self.model_dump(mode="json", exclude_unset=True))
         return document
 
 
@@ -304,7 +304,7 @@ class Within(Node):
     """A main effect at one value of another knob."""
 
     knob: str
-    value: Any
+    value: object
     difference_pp: float
     low_pp: Number
     high_pp: Number
@@ -315,8 +315,8 @@ class OfKnobs(Node):
 
     kind: Literal["main", "interaction"]
     knobs: list[str]
-    values: list[Any]
-    reference: list[Any]
+    values: list[object]
+    reference: list[object]
 
     @property
     def settings(self) -> list[str]:
@@ -632,7 +632,7 @@ class LookRow(Node):
     """A look at the question, with the verdicts that it showed, by arm."""
 
     seeds: int
-    evaluation: dict[str, Any] | None
+    evaluation: dict[str, object] | None
     planned: bool
     verdicts: dict[str, str]
 
@@ -643,7 +643,7 @@ class TuningRow(Node):
     arm: str
     digest: str
     trial: int
-    values: dict[str, Any]
+    values: dict[str, object]
     search_pp: float
     default_pp: Number
     complete: int

@@ -15,18 +15,16 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from evals.errors import EvalError
 from evals.grading import Reason
 
-_REPLIES: Final[dict[str | None, Reason]] = {
-    "match": "match",
-    "mismatch": "mismatch",
-    "unparsed": "unparsed",
-    "crash": "crash",
-}
+_REPLIES: Final[dict[str, Reason]] = {"match": "match", "mismatch": "mismatch", "unparsed": "unparsed"}
+"""The words of a judge; any other reply is a crash."""
 
 WORKER = Path(__file__).with_name("_worker.py")
 """The program of workers that judge. It is started by its path."""
@@ -70,14 +68,14 @@ class WorkerProcess:
         self._worker: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
 
-    def ask(self, request: dict[str, Any]) -> Reason:
+    def ask(self, request: Mapping[str, object]) -> Reason:
         """Return a judge's verdict. Raises EvalError if no worker starts."""
         try:
             return _REPLIES.get(self.reply(request), "crash")
         except WorkerLostError as lost:
             return lost.reason
 
-    def reply(self, request: dict[str, Any], wall_limit_s: float | None = None) -> str:
+    def reply(self, request: Mapping[str, object], wall_limit_s: float | None = None) -> str:
         """Return the line that the worker answers.
 
         wall_limit_s: for this request; by default the worker's own. Raises WorkerLostError if the worker ends without
@@ -154,16 +152,19 @@ class WorkerProcess:
 
 
 def _read_line(worker: subprocess.Popen[bytes], limit_s: float) -> str | None:
-    """Return the worker's next line, or None if nothing more came within the limit.
+    """Return the worker's next line, or None if it was not complete within the limit.
 
     The line is unfinished if the worker closed its end.
     """
     assert worker.stdout is not None
     descriptor, line = worker.stdout.fileno(), b""
+    # One deadline for the whole line: a worker that writes a byte now and then must not hold the caller for ever.
+    deadline_s = time.monotonic() + limit_s
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while not line.endswith(b"\n"):
-            if not selector.select(limit_s):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not selector.select(left_s):
                 return None
             if not (chunk := os.read(descriptor, 1 << 16)):
                 break

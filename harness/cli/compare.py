@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -105,7 +105,7 @@ def _compare(sides: list[Runs], metric: str | None, margin_pp: float | None, alp
     use_recorded_plugins(side.sweep.path for side in sides)
     wanted = metric or sides[0].sweep.metric
 
-    def compared(sides: list[Runs]) -> tuple[list[Group], ContrastRow, dict[str, tuple[Any, Any]]]:
+    def compared(sides: list[Runs]) -> tuple[list[Group], ContrastRow, dict[str, tuple[object, object]]]:
         """Return the two groups, the row that compares them, and the knobs that differ."""
         differs = _knobs_that_differ(*sides)
         metrics = [TaskMetric.parse(wanted, side.sweep) for side in sides]

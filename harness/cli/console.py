@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness import plugins
@@ -154,6 +154,16 @@ def print_text(text: str, indent: str = "", sign: str = "", colour: str = "") ->
     print(first.replace(sign, styled(sign, colour), 1) if sign else first)
     for line in others:
         print(line)
+
+
+def print_pairs(heading: str, pairs: Mapping[str, str]) -> None:
+    """Print the heading and a line for each pair, with the texts aligned; print nothing without any pair."""
+    if not pairs:
+        return
+    print(heading)
+    width = max(map(len, pairs))
+    for name, text in pairs.items():
+        print(f"{INDENT}{name.ljust(width)}{GAP}{text}")
 
 
 def print_link(label: str, path: Path) -> None:

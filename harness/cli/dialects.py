@@ -7,7 +7,6 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -24,7 +23,7 @@ from algorithms.dialects import (
 )
 from algorithms.presets import describe
 from evals.yaml_file import YamlError, parse_yaml, read_text
-from harness.cli.console import print_json
+from harness.cli.console import print_json, print_pairs
 from harness.cli.options import PREFIX, find_objective, knob_text, title
 from harness.errors import RefusedError, shown
 from harness.settings import dotted
@@ -87,13 +86,13 @@ def _print_translation(name: str, translation: Translation) -> None:
         default = config.defaults[setting]
         kept = translation.written.settings[setting] == default
         typer.echo(line if kept else f"{line.ljust(width)}  # default: {yaml_scalar(default)}")
-    _print_pairs("\nsaid elsewhere", {f"{PREFIX}{knob}": text for knob, text in translation.written.beside.items()})
+    print_pairs("\nsaid elsewhere", {f"{PREFIX}{knob}": text for knob, text in translation.written.beside.items()})
     differs = {
         f"{PREFIX}{knob}": f"{knob_text(a)} here, {knob_text(b)} there" for knob, (a, b) in translation.differs.items()
     }
     for knob in translation.inert:
         differs[f"{PREFIX}{knob}"] += "; cannot act with one optimiser step per rollout"
-    _print_pairs("\ndiffers in", differs | dict(translation.point.outside))
+    print_pairs("\ndiffers in", differs | dict(translation.point.outside))
     _print_limits(translation.point.limits)
     typer.echo(f"\nchecked: {dialect.checked}")
 
@@ -118,7 +117,7 @@ def _understood_document(understood: Understood, others: Sequence[str]) -> dict[
     }
 
 
-def _apart(understood: Understood, name: str) -> dict[str, Any]:
+def _apart(understood: Understood, name: str) -> dict[str, dict[str, object]]:
     """Return the knobs in which the settings differ from the preset of that name."""
     pairs = differences(describe(name).objective, understood.objective)
     return {f"{PREFIX}{knob}": {name: a, "here": b} for knob, (a, b) in pairs.items()}
@@ -130,31 +129,22 @@ def _print_understood(name: str, understood: Understood, others: Sequence[str]) 
     if others:
         ways = " or ".join(f"--from {dialect.name}:{other}" for other in others)
         typer.echo(f"its settings also fit other trainers: {ways}")
-    _print_pairs("\nknobs (objective.*)", {k: knob_text(v) for k, v in active_knobs(understood.objective).items()})
-    _print_pairs("\nformula", formula(understood.objective))
+    print_pairs("\nknobs (objective.*)", {k: knob_text(v) for k, v in active_knobs(understood.objective).items()})
+    print_pairs("\nformula", formula(understood.objective))
     for said, promised in understood.expected.items():
         apart = {
             knob: f"{knob_text(pair[promised])} in {promised}, {knob_text(pair['here'])} here"
             for knob, pair in _apart(understood, promised).items()
         }
-        _print_pairs(f"\n{said} makes one expect {promised}, which differs in", apart)
+        print_pairs(f"\n{said} makes one expect {promised}, which differs in", apart)
         if not apart:
             typer.echo(f"\n{said} makes one expect {promised}, and that is what it is")
     moves = "".join(f" --set {PREFIX}{knob}={yaml_scalar(value)}" for knob, value in understood.moves.items())
     typer.echo(f"\nthe same here: bench show {understood.start}{moves}")
-    _print_pairs("\nbeyond the knobs, so that the above is only the nearest", dict(understood.point.outside))
+    print_pairs("\nbeyond the knobs, so that the above is only the nearest", dict(understood.point.outside))
     _print_limits(understood.point.limits)
-    _print_pairs("\nbeside the objective", {knob: knob_text(value) for knob, value in understood.run_knobs.items()})
+    print_pairs("\nbeside the objective", {knob: knob_text(value) for knob, value in understood.run_knobs.items()})
     typer.echo(f"\nchecked: {dialect.checked}")
-
-
-def _print_pairs(heading: str, pairs: Mapping[str, str]) -> None:
-    if not pairs:
-        return
-    typer.echo(heading)
-    width = max(map(len, pairs))
-    for name, text in pairs.items():
-        typer.echo(f"  {name.ljust(width)}  {text}")
 
 
 def _print_limits(limits: Sequence[str]) -> None:
@@ -237,7 +227,7 @@ def _override(word: str) -> tuple[str, object] | None:
     return None if found is None else (found[1], _value(found[2]))
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> object:
     """Parse a value as YAML, and True, False and None as Python writes them."""
     try:
         value = parse_yaml(text)

@@ -10,8 +10,9 @@ import typer
 from harness.cli.console import print_json
 from harness.cli.options import HomeOption, JsonOption, PluginOption, TrustOption, whole_numbers, words
 from harness.cli.report import list_runs
-from harness.cli.verb import StatementProbe, added
+from harness.cli.verb import added
 from harness.errors import RefusedError, note
+from harness.evaluate.probe import StatementProbe
 from harness.runs import home_folder, sweeps_holding, use_recorded_plugins
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def eval_(
             "nothing to evaluate: give --tasks A,B (see `bench ls tasks`), or --lm-eval A,B. Only a cell has an "
             "evaluation of its own."
         )
-    names = own_spec(subject).eval.tasks if own else words("--tasks", tasks) if tasks is not None else []
+    names = own_spec(subject).eval.tasks if own else words("--tasks", tasks)
     convention = Convention.named(preset, subject).changed(
         problems=problems,
         samples=samples,
@@ -187,14 +188,14 @@ def eval_(
     )
     budgets = [None] if thinking_budget is None else whole_numbers("--thinking-budget", thinking_budget)
     foreign = LmEvaluation(
-        words("--lm-eval", lm_eval) if lm_eval is not None else [],
+        words("--lm-eval", lm_eval),
         documents=problems,
         max_gen_toks=max_completion_tokens,
         include_path=include_path,
         apply_chat_template=apply_chat_template,
         seed=convention.seed,
     )
-    probe = next((one.make(max_completion_tokens) for one in added(StatementProbe)), None) if memorisation else None
+    probe = next(added(StatementProbe), None) if memorisation else None
     if memorisation and probe is None:
         raise RefusedError("--memorisation: nothing here can ask that. Leave it out.")
 
@@ -207,7 +208,8 @@ def eval_(
         subjects.insert(0, find_subject(baseline, engine, device, dtype))
     lm_eval_tasks = foreign if foreign.tasks else None
     suites = [
-        Suite(one, convention.evaluations(one, names, budgets, allow_code), lm_eval_tasks, probe) for one in subjects
+        Suite(one, convention.evaluations(one, names, budgets, allow_code), lm_eval_tasks, probe, max_completion_tokens)
+        for one in subjects
     ]
     folder = home_folder(home)
     results = [_run(suite, folder, convention.seed, regrade) for suite in suites]

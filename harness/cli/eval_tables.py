@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import print_link, print_table, print_text
-from harness.cli.verb import StatementProbe, added
+from harness.cli.verb import added
+from harness.evaluate.probe import StatementProbe
 
 if TYPE_CHECKING:
     from evals.lm_eval_results import LmEvalResult

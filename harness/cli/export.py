@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from harness.cli.console import print_json, print_text
-from harness.cli.options import (
-    HomeOption,
-    JsonOption,
-    RunArgument,
-    TrustOption,
-)
-
-
-class Ending(StrEnum):
-    CSV = "csv"
-    PARQUET = "parquet"
+from harness.cli.options import HomeOption, JsonOption, RunArgument, TrustOption
 
 
 def export(
     sweep: RunArgument,
-    to: Annotated[Ending, typer.Option("--to", help="The form of the tables.")] = Ending.CSV,
+    to: Annotated[Literal["csv", "parquet"], typer.Option("--to", help="The form of the tables.")] = "csv",
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where they go; default: `export` in the run's folder.")
     ] = None,
@@ -45,7 +34,7 @@ def export(
     usual = results.sweep.path / "export"
     if out is None:
         require_inside(results.sweep.path, [usual, *usual.rglob("*")])
-    written = results.export(out or usual, "csv" if to is Ending.CSV else "parquet")
+    written = results.export(out or usual, to)
     if json:
         print_json([str(path) for path in written])
         return

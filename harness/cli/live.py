@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Off a terminal, one line for the whole sweep is written at most this often.
 PLAIN_EVERY_S = 10.0
-BUDGET_ENDED_IT = "the budget ended it"
 
 
 def duration(seconds: float) -> str:
@@ -68,6 +67,8 @@ class LiveRun:
     _used: dict[str, float] = field(default_factory=dict)
     _used_before: dict[str, float] = field(default_factory=dict)
     _events: dict[str, Event] = field(default_factory=dict)
+    _stages: set[str] = field(default_factory=set)
+    """The names of the stages among them. Their phases say what runs, so these names are not shown."""
     _started_s: float = field(default_factory=time.monotonic)
     _written_s: float = -math.inf  # the first news of a cell is written at once
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -111,6 +112,7 @@ class LiveRun:
             return
         if not self._display and name not in self._events:
             note(event["phase"])
+        self._stages.add(name)
         self._show(name, event)
 
     def progress(self, name: str, event: Event) -> None:
@@ -127,7 +129,8 @@ class LiveRun:
         self._events[name] = event
         if self._display:
             if name not in self._tasks:
-                self._tasks[name] = self._display.add_task(name, total=1.0, remark="")
+                shown = "" if name in self._stages else name
+                self._tasks[name] = self._display.add_task(shown, total=1.0, remark="")
             self._display.update(self._tasks[name], completed=event["done_frac"], remark=_remark(event))
         self._show_sweep()
 
@@ -137,7 +140,10 @@ class LiveRun:
             self._display.update(self._tasks["sweep"], completed=self._sweep_frac(), remark=self._sweep_remark())
         elif time.monotonic() - self._written_s >= PLAIN_EVERY_S:
             self._written_s = time.monotonic()
-            running = "; ".join(f"{name} {_remark(event)}" for name, event in self._events.items())
+            running = "; ".join(
+                _remark(event) if name in self._stages else f"{name} {_remark(event)}"
+                for name, event in self._events.items()
+            )
             note(f"{self._so_far()}, ETA {self._eta()}{f' | {running}' if running else ''}")
 
     def ended(self, name: str, state: str, reason: str | None) -> None:
@@ -194,7 +200,7 @@ class LiveRun:
 def _remark(event: Event) -> str:
     parts = [event["phase"]]
     if event["steps"]:
-        parts.append(how_far(event["step"], event["steps"], event["done_frac"]))
+        parts.append(how_far(event["step"], event["steps"], event["done_frac"], event.get("budget", "")))
     if event.get("reward") is not None:
         parts.append(f"reward {event['reward']:.2f}")
     if event.get("tokens_per_s"):
@@ -202,16 +208,16 @@ def _remark(event: Event) -> str:
     return ", ".join(parts)
 
 
-def how_far(step: int, steps: int, done_frac: float) -> str:
-    """Return the position of a run by what will end it: its steps, or its budget if more of that is used.
+def how_far(step: int, steps: int, done_frac: float, budget: str) -> str:
+    """Return the position of a run by what will end it: its steps, or this budget if more of that is used.
 
     done_frac: the larger of the two fractions.
     """
     if done_frac <= step / steps:
         return f"step {step}/{steps} ({step / steps:.0%})"
     if done_frac < 1:
-        return f"step {step}, {done_frac:.0%} of the budget"
-    return f"{step} of at most {steps} steps: {BUDGET_ENDED_IT}"
+        return f"step {step}, {done_frac:.0%} of the {budget}"
+    return f"step {step}: {budget} reached"
 
 
 def _display() -> Progress:
@@ -258,12 +264,15 @@ class Work(Protocol[Result]):
     def run(self, observer: Observer, while_running: Callable[[], object]) -> Result: ...
 
 
-def watched(work: Work[Result], home: Path, mirrored: ExitStack, unit: str = "cells") -> Result:
+def watched(work: Work[Result], home: Path, mirrored: ExitStack | None = None, unit: str = "cells") -> Result:
     """Run a sweep or a search, show its progress, and return its result.
 
-    MLflow is kept up to date until `mirrored` closes, which prints its address. Raises InterruptedByUserError and
-    TerminatedError.
+    MLflow is kept up to date until `mirrored` closes, which prints its address; without it, until the end of the run.
+    Raises InterruptedByUserError and TerminatedError.
     """
+    if mirrored is None:
+        with ExitStack() as mirrored:
+            return watched(work, home, mirrored, unit)
     from harness.cli.report import announce_page
     from harness.tracking import Mirror, MirrorThread, server_command, tracking_uri
 

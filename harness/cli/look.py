@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.console import print_json, print_table
+from harness.cli.console import print_json, print_pairs, print_table
 from harness.cli.options import (
     PREFIX,
     HomeOption,
@@ -66,7 +66,7 @@ class ListingLine:
     """The file of the plug-in that defines it; None for what is shipped."""
     facts: Mapping[str, object] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         origin = None if self.origin is None else str(self.origin)
         return {"name": self.name, **self.facts, "description": self.description, "from": origin}
 
@@ -227,11 +227,7 @@ def show(
         show_elsewhere(name, as_, from_, set_ or [], json)
         return
     if name in presets():
-        document = _algorithm(name, set_ or [])
-        if json:
-            print_json(document)
-        else:
-            _print_algorithm(name, document)
+        _show_algorithm(name, set_ or [], json)
         return
     if set_:
         raise RefusedError(f"--set {set_[0]}: only an algorithm's knobs can be set here, and {name} is not one.")
@@ -270,7 +266,7 @@ def _settings_of_file(name: str) -> dict[str, object] | None:
     return None
 
 
-def _things_named(name: str) -> list[dict[str, Any]]:
+def _things_named(name: str) -> list[dict[str, object]]:
     """Return a knob, or everything of that name of all kinds; raise UnknownNameError if there is nothing."""
     from harness.plan.sweep_file import SHIPPED, shipped
 
@@ -278,7 +274,7 @@ def _things_named(name: str) -> list[dict[str, Any]]:
     if name in knobs:
         return [{"knob": name, **knobs[name].facts, "description": knobs[name].description, "exists": _exists(name)}]
     kinds = [kind for word in KINDS for kind in _kinds(word)]
-    found = [
+    found: list[dict[str, object]] = [
         {
             kind.noun: name,
             "description": kind.summary(name),
@@ -312,43 +308,28 @@ def _exists(name: str) -> str | None:
     return f"with some settings of {knob.selector} only"
 
 
-def _algorithm(name: str, settings: Sequence[str]) -> dict[str, object]:
-    """Return the document of an algorithm, moved by --set."""
+def _show_algorithm(name: str, settings: Sequence[str], json: bool) -> None:
+    """Print an algorithm, moved by --set."""
     from algorithms import active_knobs, describe, formula
 
     preset, objective = describe(name), find_objective(name, settings)
-    return {
-        "algorithm": title(name, settings),
-        "summary": preset.summary,
-        "source": preset.source,
-        "knobs": active_knobs(objective),
-        "formula": formula(objective),
-        "about": preset.about,
-        "implementations": preset.implementations,
-        "traps": preset.traps,
-        "companions": dict(preset.companions),
+    texts = {
+        heading: getattr(preset, heading) for heading in ("summary", "source", "about", "implementations", "traps")
     }
-
-
-def _print_algorithm(name: str, document: dict[str, Any]) -> None:
-    typer.echo(document["algorithm"])
-    typer.echo("\nknobs (objective.*)")
-    _print_pairs({knob: knob_text(value) for knob, value in document["knobs"].items()})
-    typer.echo("\nformula")
-    _print_pairs(document["formula"])
-    typer.echo(f"\n{name}: {document['summary']}")
-    for heading in ("source", "about", "implementations", "traps"):
-        if document[heading]:
-            typer.echo(f"\n{heading}: {document[heading]}")
-    if document["companions"]:
-        typer.echo("\ncompanions: settings outside the objective that the paper also uses; not applied")
-        _print_pairs({knob: knob_text(value) for knob, value in document["companions"].items()})
-
-
-def _print_pairs(pairs: Mapping[str, str]) -> None:
-    width = max(map(len, pairs))
-    for name, text in pairs.items():
-        typer.echo(f"  {name.ljust(width)}  {text}")
+    knobs, companions = active_knobs(objective), dict(preset.companions)
+    if json:
+        document = {"algorithm": title(name, settings), **texts, "knobs": knobs, "formula": formula(objective)}
+        print_json(document | {"companions": companions})
+        return
+    typer.echo(title(name, settings))
+    print_pairs("\nknobs (objective.*)", {knob: knob_text(value) for knob, value in knobs.items()})
+    print_pairs("\nformula", formula(objective))
+    typer.echo(f"\n{name}: {texts.pop('summary')}")
+    for heading, text in texts.items():
+        if text:
+            typer.echo(f"\n{heading}: {text}")
+    heading = "\ncompanions: settings outside the objective that the paper also uses; not applied"
+    print_pairs(heading, {knob: knob_text(value) for knob, value in companions.items()})
 
 
 def diff(
@@ -369,39 +350,25 @@ def diff(
     Example: bench diff grpo dr_grpo
     """
     from algorithms import Objective, active_knobs, differences_that_cannot_act
-    from harness.plan.gate import ABSENT
+    from harness.plan.gate import differing
 
     use_plugins(plugin)
     a, b = find_objective(first, []), find_objective(second, set_ or [])
-    knobs_a, knobs_b = active_knobs(a), active_knobs(b)
-    pairs = {
-        knob: (knobs_a.get(knob, ABSENT), knobs_b.get(knob, ABSENT)) for knob in dict.fromkeys([*knobs_a, *knobs_b])
-    }
-    differs = {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}
+    differs = differing(active_knobs(a), active_knobs(b))
     inert: dict[str, str] = {}
     # `differences_that_cannot_act` compares policy-gradient objectives only.
     if isinstance(a, Objective) and isinstance(b, Objective):
         inert = differences_that_cannot_act(a, b, 1)
-    document: dict[str, Any] = {
-        "first": first,
-        "second": title(second, set_ or []),
-        "differs": [{"knob": f"{PREFIX}{knob}", "first": pair[0], "second": pair[1]} for knob, pair in differs.items()],
-        "cannot_act_in_one_step": {f"{PREFIX}{knob}": reason for knob, reason in inert.items()},
-    }
+    other = title(second, set_ or [])
     if json:
-        print_json(document)
+        rows = [{"knob": f"{PREFIX}{knob}", "first": one, "second": two} for knob, (one, two) in differs.items()]
+        reasons = {f"{PREFIX}{knob}": reason for knob, reason in inert.items()}
+        print_json({"first": first, "second": other, "differs": rows, "cannot_act_in_one_step": reasons})
     elif not differs:
-        typer.echo(f"{first} and {document['second']} are the same: all knobs are equal")
+        typer.echo(f"{first} and {other} are the same: all knobs are equal")
     else:
-        rows = [[row["knob"], knob_text(row["first"]), knob_text(row["second"])] for row in document["differs"]]
-        print_table("", ["knob", first, document["second"]], rows)
-        for reason, knobs in _by_reason(document["cannot_act_in_one_step"]).items():
+        table = [[f"{PREFIX}{knob}", knob_text(one), knob_text(two)] for knob, (one, two) in differs.items()]
+        print_table("", ["knob", first, other], table)
+        for reason in dict.fromkeys(inert.values()):
+            knobs = [f"{PREFIX}{knob}" for knob in inert if inert[knob] == reason]
             typer.echo(f"cannot act: {', '.join(knobs)}: {reason}")
-
-
-def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group knobs by the reason why they cannot act."""
-    grouped: dict[str, list[str]] = {}
-    for knob, reason in reasons.items():
-        grouped.setdefault(reason, []).append(knob)
-    return grouped

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -109,7 +109,7 @@ def _memory(profile: str) -> Check:
     estimate = estimate_memory(spec, cuda)
     if estimate is None:
         return name, True, f"{in_words(None)}; whether it fits is not known"
-    words = in_words(estimate.as_json())
+    words = in_words(estimate)
     if estimate.device == "cpu":
         free = total = _free_ram_bytes()
     elif cuda:
@@ -161,7 +161,7 @@ def _folders(home: Path) -> list[Check]:
 def _data() -> list[Check]:
     checks: list[Check] = []
     for variable, use in (("BENCH_DATA", "local problems; else the hub"), ("BENCH_MODELS", "local models in tests")):
-        value: Any = os.environ.get(variable)
+        value = os.environ.get(variable)
         checks.append((variable, not value or Path(value).is_dir(), value or f"not set ({use})"))
     return checks
 

@@ -144,26 +144,22 @@ def question_in(home: Path, sweep: str, asks_anew: bool) -> str:
     return str(folder)
 
 
-def arm_names(given: str | None) -> list[str]:
-    """Return the arms of --arms; [] means all."""
+def words(option: str, given: str | None) -> list[str]:
+    """Return the words between commas, or [] without the option; raise RefusedError if it has none."""
     if given is None:
         return []
-    return words("--arms", given)
-
-
-def words(option: str, given: str) -> list[str]:
-    """Return the words between commas; raise RefusedError if there are none."""
     found = [word.strip() for word in given.split(",") if word.strip()]
     if not found:
         raise RefusedError(f"{option} is {given!r}, but must be one or more names separated by commas.")
     return found
 
 
-def whole_numbers(option: str, given: str) -> list[int]:
-    """Return the positive integers between commas; raise RefusedError for anything else."""
+def whole_numbers(option: str, given: str, least: int = 1) -> list[int]:
+    """Return the integers between commas; raise RefusedError for anything else, and for one below the least."""
     found = words(option, given)
-    if not all(word.isdecimal() and int(word) >= 1 for word in found):
-        raise RefusedError(f"{option} is {given!r}, but must be positive integers separated by commas, e.g. 1,8.")
+    if not all(word.isdecimal() and int(word) >= least for word in found):
+        kind = "positive integers" if least else "integers"
+        raise RefusedError(f"{option} is {given!r}, but must be {kind} separated by commas, e.g. 1,8.")
     return [int(word) for word in found]
 
 
@@ -187,11 +183,3 @@ def command_line(
     parts += ["--seeds", str(seeds)] if seeds is not None else []
     parts += ["--arms", arms] if arms else []
     return shlex.join(parts)
-
-
-def numbers(option: str, given: str) -> list[int]:
-    """Return the non-negative integers between commas; raise RefusedError for anything else."""
-    found = words(option, given)
-    if not all(word.isdecimal() for word in found):
-        raise RefusedError(f"{option} is {given!r}, but must be integers separated by commas, e.g. 0,3.")
-    return [int(word) for word in found]

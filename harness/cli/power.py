@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -25,24 +25,31 @@ INSTEAD = (
 
 
 @dataclass(frozen=True)
-class Pilot:
-    """A contrast before its power is computed."""
+class PowerRow:
+    """A contrast, its power, and what the effect needs; None where the spread is unknown."""
 
     arm: str
+    baseline: str
     n_pairs: int
     """The number of finished pairs; 0 if the spread is assumed."""
-    sd_pp: float
+    sd_pp: float | None
     """The sd of the paired differences."""
-    correlation: float | None
-    flagged_seeds: Sequence[int] = ()
+    flagged_seeds: list[int]
     """The seeds of pairs with a flagged cell."""
-    sd_unflagged_pp: float = math.nan
-    """The sd of the other pairs."""
+    sd_unflagged_pp: float | None
+    """The sd of the other pairs; None if no seed is flagged or too few are left."""
+    sd_upper_pp: float | None
+    correlation: float | None
+    seeds_needed: int | None
+    seeds_needed_upper: int | None
+    """With the sd at its 80% upper bound, since the sd of a pilot is more often too low than too high."""
+    n_seeds: int
+    detectable_pp: float | None
 
 
 @dataclass(frozen=True)
 class PowerDesign:
-    """The contrasts of a sweep."""
+    """The design of a sweep, and the effect to detect."""
 
     sweep: str
     baseline: str
@@ -50,7 +57,8 @@ class PowerDesign:
     """The seeds of the sweep."""
     alpha: float
     """The level that the contrasts share."""
-    pilots: list[Pilot]
+    n_contrasts: int
+    effect_pp: float
     source: str
     unit: str = "seed"
     """What is replicated: a seed, or a problem if one checkpoint is evaluated."""
@@ -58,7 +66,37 @@ class PowerDesign:
     @property
     def alpha_each(self) -> float:
         # Bonferroni.
-        return self.alpha / len(self.pilots)
+        return self.alpha / self.n_contrasts
+
+    def row(
+        self,
+        arm: str,
+        sd_pp: float,
+        correlation: float,
+        n_pairs: int = 0,
+        flagged_seeds: Sequence[int] = (),
+        sd_unflagged_pp: float = math.nan,
+    ) -> PowerRow:
+        """Compute the row of a contrast."""
+        from reports.statistics import MIN_PAIRS, power, sd_upper_bound
+
+        alpha, n = self.alpha_each, n_pairs or self.n_seeds
+        known = sd_pp > 0  # False for NaN
+        upper = sd_upper_bound(sd_pp, n_pairs) if known and n_pairs else None
+        return PowerRow(
+            arm=arm,
+            baseline=self.baseline,
+            n_pairs=n_pairs,
+            sd_pp=None if math.isnan(sd_pp) else sd_pp,
+            flagged_seeds=list(flagged_seeds),
+            sd_unflagged_pp=None if math.isnan(sd_unflagged_pp) or not flagged_seeds else sd_unflagged_pp,
+            sd_upper_pp=upper,
+            correlation=None if math.isnan(correlation) else correlation,
+            seeds_needed=power(sd_pp, effect=self.effect_pp, alpha=alpha).n if known else None,
+            seeds_needed_upper=None if upper is None else power(upper, effect=self.effect_pp, alpha=alpha).n,
+            n_seeds=n,
+            detectable_pp=power(sd_pp, n=n, alpha=alpha).effect if known and n >= MIN_PAIRS else None,
+        )
 
 
 def power(
@@ -97,16 +135,15 @@ def power(
     if sd is None:
         if correlation is not None:
             raise RefusedError("--correlation needs --sd too, e.g. --sd 2 --correlation 0.6.")
-        design = _measured(sweep, home_folder(home))
+        design, rows = _measured(sweep, home_folder(home), effect_pp)
     else:
-        design = _assumed(sweep, home_folder(home), sd, correlation or 0.0)
-    if not design.pilots:
+        design, rows = _assumed(sweep, home_folder(home), effect_pp, sd, correlation or 0.0)
+    if not rows:
         raise RefusedError(f"{design.sweep}: one arm, so there is no contrast to find an effect in.")
-    document = _document(design, effect_pp)
     if json:
-        print_json(document)
+        print_json(_document(design, rows))
     else:
-        _print(document)
+        _print(design, rows)
 
 
 def _next_steps(given: str, home: Path, *, as_json: bool) -> None:
@@ -148,8 +185,8 @@ def _percentage_points(given: str) -> float:
     return value
 
 
-def _measured(given: str, home: Path) -> PowerDesign:
-    """Return the design with the sd of finished pairs; raise RefusedError if there is none."""
+def _measured(given: str, home: Path, effect_pp: float) -> tuple[PowerDesign, list[PowerRow]]:
+    """Return the design and its contrasts with the sd of finished pairs; raise RefusedError if there is none."""
     from reports.measure.interactions import declared_contrasts
 
     try:
@@ -157,31 +194,41 @@ def _measured(given: str, home: Path) -> PowerDesign:
     except RefusedError as error:
         raise RefusedError(f"{error} {INSTEAD}") from None
     sweep, contrasts = analysis.sweep, declared_contrasts(analysis.sweep, analysis.measurements)
-    pilots = []
-    for contrast in contrasts:
-        found, unflagged = contrast.comparison, contrast.without_flagged
-        correlation = math.nan if found is None else found.correlation
-        pilots.append(
-            Pilot(
-                arm=contrast.arm,
-                n_pairs=len(contrast.replicates_pp),
-                sd_pp=math.nan if found is None else found.sd,
-                correlation=None if math.isnan(correlation) else correlation,
-                flagged_seeds=contrast.flagged_seeds,
-                sd_unflagged_pp=math.nan if unflagged is None else unflagged.sd,
-            )
-        )
-    if pilots and all(pilot.n_pairs < MIN_PAIRS_FOR_SD for pilot in pilots):
+    if contrasts and all(len(contrast.replicates_pp) < MIN_PAIRS_FOR_SD for contrast in contrasts):
         raise RefusedError(
             f"{sweep.name}: no contrast has {MIN_PAIRS_FOR_SD} finished pairs, which the sd of differences needs. "
             f"{INSTEAD}"
         )
-    unit = "seed" if sweep.checkpoint is None else "problem"
-    return PowerDesign(sweep.name, sweep.baseline, len(sweep.seeds), sweep.alpha, pilots, "finished cells", unit)
+    design = PowerDesign(
+        sweep.name,
+        sweep.baseline,
+        len(sweep.seeds),
+        sweep.alpha,
+        len(contrasts),
+        effect_pp,
+        "finished cells",
+        "seed" if sweep.checkpoint is None else "problem",
+    )
+    rows = []
+    for contrast in contrasts:
+        found, unflagged = contrast.comparison, contrast.without_flagged
+        rows.append(
+            design.row(
+                contrast.arm,
+                math.nan if found is None else found.sd,
+                math.nan if found is None else found.correlation,
+                len(contrast.replicates_pp),
+                contrast.flagged_seeds,
+                math.nan if unflagged is None else unflagged.sd,
+            )
+        )
+    return design, rows
 
 
-def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> PowerDesign:
-    """Return the design of a sweep, run or not, with an assumed sd for every contrast."""
+def _assumed(
+    given: str, home: Path, effect_pp: float, sd_pp: float, correlation: float
+) -> tuple[PowerDesign, list[PowerRow]]:
+    """Return the design of a sweep, run or not, and its contrasts with an assumed sd."""
     from harness.plan.sweep_file import load_sweep
     from harness.records import read_sweep
     from reports.measure.interactions import declared_names
@@ -213,89 +260,60 @@ def _assumed(given: str, home: Path, sd_pp: float, correlation: float) -> PowerD
         )
     # sd * sqrt(2 (1 - correlation)): pairing removes the noise that two arms share over seeds.
     paired_sd = difference_sd(sd_pp, correlation)
-    pilots = [
-        Pilot(contrast.name, 0, paired_sd * contrast.sd_ratio, correlation)
-        for contrast in declared_names(grid, arms, baseline)
-    ]
-    return PowerDesign(name, baseline, n_seeds, alpha, pilots, "assumed sd")
+    contrasts = declared_names(grid, arms, baseline)
+    design = PowerDesign(name, baseline, n_seeds, alpha, len(contrasts), effect_pp, "assumed sd")
+    return design, [design.row(one.name, paired_sd * one.sd_ratio, correlation) for one in contrasts]
 
 
-def _document(design: PowerDesign, effect_pp: float) -> dict[str, Any]:
+def _document(design: PowerDesign, rows: Sequence[PowerRow]) -> dict[str, object]:
     """Return the document that --json prints."""
     from reports.statistics import TARGET_POWER
 
     return {
         "sweep": design.sweep,
-        "effect_pp": effect_pp,
+        "effect_pp": design.effect_pp,
         "power": TARGET_POWER,
         "alpha": design.alpha,
         "level": 1 - design.alpha_each,
         "from": design.source,
         "unit": design.unit,
-        "contrasts": [_contrast(pilot, design, effect_pp) for pilot in design.pilots],
+        "contrasts": [asdict(row) for row in rows],
     }
 
 
-def _contrast(pilot: Pilot, design: PowerDesign, effect_pp: float) -> dict[str, object]:
-    """Return the row of one contrast.
+def _print(design: PowerDesign, rows: Sequence[PowerRow]) -> None:
+    from reports.statistics import TARGET_POWER
 
-    seeds_needed_upper: with the sd at its 80% upper bound, since the sd of a pilot is more often too low than too high.
-    sd_unflagged_pp: without the pairs of flagged_seeds; None if none is flagged or too few are left.
-    """
-    from reports.statistics import MIN_PAIRS, power, sd_upper_bound
-
-    alpha, n = design.alpha_each, pilot.n_pairs or design.n_seeds
-    known = pilot.sd_pp > 0  # False for NaN
-    upper = sd_upper_bound(pilot.sd_pp, pilot.n_pairs) if known and pilot.n_pairs else None
-    return {
-        "arm": pilot.arm,
-        "baseline": design.baseline,
-        "n_pairs": pilot.n_pairs,
-        "sd_pp": None if math.isnan(pilot.sd_pp) else pilot.sd_pp,
-        "flagged_seeds": list(pilot.flagged_seeds),
-        "sd_unflagged_pp": None if math.isnan(rest := pilot.sd_unflagged_pp) or not pilot.flagged_seeds else rest,
-        "sd_upper_pp": upper,
-        "correlation": pilot.correlation,
-        "seeds_needed": power(pilot.sd_pp, effect=effect_pp, alpha=alpha).n if known else None,
-        "seeds_needed_upper": None if upper is None else power(upper, effect=effect_pp, alpha=alpha).n,
-        "n_seeds": n,
-        "detectable_pp": power(pilot.sd_pp, n=n, alpha=alpha).effect if known and n >= MIN_PAIRS else None,
-    }
-
-
-def _print(document: dict[str, Any]) -> None:
-    contrasts = document["contrasts"]
-    measured = document["from"] == "finished cells"
-    unit = document["unit"]
+    measured, unit = design.source == "finished cells", design.unit
     columns = ["arm", "sd of the difference (pp)", "correlation", f"{unit}s needed"]
     columns += ["with the sd at its 80% upper bound"] if measured else []
     columns += [f"{unit}s now", "detectable with these (pp)"]
-    rows = [
+    table = [
         [
-            row["arm"],
-            _number(row["sd_pp"], "{:.2f}"),
-            _number(row["correlation"], "{:.2f}"),
-            _number(row["seeds_needed"], "{}"),
-            *([_number(row["seeds_needed_upper"], "{}")] if measured else []),
-            str(row["n_seeds"]),
-            _number(row["detectable_pp"], "{:.1f}"),
+            row.arm,
+            _number(row.sd_pp, "{:.2f}"),
+            _number(row.correlation, "{:.2f}"),
+            _number(row.seeds_needed, "{}"),
+            *([_number(row.seeds_needed_upper, "{}")] if measured else []),
+            str(row.n_seeds),
+            _number(row.detectable_pp, "{:.1f}"),
         ]
-        for row in contrasts
+        for row in rows
     ]
-    shared = f", alpha {document['alpha']:g} shared by {len(contrasts)} contrasts" if len(contrasts) > 1 else ""
+    shared = f", alpha {design.alpha:g} shared by {len(rows)} contrasts" if len(rows) > 1 else ""
     print_table(
-        f"{document['sweep']}: {unit}s to find {document['effect_pp']:g} pp against {contrasts[0]['baseline']} at "
-        f"{document['power']:.0%} power{shared} (spread from {document['from']})",
+        f"{design.sweep}: {unit}s to find {design.effect_pp:g} pp against {design.baseline} at {TARGET_POWER:.0%} "
+        f"power{shared} (spread from {design.source})",
         columns,
-        rows,
+        table,
     )
-    for row in contrasts:
-        if row["flagged_seeds"]:
-            seeds, rest = ", ".join(map(str, row["flagged_seeds"])), row["sd_unflagged_pp"]
+    for row in rows:
+        if row.flagged_seeds:
+            seeds, rest = ", ".join(map(str, row.flagged_seeds)), row.sd_unflagged_pp
             without = f"without them it is {rest:.2f} pp" if rest is not None else "too few others are left for one"
-            print_text(f"note on {row['arm']}: its sd is with the flagged seeds ({seeds}); {without}")
+            print_text(f"note on {row.arm}: its sd is with the flagged seeds ({seeds}); {without}")
     # The dash in the table needs an explanation only where it occurs.
-    if any(row["seeds_needed"] is None for row in contrasts):
+    if any(row.seeds_needed is None for row in rows):
         print_text(
             f"–: the spread is unknown: fewer than {MIN_PAIRS_FOR_SD} finished pairs, equal differences, or few that "
             "differ by less than one sample changes"

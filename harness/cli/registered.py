@@ -18,7 +18,6 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     TrustOption,
-    arm_names,
     command_line,
     words,
 )
@@ -71,7 +70,7 @@ def freeze(
 
     def planned_with(count: int | None) -> Plan:
         """Return the plan with a number of seeds."""
-        return with_known_tuning(make_plan(sweep, profile, set_ or [], count, arm_names(arms), on_gpu), folder)
+        return with_known_tuning(make_plan(sweep, profile, set_ or [], count, words("--arms", arms), on_gpu), folder)
 
     planned = planned_with(seeds)
     planned.require_answerable()
@@ -153,7 +152,7 @@ def verify(
         raise RefusedError(
             f"{folder}: is a kept report, without the text that --reflection-words looks at. Leave it out."
         )
-    followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
+    followed = words("--reflection-words", reflection_words) or None
     note("computing the report again")
     try:
         found = verify_kept(folder) if kept else verify_report(record, folder / "report", followed)

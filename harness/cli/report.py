@@ -6,10 +6,9 @@ import fcntl
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -37,11 +36,6 @@ COLOUR_OF = {
 """Colours of the signs before verdicts."""
 
 
-class TableFormat(StrEnum):
-    LATEX = "latex"
-    CSV = "csv"
-
-
 def report(
     sweep: RunArgument,
     reflection_words: Annotated[
@@ -54,7 +48,7 @@ def report(
         ),
     ] = None,
     format_: Annotated[
-        TableFormat | None,
+        Literal["latex", "csv"] | None,
         typer.Option("--format", help="Print the table of results for a paper (LaTeX with booktabs) or a spreadsheet."),
     ] = None,
     open_: OpenOption = False,
@@ -76,7 +70,7 @@ def report(
         raise RefusedError("--json and --format both say how to print the results: give one of them.")
     folder = run_folder(sweep, home_folder(home))
     use_recorded_plugins([folder])
-    followed = words("--reflection-words", reflection_words) if reflection_words is not None else None
+    followed = words("--reflection-words", reflection_words) or None
     # Only a search has a study, and its report is another one.
     if (folder / "study.json").is_file():
         _report_search(folder, followed, format_, json)
@@ -89,7 +83,7 @@ def report(
     elif format_ is not None:
         from reports import formats
 
-        write_table = formats.latex_table if format_ is TableFormat.LATEX else formats.csv_table
+        write_table = formats.latex_table if format_ == "latex" else formats.csv_table
         print("\n".join(map(write_table, result_tables(document))), end="")
     else:
         print_verdict(document, folder)
@@ -116,7 +110,7 @@ def write_search(folder: Path) -> tuple[dict[str, object], str]:
     return document, search_sentence(study)
 
 
-def _report_search(folder: Path, followed: object, format_: TableFormat | None, as_json: bool) -> None:
+def _report_search(folder: Path, followed: object, format_: str | None, as_json: bool) -> None:
     if format_ is not None:
         raise RefusedError(f"{folder.name} is a search: its trials are in {folder / 'report' / 'report.json'}.")
     if followed is not None:

@@ -24,11 +24,12 @@ from harness.cli.options import (
     SeedsOption,
     SetOption,
     TrustOption,
-    arm_names,
     command_line,
     question_in,
     with_eval_samples,
+    words,
 )
+from harness.cli.status import states_of
 from harness.cli.until import (
     MostSeedsOption,
     UntilOption,
@@ -134,7 +135,7 @@ def run(
 
     def planned_with(count: int | None) -> Plan:
         """Return the plan with a number of seeds; None means the sweep's own."""
-        planned = make_plan(given, profile, settings, count, arm_names(arms), where.on_gpu)
+        planned = make_plan(given, profile, settings, count, words("--arms", arms), where.on_gpu)
         return with_known_tuning(planned, folder)
 
     first = planned_with(seeds)
@@ -251,7 +252,8 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     screening = screened.plan.sweep.screening
     if screening is None or not any(cell.state == "done" for cell in screened.records()):
         return []
-    best = best_arms(write(screened.folder).as_json())
+    report = write(screened.folder)
+    best = best_arms(report.screening[0].best, [cell.state for cell in report.cells])
     if not best:  # some cells have not ended
         return []
     plan = confirming_plan(screened.plan, screening, best, screened.home)
@@ -262,7 +264,7 @@ def _confirm_screening(screened: SweepRun) -> list[str]:
     with ExitStack() as mirrored:
         unmeasured = _unmeasured(watched(confirming, screened.home, mirrored))
         if len(unmeasured) < len(plan.cells):
-            record_confirmation(screened.folder, plan, write(confirming.folder).as_json())
+            record_confirmation(screened.folder, plan, write(confirming.folder).as_json()["contrasts"])
     return unmeasured
 
 
@@ -273,13 +275,10 @@ def _report_sweep(folder: Path, records: Sequence[CellRecord], as_json: bool) ->
     unmeasured = _unmeasured(records)
     if len(unmeasured) == len(records):
         if as_json:
-            cells = [
-                {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": r.state, "reason": r.reason} for r in records
-            ]
             from reports.report import SECTIONS
 
             # The keys of a report, so that a reader of the JSON finds all of them.
-            print_json({key: [] for key in SECTIONS} | {"cells": cells})
+            print_json({key: [] for key in SECTIONS} | {"cells": states_of(records)})
         return unmeasured
     document = written_already(folder) or write(folder)
     if as_json:

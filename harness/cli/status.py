@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from harness.cli.console import print_json, print_table, print_text
-from harness.cli.live import BUDGET_ENDED_IT
 from harness.cli.options import HomeOption, JsonOption, RunArgument
 from harness.runs import home_folder, run_folder
 
@@ -13,20 +13,25 @@ if TYPE_CHECKING:
     from harness.records import CellRecord, CellState, SweepRecord
 
 
-class StatusCell(TypedDict):
-    """A cell as `--json` shows it."""
+class CellNow(TypedDict):
+    """A cell and its state, as `--json` of several verbs shows it."""
 
     arm: str
     seed: int
     hash: str
     state: CellState
+    reason: str | None
+
+
+class StatusCell(CellNow):
+    """A cell as `--json` shows it."""
+
     lacks: str | None
     step: int
     steps: int | None
     """The steps to take; None if unknown."""
     digest: str | None
     path: str
-    reason: str | None
     flags: list[str]
 
 
@@ -101,6 +106,15 @@ def status(sweep: RunArgument, home: HomeOption = None, json: JsonOption = False
         )
 
 
+def states_of(records: Sequence[CellRecord]) -> list[CellNow]:
+    """Return the cells with their states."""
+    return [
+        {"arm": cell.arm, "seed": cell.seed, "hash": cell.hash, "state": now["state"], "reason": now.get("reason")}
+        for cell in records
+        for now in [cell.read_status()]
+    ]
+
+
 def _searches(record: SweepRecord) -> list[SearchRow]:
     """Return a row for each arm that is tuned first."""
     from harness.plan.tuning import ended_trials, in_words
@@ -145,6 +159,6 @@ def _steps(cell: StatusCell, budget_frac: float, is_imported: bool) -> str:
 
 
 def _remarks(cell: StatusCell, budget_frac: float) -> list[str]:
-    ended = [BUDGET_ENDED_IT] if _is_ended_by_budget(cell, budget_frac) else []
+    ended = ["token budget reached"] if _is_ended_by_budget(cell, budget_frac) else []
     trained = ["trained, lacks its evaluation"] if cell["lacks"] == "evaluation" else []
     return [*ended, *trained, *cell["flags"], *([cell["reason"]] if cell["reason"] else [])]

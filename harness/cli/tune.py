@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import Counter
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,14 +22,14 @@ from harness.cli.options import (
     SweepArgument,
     TrustOption,
     command_line,
-    numbers,
+    whole_numbers,
 )
 from harness.errors import BenchError, RefusedError, note
 from harness.runs import home_of
 from harness.secrets import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable
 
     from harness.executors.base import Executor
     from harness.plan import Plan
@@ -107,12 +105,10 @@ def tune(
     problem: BenchError | None = None
     with reporting_storage_errors(storage):
         search_run = SearchRun(plan, folder, command, at_once, open_executor, limit, storage)
-        with ExitStack() as mirrored:
-            watched(search_run, folder, mirrored, "trials")
+        watched(search_run, folder, unit="trials")
         if finish is not None:
-            finishing = finish_plan(search_run.study, numbers("--finish", finish))
-            with ExitStack() as mirrored:
-                watched(SweepRun(finishing, folder, command, at_once, open_executor), folder, mirrored)
+            finishing = finish_plan(search_run.study, whole_numbers("--finish", finish, least=0))
+            watched(SweepRun(finishing, folder, command, at_once, open_executor), folder)
             search_run.write(with_importances=True)
         if confirm is not None:
             _wait_until_all_have_ended(search_run)
@@ -154,8 +150,7 @@ def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | No
     home = search_run.home
     note(f"confirming trial {winner.number} against the default with {count(seeds, 'fresh seed')}")
     sweep_run = SweepRun(confirming, home, command, search_run.workers, search_run.open_executor)
-    with ExitStack() as mirrored:
-        records = watched(sweep_run, home, mirrored)
+    records = watched(sweep_run, home)
     unmeasured = [record.path.name for record in records if record.state != "done"]
     problem = None
     if unmeasured:
@@ -166,7 +161,9 @@ def _confirm(search_run: SearchRun, seeds: int, command: str) -> BenchError | No
     # Without any cell there is no contrast to record.
     if len(unmeasured) == len(confirming.cells):
         return problem
-    found = confirmation(confirming, winner, write(sweep_run.folder).as_json())
+    report = write(sweep_run.folder)
+    (contrast,) = report.contrasts
+    found = confirmation(confirming, winner, contrast.as_json(), {arm.arm: arm.mean_pp for arm in report.arms})
     # Other workers write study.json after each of their trials.
     with search_run.study.turn():
         write_confirmation(search_run.folder, found)
@@ -177,6 +174,7 @@ def _report_search(folder: Path, as_json: bool) -> None:
     """Write the report of a search and print its trials; raise BenchError if no trial is complete."""
     from harness.cli.report import page_of, write_search
     from harness.records.study import read_study
+    from reports.search.values import short_knobs, value_text
 
     _, sentence = write_search(folder)
     study = read_study(folder)
@@ -192,8 +190,15 @@ def _report_search(folder: Path, as_json: bool) -> None:
         )
     else:
         metrics = [objective.metric.removeprefix("eval.final.") for objective in study.objectives]
-        short = _short_names(study.knobs)
-        rows = [_row(trial, len(metrics), short) for trial in study.trials]
+        short = short_knobs(study.knobs)
+        rows = [
+            [
+                *(str(trial.number), trial.state),
+                *(map(value_text, trial.values) if trial.values else ["–"] * len(metrics)),
+                ", ".join(f"{short[knob]}={value_text(value)}" for knob, value in trial.params.items()),
+            ]
+            for trial in study.trials
+        ]
         print_table(study.sweep, ["trial", "state", *metrics, "setting"], rows)
         print_text(sentence)
         print_link("report", page_of(folder))
@@ -203,26 +208,6 @@ def _report_search(folder: Path, as_json: bool) -> None:
 
 def _trial_json(trial: TrialRecord) -> dict[str, object]:
     return {name: getattr(trial, name) for name in ("number", "state", "params", "values", "hash", "reason", "flags")}
-
-
-def _short_names(knobs: Collection[str]) -> dict[str, str]:
-    """Map each knob to its last segment, or to its whole name if two knobs share that segment."""
-    last = Counter(map(_last_segment, knobs))
-    return {knob: knob if last[_last_segment(knob)] > 1 else _last_segment(knob) for knob in knobs}
-
-
-def _last_segment(knob: str) -> str:
-    return knob.rpartition(".")[2]
-
-
-def _row(trial: TrialRecord, n_objectives: int, names: Mapping[str, str]) -> list[str]:
-    setting = ", ".join(f"{names[knob]}={_short(value)}" for knob, value in trial.params.items())
-    values = [_short(value) for value in trial.values or []] or ["–"] * n_objectives
-    return [str(trial.number), trial.state, *values, setting]
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def each_at_its_best(
@@ -244,8 +229,7 @@ def each_at_its_best(
         note(f"{arm}: looking for its best {', '.join(search.search.knobs)} in {trials} trials ({search.sweep.name})")
         search_run = SearchRun(search, home, command, workers, open_executor, trials)
         while len(ended_trials(folder, trials)) < trials:
-            with ExitStack() as mirrored:
-                watched(search_run, home, mirrored, "trials")
+            watched(search_run, home, unit="trials")
             _wait_until_all_have_ended(search_run)
         found = tuned_arm(search, home)
         planned = with_tuning(planned, {**planned.request.tuned, arm: found})

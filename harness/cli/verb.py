@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.plugins import on_shelves
 
 if TYPE_CHECKING:
-    from harness.evaluate.suite import Probe
     from harness.records import SweepRecord
 
 Added = TypeVar("Added")
@@ -35,16 +34,6 @@ class Reader:
 
     read: Callable[[str, Path, str | None], SweepRecord]
     """(argument, folder to write records to, value of --metric) -> the records."""
-
-
-@dataclass(frozen=True)
-class StatementProbe:
-    """The test of `bench eval --memorisation`, which runs next to the tasks."""
-
-    make: Callable[[int | None], Probe]
-    """(value of --max-completion-tokens) -> the probe."""
-    show: Callable[[Sequence[dict[str, Any]]], None]
-    """Prints its summaries, one for each task."""
 
 
 def added(kind: type[Added]) -> Iterator[Added]:

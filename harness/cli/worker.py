@@ -21,12 +21,13 @@ from harness.cli.options import (
     SetOption,
     SweepArgument,
     TrustOption,
-    arm_names,
     command_line,
     question_in,
     with_eval_samples,
+    words,
 )
 from harness.cli.run import RetryFailedOption, RetryInvalidOption
+from harness.cli.status import states_of
 from harness.errors import BenchError, RefusedError, few, note
 from harness.runs import home_of
 
@@ -79,7 +80,7 @@ def worker(
     settings = with_eval_samples(set_, eval_samples)
     given = question_in(folder, sweep, asks_anew=bool(profile or set_ or arms))
     where = ChosenExecutor(executor, folder, stalled_after)
-    plan = with_known_tuning(make_plan(given, profile, settings, seeds, arm_names(arms), where.on_gpu), folder)
+    plan = with_known_tuning(make_plan(given, profile, settings, seeds, words("--arms", arms), where.on_gpu), folder)
     require_same_kind(plan.folder(folder), is_search=False)
     if plan.to_tune:
         raise RefusedError(
@@ -113,18 +114,13 @@ def worker(
 
 def _say_what_is_done(work: WorkerRun, as_json: bool) -> None:
     """Print what this worker ran, the state of the sweep, and the command for the report, which no worker writes."""
-    records = work.records()
-    states = {record.path: record.read_status() for record in records}
-    found = Counter(status["state"] for status in states.values())
+    cells = states_of(work.records())
+    found = Counter(cell["state"] for cell in cells)
     report = shlex.join(["bench", "run", work.plan.sweep.name, "--home", str(work.home)])
     if as_json:
-        cells = [
-            {"arm": r.arm, "seed": r.seed, "hash": r.hash, "state": states[r.path]["state"],
-             "reason": states[r.path].get("reason")} for r in records
-        ]  # fmt: skip
         print_json({"sweep": work.plan.sweep.name, "ran": work.ran, "cells": cells, "report": report})
         return
     others = ", ".join(f"{n} {state}" for state, n in found.items() if state != "done")
-    now = f"{found['done']} of {len(records)} cells are done{f', {others}' if others else ''}"
+    now = f"{found['done']} of {len(cells)} cells are done{f', {others}' if others else ''}"
     print_text(f"this worker ran {len(work.ran)}; {now}")
     print_text(f"for the report: {report}")

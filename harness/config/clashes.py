@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING
 from algorithms import Objective, PreferenceObjective
 from algorithms.kl import MAX_KL_ERROR
 from algorithms.objective import GROUP_BASELINES
-from evals.graders import judge_of
+from evals.graders import get_grader, judge_of, runs_code
+from evals.grading import OWN
 from evals.grading.answer_form import ANSWER_FORMS
+from evals.grading.asked_model import Asking
 from evals.prompts import get_template
 from evals.tasks import get_task
-from harness.config.grading import grading_problems
 from harness.config.model_source import parse_source
-from harness.config.off_policy import off_policy_problems
 from harness.config.reward import reward_problems
+from harness.config.rollout import Slices
 from harness.config.trainer import trainer_problems
 from harness.errors import RefusedError
 from harness.rewards import PARTS
+from harness.rewards.base import nameable_parts
+from harness.rewards.parts.correct import JudgeScore
 from harness.rewards.parts.verifier_free import Jepo, VrCli
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ MOST_COMPLETIONS = 1_000_000
 
 def clashes(spec: RunSpec) -> Iterator[str]:
     """Yield all problems of a spec whose sections are valid each by itself."""
-    yield from grading_problems(spec)
+    yield from _grading_problems(spec)
     yield from _rollout_problems(spec)
     yield from _teacher_problems(spec)
     yield from trainer_problems(spec)
@@ -44,6 +47,91 @@ def clashes(spec: RunSpec) -> Iterator[str]:
         yield from _policy_gradient_problems(spec, spec.objective)
     else:
         yield from _preference_problems(spec)
+
+
+def _grading_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield all problems with the graders of a spec."""
+    yield from _own_problems(spec)
+    yield from _asked_judge_problems(spec)
+    yield from _code_problems(spec)
+
+
+def _graded(spec: RunSpec) -> dict[str, tuple[str | None, tuple[str, ...]]]:
+    """Map each grader knob to its grader and the tasks that it grades."""
+    return {
+        "reward.grader": (spec.reward.grader, (spec.task.train,)),
+        "eval.grader": (spec.eval.grader, spec.eval.tasks),
+    }
+
+
+def _own_problems(spec: RunSpec) -> Iterator[str]:
+    for knob, (grader, tasks) in _graded(spec).items():
+        without = [task for task in tasks if get_task(task).grader != OWN]
+        if grader == OWN and without:
+            yield (
+                f"{knob}={OWN} with the task{'s' if len(without) > 1 else ''} {', '.join(without)}: only tasks "
+                f"whose grader is {OWN} (`bench ls tasks`) have a comparison of their own. Set {knob} to math or "
+                "numeric, which compare with the reference answers of all tasks"
+            )
+
+
+def _asked_judge_problems(spec: RunSpec) -> Iterator[str]:
+    grader = spec.reward.grader
+    scores = judge_of(grader) is not None and get_grader(str(grader)).gives_scores
+    if JudgeScore.name in spec.reward.parts and not scores:
+        yield (
+            f"reward.parts.{JudgeScore.name} with reward.grader={grader}: this grader gives no numbers. "
+            "Name a judge file with `right_from`, or leave the part out"
+        )
+    judges: dict[str, Asking | None] = {
+        **{knob: judge_of(grader) for knob, (grader, _) in _graded(spec).items()},
+        "reward.pairwise.judge": spec.reward.asked_judge,
+    }
+    for knob, judge in judges.items():
+        if judge is None:
+            continue
+        if judge.file.source is not None and spec.train.processes > 1:
+            yield (
+                f"{knob}={judge.name} with train.processes={spec.train.processes}: a judge with `source` runs in one "
+                "process while the others wait. Serve its model at an `address`, or set train.processes to 1"
+            )
+        if knob == "reward.grader" and "answer" in judge.file.shown and get_task(spec.task.train).grader is None:
+            yield (
+                f"{knob}={judge.name} with task.train={spec.task.train}: the judge's text shows {{answer}}, and this "
+                "task has none. Leave {answer} out of the text, or train on a task with answers"
+            )
+
+
+def _code_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield problems with tasks whose answers are programs, and with running these."""
+    for knob, (grader, tasks) in _graded(spec).items():
+        if grader is None or judge_of(grader) is not None:
+            continue
+        # A task that asks itself is graded by its own grader, whatever the knob says.
+        asked = [task for task in tasks if not get_task(task).asks_itself]
+        with_tests = [task for task in asked if runs_code(get_task(task).grader)]
+        if runs_code(grader):
+            wrong, have, instead = [task for task in asked if task not in with_tests], "have no unit tests", "numeric"
+        else:
+            wrong, have, instead = with_tests, "have unit tests, and no other rule reads programs", "unit_tests"
+        if wrong:
+            yield (
+                f"{knob}={grader} with {', '.join(wrong)}: the problems of such tasks {have}. Set {knob} to {instead}, "
+                "or leave these tasks out"
+            )
+    if not runs_code(spec.reward.grader):
+        for name in (name for name, part in nameable_parts().items() if part.needs_code and name in spec.reward.parts):
+            yield (
+                f"reward.parts.{name} with reward.grader={spec.reward.grader}: this grader runs no tests. Train on a "
+                "task with unit tests, or leave the part out"
+            )
+    if spec.runs_code and not spec.reward.allow_code:
+        graders = " and ".join(knob for knob, (grader, _) in _graded(spec).items() if runs_code(grader))
+        yield (
+            f"{graders} run programs that the policy writes, on the machine of the cell, and reward.allow_code is "
+            "false. Read in docs/howto/code.md what contains them, then set reward.allow_code: true; or take tasks "
+            "without unit tests"
+        )
 
 
 def _rollout_problems(spec: RunSpec) -> Iterator[str]:
@@ -82,7 +170,7 @@ def _rollout_problems(spec: RunSpec) -> Iterator[str]:
         )
     yield from _mode_problems(spec)
     yield from _turn_problems(spec)
-    yield from off_policy_problems(spec)
+    yield from _off_policy_problems(spec)
     yield from _gold_problems(spec)
     if spec.reward.needs_judge:
         yield from _judge_problems(spec)
@@ -156,6 +244,57 @@ def _turn_problems(spec: RunSpec) -> Iterator[str]:
         yield (
             f"reward.parts.{name} with {answered}: the model behind this part reads a completion without the "
             "environment's words. Leave the part out, or train on a task without an environment"
+        )
+
+
+def _off_policy_problems(spec: RunSpec) -> Iterator[str]:
+    """Yield problems with samples of weights older than the policy: `rollout.staleness_steps`, `rollout.partial`."""
+    if staleness_steps := spec.rollout.staleness_steps:
+        yield from _staleness_problems(spec, staleness_steps)
+    if isinstance(spec.rollout.partial, Slices):
+        yield from _slice_problems(spec, spec.rollout.partial.slice_tokens)
+
+
+def _staleness_problems(spec: RunSpec, staleness_steps: int) -> Iterator[str]:
+    train, given = spec.train, f"rollout.staleness_steps={staleness_steps}"
+    # The first staleness_steps + 1 batches come from the starting weights; one more step makes the delay visible.
+    if train.steps < staleness_steps + 2:
+        yield (
+            f"{given} with train.steps={train.steps}: all completions would be of the starting weights, as those of "
+            f"the first {staleness_steps + 1} steps are. Lower rollout.staleness_steps, raise train.steps, or set "
+            "rollout.sampler to initial"
+        )
+    if train.processes > 1 and train.sharding == "fully":
+        yield (
+            f"{given} with train.processes={train.processes} and train.sharding=fully: split weights can only sample "
+            "from the current policy. Set staleness_steps to 0, or sharding to rows"
+        )
+
+
+def _slice_problems(spec: RunSpec, slice_tokens: int) -> Iterator[str]:
+    rollout, objective, sliced = spec.rollout, spec.objective, "rollout.partial.type=slices"
+    slices = rollout.max_completion_tokens // slice_tokens
+    if slices > spec.train.steps:
+        yield (
+            f"rollout.partial.slice_tokens={slice_tokens} with rollout.max_completion_tokens="
+            f"{rollout.max_completion_tokens} and train.steps={spec.train.steps}: a completion of {slices} slices "
+            "would not end before training does. Raise slice_tokens, or train.steps"
+        )
+    if stop := (*rollout.stop, *get_template(spec.task.template).stop):
+        yield (
+            f"{sliced} with the stop strings {', '.join(map(repr, stop))} (rollout.stop, task.template="
+            f"{spec.task.template}): a string that two slices share would not be seen. Leave rollout.stop out and take "
+            "a template without stop strings, or set rollout.partial.type to none"
+        )
+    if isinstance(objective, Objective) and objective.zero_std == "refill":
+        yield (
+            f"{sliced} with objective.zero_std=refill: a step that draws other prompts would wait for all of their "
+            "completions. Set objective.zero_std to drop, or rollout.partial.type to none"
+        )
+    if spec.teacher.type != "none":
+        yield (
+            f"{sliced} with teacher.type={spec.teacher.type}: a teacher is asked about completions of this step alone. "
+            "Leave the teacher out, or set rollout.partial.type to none"
         )
 
 

@@ -49,14 +49,6 @@ class EngineMemory:
     """True if it takes that share only while it samples."""
 
 
-def _refuses_nothing(rollout: RolloutSpec, device: str) -> str | None:
-    return None
-
-
-def _takes_no_memory(load: DrawingLoad) -> EngineMemory:
-    return EngineMemory()
-
-
 @dataclass(frozen=True, kw_only=True)
 class EngineBackend:
     """A kind of engine."""
@@ -84,9 +76,9 @@ class EngineBackend:
     """The values of `model.head_dtype` that it can sample with."""
     knobs: tuple[str, ...] = ()
     """Fields of `rollout` that only this engine reads."""
-    refusal: Callable[[RolloutSpec, str], str | None] = _refuses_nothing
+    refusal: Callable[[RolloutSpec, str], str | None] = lambda rollout, device: None
     """refusal(rollout, device) -> why it cannot sample so, with the remedy; None if it can."""
-    memory: Callable[[DrawingLoad], EngineMemory] = _takes_no_memory
+    memory: Callable[[DrawingLoad], EngineMemory] = lambda load: EngineMemory()
 
     @property
     def summary(self) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from algorithms import RULES, Objective
 from evals.graders import GRADERS, grader_version
@@ -34,6 +34,8 @@ from harness.records.files import read_json
 from harness.rewards.base import PARTS
 from harness.rewards.total import is_reference, source_digest
 from harness.settings.marks import Hashed
+
+Thing = TypeVar("Thing")
 
 NUMERICS_VERSION = 5
 """Raised whenever the same spec gives other numbers than before; a golden five-step run guards it.
@@ -167,25 +169,27 @@ def user_code(spec: RunSpec) -> list[UserModule]:
     graders = [grader for grader in (spec.reward.grader, spec.eval.grader) if grader is not None]
     objective = spec.objective
     tasks = [spec.task.train, *spec.eval.tasks]
-    named: list[tuple[Kind[Any], list[str]]] = [
-        (PARTS, [part for part in spec.reward.parts if part not in functions]),
-        (RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
-        (ENGINES, [spec.rollout.engine]),
-        (TRAINERS, [spec.trainer.type]),
-        (TASKS, [without_mode(name) for name in tasks]),
-        (EXTRACTIONS, [get_task(name).extract for name in tasks]),
-        (TEMPLATES, spec.templates),
-        (GRADERS, graders),
-        (METRICS, list(METRICS.names())),
-    ]
     found = [
         *(plugins.source_of(name.partition(":")[0], f"reward.parts.{name}") for name in functions),
         *(spec.trainer.sources() if isinstance(spec.trainer, OutsideTrainer) and not spec.checkpoint else ()),
         *(module for name in tasks for module in get_task(name).modules),
-        *(source for kind, names in named for name in names if name in kind.names() and (source := kind.source(name))),
+        *_sources(PARTS, [part for part in spec.reward.parts if part not in functions]),
+        *_sources(RULES, [objective.rule.type] if isinstance(objective, Objective) else []),
+        *_sources(ENGINES, [spec.rollout.engine]),
+        *_sources(TRAINERS, [spec.trainer.type]),
+        *_sources(TASKS, [without_mode(name) for name in tasks]),
+        *_sources(EXTRACTIONS, [get_task(name).extract for name in tasks]),
+        *_sources(TEMPLATES, spec.templates),
+        *_sources(GRADERS, graders),
+        *_sources(METRICS, METRICS.names()),
     ]
     # Several names may come from one module.
     return list({module.name: module for module in found}.values())
+
+
+def _sources(kind: Kind[Thing], names: Iterable[str]) -> Iterator[UserModule]:
+    """Yield the plug-ins that things of these names come from; a name may be no thing of the kind."""
+    yield from (source for name in names if name in kind.names() and (source := kind.source(name)))
 
 
 def run_by(spec: RunSpec) -> dict[str, str]:
@@ -318,19 +322,20 @@ def _chosen(spec: RunSpec, *names: str) -> dict[str, object]:
     }
 
 
-def _knobs(spec: RunSpec) -> dict[str, Any]:
+def _knobs(spec: RunSpec) -> dict[str, object]:
     """Return the active knobs as they enter a hash."""
-    knobs = {}
+    knobs: dict[str, object] = {}
     for knob, value in active(spec).items():
         hashed, default = _how_hashed(knob)
         if hashed.by not in ("content", "nothing") and (hashed.at_default or value != default):
-            knobs[knob] = value if value is None or hashed.by == "value" else _identity(hashed, value)
+            is_name = hashed.by != "value" and isinstance(value, str)
+            knobs[knob] = _identity(hashed, str(value)) if is_name else value
     # Each kind of device rounds in its own way; which device of a kind it is does not matter.
     return knobs | {"train.device": spec.train.device.partition(":")[0]}
 
 
 @cached
-def _how_hashed(name: str) -> tuple[Hashed, Any]:
+def _how_hashed(name: str) -> tuple[Hashed, object]:
     """Return how a knob enters hashes, and its default."""
     knob = knob_at(name)
     # An unknown knob is hashed by its value.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from harness.config.run_spec import RunSpec
 from harness.config.trainer import OPEN, OutsideTrainer, is_open
@@ -53,7 +52,7 @@ def acts_of(name: str) -> Acts:
     return acts
 
 
-def active(spec: RunSpec) -> dict[str, Any]:
+def active(spec: RunSpec) -> dict[str, object]:
     """Return every active knob with its value; a tuple is a list.
 
     Knobs that do not exist at this point are absent. With a set of pairs, these include the knobs of sampling and

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from algorithms import RULES, Objective
 from evals.graders import grader_version, judge_of
@@ -143,7 +142,7 @@ def train_data(spec: RunSpec) -> dict[str, str]:
     return problems_of_split(spec.task.train, "train")
 
 
-def evaluated(spec: RunSpec) -> dict[str, Any]:
+def evaluated(spec: RunSpec) -> dict[str, object]:
     """Identify everything that an evaluation refers to."""
     return {
         **outside_engine(spec),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import ValidationError
 
@@ -25,9 +25,9 @@ from harness.errors import RefusedError, few, nearest
 from harness.rewards.base import nameable_parts
 from harness.settings import dotted, nested
 from harness.settings.faults import Fault, FaultyError, faults_of, misnamed
-from harness.settings.fields import LARGEST_NUMBER
+from harness.settings.fields import LARGEST_NUMBER, Document
 
-Knobs = dict[str, Any]
+Knobs = dict[str, object]
 LISTED_BY = "bench ls knobs"
 _OBJECTIVE = "objective."
 
@@ -172,7 +172,7 @@ def _unusable_numbers(flat: Knobs) -> Iterator[Fault]:
                 yield Fault("value", knob, line)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     """Return whether a value has a size: infinities and NaN are refused elsewhere."""
     # 0 has no size either, and is always usable.
     return isinstance(value, int | float) and math.isfinite(value) and value != 0
@@ -211,17 +211,17 @@ def _set(knobs: dict[str, object], knob: str, value: object) -> None:
     knobs[knob] = value
 
 
-def _nested(knobs: Mapping[str, object]) -> dict[str, Any]:
+def _nested(knobs: Mapping[str, object]) -> Document:
     return nested(knobs, lambda knob: [*PARTS.split(".")[:-1], knob.removeprefix(PARTS)] if _is_part(knob) else None)
 
 
-def _undecided_by_task(document: Mapping[str, Any]) -> set[str]:
+def _undecided_by_task(document: Document) -> set[str]:
     """Return defaults that are missing only because a task is unknown: they are no further fault."""
     by_task = (name.split(".") for name, knob in spec_knobs().items() if knob.mark(FromTask))
     return {f"{section}.{field}" for section, field in by_task if field not in document.get(section, {})}
 
 
-def _fill_in_types(document: dict[str, Any]) -> None:
+def _fill_in_types(document: Document) -> None:
     """Fill in types that follow from other settings."""
     pairs = document.get("pairs", {} if isinstance(document["objective"], PreferenceObjective) else None)
     if pairs is not None:
@@ -230,7 +230,7 @@ def _fill_in_types(document: dict[str, Any]) -> None:
         document["train"]["optimizer"] = {"type": "adamw"} | optimizer
 
 
-def _fill_from_task(document: dict[str, Any]) -> None:
+def _fill_from_task(document: Document) -> None:
     """Write out the defaults that the task decides; leave them open if it is unknown, which validation reports."""
     reward, evaluation = document.setdefault("reward", {}), document.setdefault("eval", {})
     samples = evaluation.setdefault("samples", 16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -91,7 +91,7 @@ class KnobRange(Settings):
                 )
         return self
 
-    def _of(self, kind: str) -> Any:
+    def _of(self, kind: str) -> object:
         return getattr(self, {"float": "float_", "int": "int_"}.get(kind, kind))
 
     @property
@@ -103,8 +103,9 @@ class KnobRange(Settings):
     @property
     def bounds(self) -> tuple[float, float]:
         """Low and high of a numeric range."""
-        low, high = self._of(self.kind)
-        return low, high
+        given = self.float_ or self.int_ or self.log
+        assert given is not None
+        return given
 
     @property
     def choices(self) -> tuple[Scalar, ...]:
@@ -128,13 +129,14 @@ class KnobRange(Settings):
         steps = (value - low) / step if step else 0.0
         return low <= value <= high and math.isclose(steps, round(steps), abs_tol=1e-9)
 
-    def as_drawn(self, value: Any) -> Any:
+    def as_drawn(self, value: object) -> Scalar:
         """Return a value of the range in the form in which a search would sample it.
 
         For a knob whose choices are [0.7, 1], that is 1 for 1.0.
         """
         if self.kind == "categorical":
             return next(choice for choice in self.choices if same(choice, value))
+        assert isinstance(value, int | float)
         return int(value) if self.kind == "int" else float(value)
 
 
@@ -153,7 +155,7 @@ class SearchSampler(Settings):
 
     type: Literal["tpe", "gp", "random", "qmc", "nsga2"] = "tpe"
     seed: int = Field(0, ge=0)
-    options: dict[str, Any] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
+    options: dict[str, object] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
 
 
 class Pruner(Settings):
@@ -163,7 +165,7 @@ class Pruner(Settings):
     """
 
     type: Literal["none", "median", "asha", "wilcoxon"] = "none"
-    options: dict[str, Any] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
+    options: dict[str, object] = Field({}, description="options of the class, e.g. {n_startup_trials: 5}")
 
 
 def _known_knobs(knobs: dict[str, KnobRange]) -> dict[str, KnobRange]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -93,3 +93,22 @@ class BudgetSpec(Settings):
         description="floating-point operations of sampling and training, estimated from tokens and parameters, at "
         "which a cell ends; none = no end",
     )
+
+    @property
+    def limits(self) -> dict[str, tuple[str, float]]:
+        """The limits that are set, with their names, by the column of steps.jsonl that counts what is spent."""
+        limits = {
+            "generated_tokens": ("token budget", self.tokens),
+            "teacher_tokens": ("budget of teacher tokens", self.teacher_tokens),
+            "trained_tokens": ("budget of trained tokens", self.trained_tokens),
+            "flops": ("FLOP budget", self.flops),
+        }
+        return {column: (name, limit) for column, (name, limit) in limits.items() if limit is not None}
+
+    def most_used(self, spent: Mapping[str, float | None]) -> tuple[float, str]:
+        """Return the used share of the limit that is used most, and its name; (0, "") without a limit.
+
+        spent: by column of steps.jsonl.
+        """
+        used = [((spent.get(column) or 0) / limit, name) for column, (name, limit) in self.limits.items()]
+        return max(used, default=(0.0, ""))

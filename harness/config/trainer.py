@@ -7,7 +7,7 @@ default, the name that `trainer.type` gives it. Its other fields are knobs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, field_validator
 
@@ -39,7 +39,7 @@ class Trainer(Settings):
 class OutsideTrainer(Trainer):
     """A program that trains by the contract of `harness.trainers.contract`. A subclass says how it is started."""
 
-    args: Annotated[dict[str, Any], InWords(type=lambda: "name -> value")] = Field(
+    args: Annotated[dict[str, object], InWords(type=lambda: "name -> value")] = Field(
         {}, description="settings of the program's own, handed over in its config file; each is a knob"
     )
     env: dict[str, str] = Field(
@@ -57,7 +57,7 @@ class OutsideTrainer(Trainer):
 
     @field_validator("args")
     @classmethod
-    def _args_are_json(cls, args: dict[str, Any]) -> dict[str, object]:
+    def _args_are_json(cls, args: dict[str, object]) -> dict[str, object]:
         for name, value in args.items():
             if not _is_json(value):
                 raise ValueError(
@@ -86,7 +86,7 @@ class OutsideTrainer(Trainer):
         """Return environment variables to set on top of bench's own."""
         return self.env
 
-    def arguments(self, spec: RunSpec) -> dict[str, Any]:
+    def arguments(self, spec: RunSpec) -> dict[str, object]:
         """Return the `args` of its config file."""
         return dict(self.args)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from evals.lm_eval_results import LmEvalResult
 from evals.paired_change import PairedChange, change_of_samples, changes_of_lm_eval
@@ -19,6 +19,7 @@ from evals.tasks import runner_of
 from evals.tasks.base import Problem, Task
 from harness.config.hashing import digest
 from harness.evaluate.evaluation import TaskEvaluation
+from harness.evaluate.probe import StatementProbe
 from harness.plan.subject import Subject
 from harness.records.files import file_name, write_json
 from harness.run.provenance import append_start
@@ -78,24 +79,6 @@ class LmEvaluation:
         return result
 
 
-class Probe(Protocol):
-    """A test of what a model knows about a task's problems besides their answers."""
-
-    def require(self, task: Task, problems: Sequence[Problem]) -> None:
-        """Raise EvalError for problems that the probe cannot use."""
-
-    def run(
-        self,
-        subject: Subject,
-        task: Task,
-        problems: Sequence[Problem],
-        home: Path,
-        policy: Policy,
-        on_progress: OnProgress,
-    ) -> dict[str, Any]:
-        """Run the probe and return a summary, with the task."""
-
-
 @dataclass(frozen=True)
 class SuiteResult:
     """The results of a suite on one model."""
@@ -118,7 +101,7 @@ class SuiteResult:
             return []
         return [self.lm_eval_folder / f"{file_name(task.name)}.json" for task in self.lm_eval.tasks]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the results without samples, which are in the files that it names.
 
         What was not requested is left out.
@@ -140,7 +123,9 @@ class Suite:
     subject: Subject
     tasks: Sequence[TaskEvaluation]
     lm_eval: LmEvaluation | None = None
-    probe: Probe | None = None
+    probe: StatementProbe | None = None
+    probe_tokens: int | None = None
+    """The most tokens of a completion that the probe asks for; None for its own limit."""
 
     def run(
         self,
@@ -172,7 +157,8 @@ class Suite:
             with services_in(home, any(task.allow_code for task in self.tasks)):
                 for task, problems in statements:
                     told = progress(f"{task.name}, statements")
-                    memorisation.append(probe.run(self.subject, task, problems, home, _required(policy), told))
+                    asked = (self.subject, task, problems, home, _required(policy), told, self.probe_tokens)
+                    memorisation.append(probe.run(*asked))
         return SuiteResult(
             self.subject.label,
             evaluations,

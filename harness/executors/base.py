@@ -55,19 +55,9 @@ class Job:
         seen = train.model_copy(update={"device": train.device.partition(":")[0]})
         return replace(self, spec=self.spec.model_copy(update={"train": seen}))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the job as a JSON document, for a worker."""
-        return {
-            "kind": self.kind,
-            "path": self.path,
-            "spec": self.spec.model_dump(mode="json"),
-            "plugins": list(self.plugins),
-            "folders": list(self.folders),
-            "code": dict(self.code),
-            "inputs": list(self.inputs),
-            "id": self.id,
-            "epoch": self.epoch,
-        }
+        return {**vars(self), "spec": self.spec.model_dump(mode="json")}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Job:
@@ -78,17 +68,18 @@ class Job:
 class Event(TypedDict, total=False):
     """A report of a running job: its progress, a `remark`, or a heartbeat every few seconds.
 
-    Progress has `phase`, `step`, `steps` and `done_frac`. A heartbeat has `still_s`, the seconds since the Python code
-    last moved on, and `at`, its position in the code.
+    Progress has `phase`, `step`, `steps`, `done_frac` and, in a cell, `budget`. A heartbeat has `still_s`, the seconds
+    since the Python code last moved on, and `at`, its position in the code.
 
-    done_frac counts tokens where there is a budget of them, else steps. steps is 0 in a phase that does not move on by
-    steps of training.
+    steps is 0 in a phase that does not move on by steps of training. budget: the name of the budget of which most is
+    used; "" without one. done_frac: the used share of that budget, or of the steps if that is larger.
     """
 
     phase: str
     step: int
     steps: int
     done_frac: float
+    budget: str
     reward: float | None
     tokens_per_s: float | None
     remark: str

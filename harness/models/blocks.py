@@ -11,10 +11,10 @@ key heads of size d.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,15 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+if TYPE_CHECKING:
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
 BLOCK_TOKENS = 512
 """Tokens for each thread: few enough that the widest tensors of a small model fit a core's cache (0.5 MB of 2), and
 enough for fast matrix products.
 """
 
-Attend = Callable[[object, Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
 """(attention module of transformers, queries [M, H, d], keys and values [M, K, d]) -> [M, H, d]."""
 
 
@@ -36,7 +39,7 @@ Attend = Callable[[object, Tensor, Tensor, Tensor], Tensor]
 class BlockedLayer:
     """One layer of transformers, whose modules keep the weights."""
 
-    layer: Any
+    layer: GradientCheckpointingLayer
 
     def __call__(self, hidden: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Return the next layer's hidden states [M, D] from hidden states [M, D]; cos and sin [M, d] of the positions.
@@ -76,7 +79,7 @@ def blocked_layers(decoder: PreTrainedModel) -> list[BlockedLayer] | None:
     They cannot on a GPU, in half precision, with unknown parts, or with hooks, which must see transformers' own calls.
     A decoder may do more than its parts show, such as scaling a residual, so callers compare the results once.
     """
-    layers: Any = getattr(decoder, "layers", None)
+    layers: Sequence[GradientCheckpointingLayer] | None = getattr(decoder, "layers", None)
     if layers is None or decoder.device.type != "cpu" or decoder.dtype not in (torch.float32, torch.float64):
         return None
     known = (
@@ -85,7 +88,7 @@ def blocked_layers(decoder: PreTrainedModel) -> list[BlockedLayer] | None:
         and all(map(_is_known, layers))
         and decoder.rotary_emb.inv_freq.numel() * 2 == layers[0].self_attn.head_dim
     )
-    if not known or any(map(_is_watched, (decoder, *layers.modules()))):
+    if not known or any(map(_is_watched, (decoder, *decoder.layers.modules()))):
         return None
     return [BlockedLayer(layer) for layer in layers]
 
@@ -96,7 +99,7 @@ def angles(decoder: PreTrainedModel, hidden: Tensor, positions: Tensor) -> tuple
     return cos[0], sin[0]
 
 
-def window_of(attention: Any) -> int | None:
+def window_of(attention: nn.Module) -> int | None:
     """Return how many positions a token sees in this transformers attention module, itself included; None for all."""
     # Some architectures store the window on the module, others only in the config.
     window: int | None = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
@@ -157,11 +160,29 @@ def attend_in_blocks(
     return result
 
 
+class _Context(Protocol):
+    """The context in which torch keeps what a backward pass needs."""
+
+    saved_tensors: tuple[Tensor, ...]
+    blocks: list[AttentionBlock]
+    """Of attention, as `scale`."""
+    scale: float
+    epsilon: float
+    """Of the two other functions."""
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def compute(
-        queries: Tensor, keys: Tensor, values: Tensor, blocks: list[AttentionBlock], scale: float
-    ) -> tuple[Tensor, list[Tensor]]:
+    def forward(
+        ctx: _Context | None,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        blocks: list[AttentionBlock],
+        scale: float,
+    ) -> Tensor:
         result, heads = torch.empty_like(queries), queries.shape[1]
         sums = []
         for block in blocks:
@@ -175,18 +196,14 @@ class _Attention(torch.autograd.Function):
             )
             block.write(attended, result)
             sums.append(logsumexp)
-        return result, sums
-
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        queries, keys, values, ctx.blocks, ctx.scale = given
-        result, sums = _Attention.compute(*given)
-        ctx.save_for_backward(queries, keys, values, result, *sums)
+        if ctx is not None:
+            ctx.blocks, ctx.scale = blocks, scale
+            ctx.save_for_backward(queries, keys, values, result, *sums)
         return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         queries, keys, values, result, *sums = ctx.saved_tensors
         # Every token is a query of exactly one block, so its gradient is written; keys are shared, so theirs add up.
         grads = torch.empty_like(queries), torch.zeros_like(keys), torch.zeros_like(values)
@@ -214,7 +231,7 @@ def _has_parts(module: nn.Module, *names: str) -> bool:
     return sorted(name for name, _ in module.named_children()) == sorted(names)
 
 
-def _is_known(layer: Any) -> bool:
+def _is_known(layer: GradientCheckpointingLayer) -> bool:
     return (
         _has_parts(layer, "self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
         and _has_parts(layer.self_attn, "q_proj", "k_proj", "v_proj", "o_proj")
@@ -231,10 +248,13 @@ def _is_watched(module: nn.Module) -> bool:
 
 
 def _differentiable(function: type[torch.autograd.Function], *given: object) -> Any:
-    """Apply the function; without gradients skip autograd, which saves memory and makes calls cheaper."""
+    """Apply the function; without gradients skip autograd, which saves memory and makes calls cheaper.
+
+    The function's `forward` then gets no context, and keeps nothing.
+    """
     if torch.is_grad_enabled():
         return function.apply(*given)  # type: ignore[no-untyped-call]
-    return function.compute(*given)[0]  # type: ignore[attr-defined]
+    return function.forward(None, *given)
 
 
 def _blocks(tokens: int) -> Iterator[slice]:
@@ -295,7 +315,8 @@ class _Projection(torch.autograd.Function):
     """RMSNorm, then queries [M, H d], keys and values [M, K d], with queries and keys rotated."""
 
     @staticmethod
-    def compute(
+    def forward(
+        ctx: _Context | None,
         hidden: Tensor,
         norm: Tensor,
         q: Tensor,
@@ -307,7 +328,7 @@ class _Projection(torch.autograd.Function):
         cos: Tensor,
         sin: Tensor,
         epsilon: float,
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    ) -> tuple[Tensor, ...]:
         outputs = tuple(hidden.new_empty(len(hidden), len(weight)) for weight in (q, k, v))
         for rows in _blocks(len(hidden)):
             values = _Normed.of(hidden[rows], norm, epsilon).values
@@ -319,18 +340,14 @@ class _Projection(torch.autograd.Function):
                 torch.mm(values, v.T, out=outputs[2][rows])
             else:
                 torch.addmm(v_bias, values, v.T, out=outputs[2][rows])
-        return outputs, ()
-
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
-        outputs, _ = _Projection.compute(*given)
-        *tensors, ctx.epsilon = given
-        ctx.save_for_backward(*tensors)
+        if ctx is not None:
+            ctx.epsilon = epsilon
+            ctx.save_for_backward(hidden, norm, q, k, v, q_bias, k_bias, v_bias, cos, sin)
         return outputs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden, norm, *rest = ctx.saved_tensors
         weights, biases, (cos, sin) = rest[:3], rest[3:6], rest[6:]
         grad_hidden = torch.empty_like(hidden)
@@ -363,7 +380,8 @@ class _FeedForward(torch.autograd.Function):
     """
 
     @staticmethod
-    def compute(
+    def forward(
+        ctx: _Context | None,
         attended: Tensor,
         hidden: Tensor,
         o: Tensor,
@@ -372,38 +390,28 @@ class _FeedForward(torch.autograd.Function):
         up: Tensor,
         down: Tensor,
         epsilon: float,
-        keep: bool = False,
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Return the layer's output and its intermediate values.
-
-        keep: True if the intermediate values must cover all tokens, for the backward pass. Otherwise they are scratch
-        memory for one block.
-        """
+    ) -> Tensor:
         result = torch.empty_like(hidden)
-        # Without a backward pass, one block's intermediates are overwritten by the next block's.
-        tokens = len(hidden) if keep else min(_block_tokens(), len(hidden))
+        # The backward pass needs the intermediate values of all tokens. Without one they are scratch memory, and one
+        # block's are overwritten by the next block's.
+        tokens = len(hidden) if ctx is not None else min(_block_tokens(), len(hidden))
         middle, gates, ups = (hidden.new_empty(tokens, size) for size in (hidden.shape[1], len(gate), len(up)))
         for rows in _blocks(len(hidden)):
-            own = rows if keep else slice(len(hidden[rows]))
+            own = rows if ctx is not None else slice(len(hidden[rows]))
             torch.addmm(hidden[rows], attended[rows], o.T, out=middle[own])
             values = _Normed.of(middle[own], norm, epsilon).values
             torch.mm(values, gate.T, out=gates[own])
             torch.mm(values, up.T, out=ups[own])
             inner = functional.silu(gates[own]).mul_(ups[own])
             torch.addmm(middle[own], inner, down.T, out=result[rows])
-        return result, (middle, gates, ups)
-
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        attended, hidden, o, norm, gate, up, down, ctx.epsilon = given
-        weights = (o, norm, gate, up, down)
-        result, kept = _FeedForward.compute(attended, hidden, *weights, ctx.epsilon, keep=True)
-        ctx.save_for_backward(attended, *weights, *kept)
+        if ctx is not None:
+            ctx.epsilon = epsilon
+            ctx.save_for_backward(attended, o, norm, gate, up, down, middle, gates, ups)
         return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor | None, ...]:
         attended, o, norm, gate, up, down, middle, gates, ups = ctx.saved_tensors
         grad_attended, grad_hidden = torch.empty_like(attended), torch.empty_like(middle)
         weights = (o, norm, gate, up, down)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -82,11 +82,15 @@ class LanguageModel:
             ids = self.tokenizer(render_chat(self.tokenizer, prompt), add_special_tokens=False)["input_ids"]
         else:
             ids = self.tokenizer("\n\n".join(message["content"] for message in prompt) + "\n\n")["input_ids"]
+        return self._known(ids, prompt)
+
+    def _known(self, ids: Sequence[int], text: str | list[Message]) -> list[int]:
+        """Return the token ids of a text. Raises RefusedError for a token that the model does not know."""
         unknown = self.unknown_tokens.intersection(ids)
         if unknown:
             raise RefusedError(
                 f"a prompt holds {self.tokenizer.convert_ids_to_tokens(min(unknown))}, a token that the model has no "
-                f"embedding for. Leave that prompt out: {prompt!r}"
+                f"embedding for. Leave that prompt out: {text!r}"
             )
         return list(ids)
 
@@ -99,8 +103,11 @@ class LanguageModel:
         return [*self.encode_text(text), self.eos_token_ids[0] if own is None else int(own)]
 
     def encode_text(self, text: str) -> list[int]:
-        """Return the token ids of a text that continues another, without special tokens around it."""
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        """Return the token ids of a text that continues another, without special tokens around it.
+
+        Raises RefusedError for a token that the model does not know.
+        """
+        return self._known(self.tokenizer(text, add_special_tokens=False)["input_ids"], text)
 
     def encode_reply(self, text: str, in_chat: bool, behind: int) -> list[int]:
         """Return the token ids of an environment's reply between two turns of the model.
@@ -150,7 +157,7 @@ class LanguageModel:
             )
         return remarks
 
-    def account(self) -> dict[str, Any]:
+    def account(self) -> dict[str, object]:
         """Return what the records keep about the model besides its source."""
         return {
             "architecture": type(self.model).__name__,

@@ -54,7 +54,8 @@ class StartingPoint:
         dtype = torch.float32 if float32 else DTYPES[dtype_on(device, spec.model.dtype)]
         loaded = (source, device, dtype, spec.model.chat_template, spec.model.trust_remote_code)
         if self._language_model is None or self._loaded != loaded:
-            self._adapted = None
+            # Free the last one first: memory may not hold both.
+            self._language_model, self._adapted, self._weights = None, None, {}
             self._language_model = load_model(*loaded)
             self._weights = {
                 name: _host_copy(weight) for name, weight in self._language_model.model.state_dict().items()

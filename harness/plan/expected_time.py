@@ -11,11 +11,11 @@ import heapq
 import math
 import socket
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from evals.tasks import get_task
 from harness.config.hashing import base_evaluation_hash
@@ -154,24 +154,18 @@ def finished_paces(home: Path, specs: Sequence[RunSpec]) -> list[Pace]:
     """
     folders = [path for path in home.glob("*/cells/*") if is_cell_directory_name(path.name)]
     newest_first = sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True)
-    return list(islice(_fitting(map(CellRecord.at, newest_first), specs), MOST_CELLS))
+    paces = (pace for path in newest_first if (pace := _pace_here(CellRecord.at(path))) is not None)
+    return list(islice((pace for pace in paces if any(map(pace.fits, specs))), MOST_CELLS))
 
 
-def _fitting(cells: Iterable[CellRecord], specs: Sequence[RunSpec]) -> Iterable[Pace]:
-    """Yield the paces of cells that ran here and fit one of the specs."""
-    for cell in cells:
-        try:
-            if cell.state != "done" or not _was_done_here(cell):
-                continue
-            pace = pace_of(cell)
-        except (RefusedError, DamagedRecordError):
-            continue
-        if pace is not None and any(pace.fits(spec) for spec in specs):
-            yield pace
-
-
-def _was_done_here(cell: CellRecord) -> bool:
-    return all("owner" in start and start["owner"]["host"] == socket.gethostname() for start in cell.read_starts())
+def _pace_here(cell: CellRecord) -> Pace | None:
+    """Return the pace of a finished cell that ran on this machine; None for any other, and for unreadable records."""
+    try:
+        hosts = [start["owner"]["host"] if "owner" in start else None for start in cell.read_starts()]
+        was_here = cell.state == "done" and all(host == socket.gethostname() for host in hosts)
+        return pace_of(cell) if was_here else None
+    except (RefusedError, DamagedRecordError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -186,7 +180,7 @@ class ExpectedTime:
     measured: int
     """The number of cells or steps behind it."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the estimate for people and programs."""
         return {
             "seconds": self.seconds,

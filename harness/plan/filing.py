@@ -10,13 +10,12 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from harness.config.hashing import evaluation_hash, training_hashes
 from harness.config.knobs import active
 from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError
-from harness.plan.gate import ABSENT
+from harness.plan.gate import differing
 from harness.records import CellRecord, cell_directory_name
 from harness.records.cell import EVALUATION_FILE, is_cell_directory_name
 from harness.records.files import DamagedRecordError, read_object
@@ -84,7 +83,7 @@ class Change:
 
     cell: PlannedCell
     finished: CellRecord
-    knobs: dict[str, tuple[Any, Any]]
+    knobs: dict[str, tuple[object, object]]
     """What differs, knob -> (the value of the finished cell, the value now). {}: all knobs are equal, so that data, the
     model's files, the code of a plug-in or the numerics of bench have changed."""
 
@@ -99,7 +98,12 @@ def changes(missing: Sequence[PlannedCell], cells: Path) -> list[Change]:
     found = []
     # Reversed, so that the first missing cell of each arm stays in the dictionary. The result is turned back below.
     for cell in {cell.arm: cell for cell in reversed(missing)}.values():
-        compared = [(record, _differing(spec, cell.spec)) for record, spec in finished]
+        now = active(cell.spec)
+        # The present knobs come first, in their order. The seed is not a knob.
+        compared = [
+            (record, {knob: (old, new) for knob, (new, old) in differing(now, active(spec)).items() if knob != "seed"})
+            for record, spec in finished
+        ]
         if not compared:
             continue
         nearest, knobs = min(compared, key=lambda one: (len(one[1]), one[0].arm != cell.arm, one[0].seed != cell.seed))
@@ -121,13 +125,3 @@ def _finished_specs(cells: Path) -> list[tuple[CellRecord, RunSpec]]:
         with contextlib.suppress(RefusedError, DamagedRecordError):
             found.append((record, recorded_spec(record)))
     return found
-
-
-def _differing(finished: RunSpec, wanted: RunSpec) -> dict[str, tuple[object, object]]:
-    """Map the knobs that differ to their two values; the seed is not a knob."""
-    before, now = active(finished), active(wanted)
-    return {
-        knob: (before.get(knob, ABSENT), now.get(knob, ABSENT))
-        for knob in dict.fromkeys([*now, *before])
-        if knob != "seed" and before.get(knob, ABSENT) != now.get(knob, ABSENT)
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import TypedDict
 
 from algorithms import Objective, PreferenceObjective, differences_that_cannot_act, hears_rewards
 from algorithms.preference import preference_differences_that_cannot_act
@@ -89,6 +89,12 @@ def check_gate(arms: Mapping[str, RunSpec], ablate: Sequence[str], co_changes: M
         )
     }
     return GateReport(list(values), violations, over_checkpoint)
+
+
+def differing(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    """Map the knobs in which settings differ to their two values; `ABSENT` stands for none."""
+    pairs = {knob: (one.get(knob, ABSENT), other.get(knob, ABSENT)) for knob in dict.fromkeys([*one, *other])}
+    return {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def values_that_differ(arms: Mapping[str, RunSpec]) -> dict[str, dict[str, object]]:
@@ -253,16 +259,18 @@ def _without_weight(a: RunSpec, b: RunSpec) -> dict[str, str]:
     return inert
 
 
-def imported_settings_that_differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Map knobs to their two values, for two cells as their spec.json has them under `imported`.
+class ImportedSettings(TypedDict):
+    """The settings of another tool, in spec.json under `imported`."""
 
-    {} unless the settings of both are known.
-    """
-    configs = [
+    config: dict[str, object]
+    passed_over: list[str]
+    """The knobs that are no part of the comparison."""
+
+
+def imported_settings_that_differ(one: ImportedSettings, other: ImportedSettings) -> dict[str, tuple[object, object]]:
+    """Map knobs to their values in two cells; {} unless the settings of both are known."""
+    ours, theirs = (
         {knob: value for knob, value in side["config"].items() if knob not in side["passed_over"]}
         for side in (one, other)
-    ]
-    if not all(configs):
-        return {}
-    pairs = {knob: (configs[0].get(knob, ABSENT), configs[1].get(knob, ABSENT)) for knob in configs[0] | configs[1]}
-    return {knob: pair for knob, pair in pairs.items() if pair[0] != pair[1]}
+    )
+    return differing(ours, theirs) if ours and theirs else {}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from algorithms import Objective
 from evals.tasks import get_task
@@ -22,7 +21,7 @@ from harness.executors.slots import gpu_here
 from harness.plan.designs import leave_one_out_faults
 from harness.plan.filing import PlannedCell, records_of
 from harness.plan.gate import GateReport, Noop, check_gate, find_noops, first_of
-from harness.plan.memory import estimate_memory
+from harness.plan.memory import MemoryEstimate, estimate_memory
 from harness.plan.request import SweepRequest, metric_faults, read_request, resolved_arms
 from harness.plan.sweep_file import SweepFile
 from harness.records import CellRecord
@@ -30,6 +29,31 @@ from harness.records.scores import METRIC_PREFIX
 
 RECOMMENDED_SEEDS = 6
 """With fewer seeds a two-sided sign-flip test cannot reach p < .05."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Upper bounds over all cells, and an estimate of memory."""
+
+    cells: int
+    generated_tokens_at_most: int
+    """Tokens in training."""
+    scored_tokens_at_most: int
+    """Tokens that models read again to score the likelihood of gold texts; prompts and gold texts are not counted."""
+    teacher_tokens_at_most: int
+    """Completion tokens that teachers score."""
+    eval_samples_at_most: int | None
+    """None if all problems of a task are evaluated, since their number is known only with the data."""
+    memory: MemoryEstimate | None
+    """The estimate for one cell of `largest_arm`; None if the size of no model is known."""
+    largest_arm: str | None
+    """The arm that takes the most memory."""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the cost for programs."""
+        bounds = {name: value for name, value in asdict(self).items() if name not in ("memory", "largest_arm")}
+        memory = None if self.memory is None else {"arm": self.largest_arm, **self.memory.as_json()}
+        return {**bounds, "memory": memory}
 
 
 @dataclass(frozen=True)
@@ -64,7 +88,7 @@ class Plan:
         return baseline if baseline in self.arms else next(iter(self.arms))
 
     @property
-    def grid(self) -> dict[str, dict[str, Any]]:
+    def grid(self) -> dict[str, dict[str, object]]:
         """In a factorial, each arm's value of every factor; else empty."""
         return {arm: self.sweep.all_arms[arm] for arm in self.arms} if self.sweep.grid else {}
 
@@ -146,14 +170,8 @@ class Plan:
                 + "\nRaise train.updates_per_rollout to 2 or more, vary a knob that can act, or set `allow_noop: true`."
             )
 
-    def cost(self) -> dict[str, Any]:
-        """Return upper bounds over all cells, and an estimate of memory.
-
-        The bounds cover generated tokens in training; tokens that models read again to score the likelihood of gold
-        texts (prompts and gold texts not counted); completion tokens that teachers score; and samples in evaluation.
-        The last is None if all problems of a task are evaluated, since their number is known only with the data.
-        memory: of one cell of the arm that takes most; None if the model's size is unknown.
-        """
+    def cost(self) -> Cost:
+        """Return upper bounds over all cells, and an estimate of memory."""
         tokens, scored, taught, samples = 0, 0, 0, 0
         all_problems = any(spec.eval.problems is None for spec in self.arms.values())
         for cell in self.cells:
@@ -168,23 +186,12 @@ class Plan:
             each = 1 + along if spec.eval.is_greedy else spec.eval.samples + along * spec.eval.curve_samples
             if (wanted := spec.eval.problems) is not None:
                 samples += each * sum(get_task(name).n_evaluated(wanted) or 0 for name in spec.eval.tasks)
-        return {
-            "cells": len(self.cells),
-            "generated_tokens_at_most": tokens,
-            "scored_tokens_at_most": scored,
-            "teacher_tokens_at_most": taught,
-            "eval_samples_at_most": None if all_problems else samples,
-            "memory": self._memory(),
-        }
-
-    def _memory(self) -> dict[str, object] | None:
-        """Return the estimate of the arm that takes most; None if the size of no model is known."""
         estimates = {arm: estimate_memory(spec, cuda=False) for arm, spec in self.arms.items()}
         known = {arm: estimate for arm, estimate in estimates.items() if estimate is not None}
-        if not known:
-            return None
-        arm = max(known, key=lambda arm: known[arm].total_bytes)
-        return {"arm": arm, **known[arm].as_json()}
+        largest = max(known, key=lambda arm: known[arm].total_bytes, default=None)
+        memory = None if largest is None else known[largest]
+        evaluated = None if all_problems else samples
+        return Cost(len(self.cells), tokens, scored, taught, evaluated, memory, largest)
 
 
 def _at_most(steps: int, a_step: int, budget: int | None) -> int:
@@ -291,25 +298,24 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
             f"{count} seed{'s' if count > 1 else ''}: a sign-flip test cannot reach p < .05 below {RECOMMENDED_SEEDS} "
             + ("seeds; below 3 there is no test at all." if count < 3 else "seeds.")
         )
+    uncorrected = {arm: spec for arm, spec in specs.items() if _samples_uncorrected(spec)}
     # Only an engine with a copy of the weights rounds in its own way.
     for engine in (engine for engine in ENGINES.all().values() if engine.holds_copy):
-        uncorrected = [
-            arm for arm, spec in specs.items() if _samples_with(engine.name, spec) and not _corrects_sampler(spec)
-        ]
-        if not uncorrected:
-            continue
-        warnings.append(
-            f"arms {', '.join(uncorrected)}: {engine.title} rounds in another way than the trainer, and "
-            "objective.sampler_correction.type is none. mismatch/* measures the difference; token_truncate corrects it."
-        )
-    rounded = [arm for arm, spec in specs.items() if _merges_into_bfloat16(spec)]
+        if arms := [arm for arm, spec in uncorrected.items() if spec.rollout.engine == engine.name]:
+            warnings.append(
+                f"arms {', '.join(arms)}: {engine.title} rounds in another way than the trainer, and "
+                "objective.sampler_correction.type is none. mismatch/* measures the difference; token_truncate "
+                "corrects it."
+            )
+    adapted = {arm: spec.model.dtype for arm, spec in uncorrected.items() if isinstance(spec.model.lora, Lora)}
+    rounded = [arm for arm, dtype in adapted.items() if dtype == "bfloat16"]
     if rounded:
         warnings.append(
             f"arms {', '.join(rounded)}: completions are drawn with adapters merged into bfloat16 weights, which "
             "rounds small ones away, and trained with them apart. mismatch/* measures the difference; "
             "objective.sampler_correction.type=token_truncate corrects it, model.dtype=float32 avoids it."
         )
-    in_another_dtype = [arm for arm, spec in specs.items() if _samples_in_another_dtype(spec)]
+    in_another_dtype = [arm for arm, spec in uncorrected.items() if spec.rollout.dtype != "trainer"]
     if in_another_dtype:
         warnings.append(
             f"arms {', '.join(in_another_dtype)}: completions are drawn in another dtype (rollout.dtype) than they are "
@@ -365,11 +371,6 @@ def _warnings(request: SweepRequest, specs: Mapping[str, RunSpec], noops: Sequen
     return warnings
 
 
-def _samples_with(engine: str, spec: RunSpec) -> bool:
-    """Return whether an arm samples with this engine in training."""
-    return _draws_in_training(spec) and spec.rollout.engine == engine
-
-
 def _draws_in_training(spec: RunSpec) -> bool:
     """Return whether bench samples completions in training."""
     return spec.checkpoint is None and spec.pairs.type != "dataset" and spec.trainer.type == BENCH
@@ -389,17 +390,8 @@ def _outside_words(spec: RunSpec) -> str | None:
     )
 
 
-def _merges_into_bfloat16(spec: RunSpec) -> bool:
-    """Return whether an arm samples with adapters merged into bfloat16 weights, uncorrected."""
-    adapted = isinstance(spec.model.lora, Lora) and spec.model.dtype == "bfloat16"
-    return adapted and _draws_in_training(spec) and not _corrects_sampler(spec)
-
-
-def _samples_in_another_dtype(spec: RunSpec) -> bool:
-    """Return whether an arm samples in another dtype than it trains in, uncorrected."""
-    return spec.rollout.dtype != "trainer" and _draws_in_training(spec) and not _corrects_sampler(spec)
-
-
-def _corrects_sampler(spec: RunSpec) -> bool:
-    """Return whether the objective corrects the sampler's mismatch. Preference objectives have no ratio to correct."""
-    return not isinstance(spec.objective, Objective) or spec.objective.sampler_correction.type != "none"
+def _samples_uncorrected(spec: RunSpec) -> bool:
+    """Return whether an arm samples in training, and its objective does not correct the sampler's mismatch."""
+    # Preference objectives have no ratio to correct.
+    corrects = not isinstance(spec.objective, Objective) or spec.objective.sampler_correction.type != "none"
+    return _draws_in_training(spec) and not corrects

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from harness.config.hashing import semantic_hash
 from harness.config.knobs import active
@@ -28,7 +27,7 @@ from harness.plan.request import SweepRequest, metric_faults, read_request
 from harness.plan.sweep_file import SweepFile
 from harness.settings import dotted
 
-Values = dict[str, Any]
+Values = dict[str, object]
 
 DEFAULT = "default"
 """The setting of the profile and the base, from which a search departs."""
@@ -83,7 +82,7 @@ class SearchPlan:
             below = with_arm
         return below, self.request.overrides
 
-    def spec(self, values: Mapping[str, Any], seed: int) -> RunSpec:
+    def spec(self, values: Mapping[str, object], seed: int) -> RunSpec:
         """Return the resolved spec of a setting. Raises RefusedError for values that do not go together."""
         # Cached, because the records are rewritten with all settings after each trial.
         key = json.dumps([values, seed], sort_keys=True)
@@ -151,7 +150,7 @@ class SearchPlan:
         _require_types(self)
         _require_action(self)
 
-    def question(self) -> dict[str, Any]:
+    def question(self) -> dict[str, object]:
         """Return what must not change within a search: how trials are compared, sampled and pruned."""
         return {
             "knobs": {knob: searched.model_dump(mode="json") for knob, searched in self.search.knobs.items()},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from harness.config.hashing import conditions_of_model, run_by
 from harness.config.knobs import acts_of, spec_knobs
@@ -65,7 +64,7 @@ class Subject:
         """Return the same weights, loaded as another spec says."""
         return replace(self, spec=spec.model_copy(update={"checkpoint": self.spec.checkpoint}))
 
-    def conditions(self, seed: int) -> dict[str, Any]:
+    def conditions(self, seed: int) -> dict[str, object]:
         """Return what can change a sample, as `conditions_of_model`. seed: of the noise.
 
         Raises RefusedError for a model's missing files.

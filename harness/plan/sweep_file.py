@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -161,7 +161,7 @@ class SweepFile(Settings):
 
     @field_validator("arms", "grid", "leave_one_out")
     @classmethod
-    def _arms_are_few_enough(cls, stated: dict[str, Any], field: ValidationInfo) -> dict[str, object]:
+    def _arms_are_few_enough(cls, stated: Mapping[str, Sized], field: ValidationInfo) -> Mapping[str, object]:
         """Refuse too many arms before any is made: a grid of a few long lists has more points than fit into memory."""
         of_grid = field.field_name == "grid"
         if (count := math.prod(map(len, stated.values())) if of_grid else len(stated)) > MOST_ARMS:

@@ -27,31 +27,8 @@ from harness.errors import RefusedError, UnknownNameError
 from harness.plugins import user_code
 from harness.plugins.user_code import UserModule, find_user_module, find_user_program, make_importable
 
-__all__ = [
-    "GROUP",
-    "Kind",
-    "UserModule",
-    "asked_for",
-    "cached",
-    "files_in_use",
-    "find_recorded",
-    "find_user_module",
-    "folder_of_program",
-    "imported",
-    "in_use",
-    "is_for_records",
-    "leave_out",
-    "left_out",
-    "named",
-    "on_shelves",
-    "program",
-    "require_trusted",
-    "source_of",
-    "use",
-    "use_found",
-    "user_code",
-    "user_file",
-]
+__all__ = ["UserModule", "find_user_module", "user_code"]
+"""What is imported from here, besides what is defined below."""
 
 GROUP = "bench.plugins"
 """The entry-point group; the value of an entry is the name of a module."""

@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
-from harness.records.counted import Counted, count, shortfall
+from harness.records.counted import Counted, count, is_counted, shortfall, size_shortfall
 from harness.records.embeddings import EmbeddedToken, read_embeddings
 from harness.records.files import (
     PROBLEMS_FILE,
@@ -30,14 +30,14 @@ from harness.records.files import (
     read_object,
     read_problems,
     typed_rows,
+    types_of_fields,
     write_json,
 )
 from harness.records.lease import is_leased
 from harness.records.rollouts import read_rollouts, rollout_files
-from harness.records.rows import CellState, ScoreRow, Start, Status
-from harness.records.schema import SCHEMA
+from harness.records.rows import CellState, ScoreRow, Start, Status, TimingRow
+from harness.records.schema import SCHEMA, OtherVersionError, require_schema
 from harness.records.scores import read_scores
-from harness.records.status import checked_status, status_in, with_remedy
 from harness.records.tables import read_columns, read_parquet
 from harness.secrets import redact
 
@@ -51,6 +51,8 @@ _TELLS_ROWS = ("task", "final")
 """The fields that tell the rows of one step apart."""
 _START = ("epoch", "from_step", "owner", "time", "registered")
 """The fields of a start that are not provenance."""
+_CHECKED_APART = ("state", "schema")
+"""The fields of a status that are not checked by type alone."""
 EVALUATIONS = "evaluations"
 EVALUATION_FILE = "evaluation.json"
 STARTS_FILE = "starts.jsonl"
@@ -62,6 +64,45 @@ _COUNTED = (STARTS_FILE, "steps.jsonl", "timing.jsonl", "scores.jsonl", PROBLEMS
 def cell_directory_name(arm: str, seed: int, training_hash: str) -> str:
     """Return the name of a cell's folder, `<arm>-s<seed>-<hash10>`."""
     return f"{arm}-s{seed}-{training_hash[:10]}"
+
+
+def status_in(folder: Path) -> Status:
+    """Return the status in a folder; its state is `damaged` if something is wrong with it."""
+    status, fault = checked_status(folder)
+    return status if fault is None else {**status, "state": "damaged", "reason": fault}
+
+
+def checked_status(folder: Path) -> tuple[Status, str | None]:
+    """Return the status of a cell or evaluation, and its fault, if any.
+
+    A fault is an invalid status.json, or a file that is smaller than it was when the cell was done. Only sizes are
+    compared, because a state is asked for often; `require_whole` reads the files.
+    """
+    path = folder / "status.json"
+    try:
+        written: dict[str, object] = read_object(path) if path.exists() else {"schema": SCHEMA, "state": "pending"}
+        require_schema(path, written)
+    except (DamagedRecordError, OtherVersionError, OSError) as error:
+        return {"state": "damaged"}, str(error)
+    kinds = {name: kinds for name, kinds in types_of_fields(Status).items() if name not in _CHECKED_APART}
+    wrong = [name for name, kind in kinds.items() if name in written and not isinstance(written[name], kind)]
+    if written.get("state") not in get_args(CellState):
+        wrong.insert(0, "state")
+    status = cast(Status, written)
+    if "records" not in wrong and not is_counted(status.get("records", {})):
+        wrong.append("records")
+    if wrong:
+        fault = f"{path}: is damaged (lacks {', '.join(wrong)}, or holds something else there)"
+        return {"state": "damaged"}, with_remedy(fault, folder)
+    counted: Counted = status.get("records", {}) if status["state"] == "done" else {}
+    faults = (size_shortfall(folder / name, there) for name, there in counted.items())
+    short = next(filter(None, faults), None)
+    return status, None if short is None else with_remedy(short, folder)
+
+
+def with_remedy(fault: str, folder: Path) -> str:
+    """Return the fault with advice on what to do about it."""
+    return f"{fault}. Restore it, or move {folder} away and run the sweep again."
 
 
 def write_status(folder: Path, state: CellState, **fields: object) -> None:
@@ -380,9 +421,10 @@ class CellRecord:
                 "status.json counts). Restore the file, or move its folder away."
             )
 
-    def read_timing(self) -> list[dict[str, Any]]:
-        """Return the rows of timing.jsonl that count."""
-        return self._current(read_jsonl(self.path / "timing.jsonl"))
+    def read_timing(self) -> list[TimingRow]:
+        """Return the rows of timing.jsonl that count. Raises DamagedRecordError."""
+        path = self.path / "timing.jsonl"
+        return self._current(typed_rows(path, read_jsonl(path), TimingRow))
 
     def read_ends(self) -> dict[tuple[int, bool], float]:
         """Map (step, whether it is the evaluation after that step) to the Unix time in seconds when it ended.

@@ -17,14 +17,25 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Protocol, TypedDict, TypeVar, cast, get_args, get_origin, get_type_hints
+from types import EllipsisType, UnionType
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from harness.errors import BenchError
 from harness.records.fence import aside_of, displaced_of, is_owned, require_owned, restore
 from harness.secrets import json_text
 
-Row = TypeVar("Row")
+TypedRow = TypeVar("TypedRow")
 _NAME_BYTES = 100
 _NO_JSON = (ValueError, RecursionError)
 """What json raises for bytes that are no document, for one too deep, or for a number of too many digits."""
@@ -129,15 +140,7 @@ def file_name(name: str) -> str:
 def write_json(path: Path, document: object) -> None:
     """Atomically write strict JSON: NaN and infinities become null, and secrets are redacted."""
     text = json_text(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomic(path, lambda aside: _write_text(aside, text))
-
-
-def _write_bytes(path: Path, content: bytes | memoryview) -> None:
-    path.write_bytes(content)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_atomic(path, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
 def is_disk_full(error: OSError) -> bool:
@@ -215,7 +218,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
         # The owner of a folder creates no file here: a late owner could bring back one that was removed.
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | (0 if is_owned(path) else os.O_CREAT), 0o666)
     except FileNotFoundError:
-        write_atomic(path, lambda aside: _write_bytes(aside, content))
+        write_atomic(path, lambda aside: aside.write_bytes(content))
         return
     try:
         # One write usually takes it all, so that rows of two processes do not mix within a line.
@@ -283,21 +286,24 @@ def _first_fault(lines: list[bytes]) -> str:
     raise AssertionError("no line is at fault")
 
 
-def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[Row]:
+def typed_rows(path: Path, rows: list[dict[str, object]], kind: type[TypedRow]) -> list[TypedRow]:
     """Return the rows of a file as TypedDicts of a kind.
 
-    Raises DamagedRecordError if a row lacks a required field, or holds one of another type. Optional fields are not
-    checked.
+    Raises DamagedRecordError if a row lacks a required field, or holds a field of another type.
     """
     required = kind.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
-    fields = {name: wanted for name, wanted in types_of_fields(kind).items() if name in required}  # type: ignore[arg-type]
+    # `...` stands for a field that a row lacks.
+    fields = {
+        name: wanted if name in required else (*wanted, EllipsisType)
+        for name, wanted in types_of_fields(kind).items()  # type: ignore[arg-type]
+    }
     # The types of a whole column are collected first. Only a file with a fault is read row by row, to name the row.
     if all(isinstance(row, dict) for row in rows) and all(
         issubclass(found, wanted)
         for name, wanted in fields.items()
         for found in {type(row.get(name, ...)) for row in rows}
     ):
-        return cast(list[Row], rows)  # checked by column, in a third of the time
+        return cast(list[TypedRow], rows)  # checked by column, in a third of the time
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise DamagedRecordError(f"{path}, row {number}: is not a JSON object. Restore the file.")
@@ -306,14 +312,18 @@ def typed_rows(path: Path, rows: list[dict[str, Any]], kind: type[Row]) -> list[
                 f"{path}, row {number}: lacks {', '.join(wrong)}, or holds something else there. Restore the file, or "
                 "move its folder away."
             )
-    return cast(list[Row], rows)
+    return cast(list[TypedRow], rows)
 
 
 @cache
 def types_of_fields(kind: type[object]) -> dict[str, tuple[type, ...]]:
     """Return the types that the fields of a TypedDict may have; a generic counts as its outer type, e.g. dict."""
     return {
-        name: tuple(get_origin(one) or one for one in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted]))
+        name: tuple(
+            one
+            for part in (get_args(wanted) if isinstance(wanted, UnionType) else [wanted])
+            for one in ((int, float) if part is float else [dict if is_typeddict(part) else get_origin(part) or part])
+        )
         for name, wanted in get_type_hints(kind).items()
     }
 
@@ -328,10 +338,10 @@ def keep_jsonl(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
     rows = [row for row in read_jsonl(path) if keep(row)]
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     if is_owned(path) or text.encode() != path.read_bytes():
-        write_atomic(path, lambda aside: _write_text(aside, text))
+        write_atomic(path, lambda aside: aside.write_text(text, encoding="utf-8"))
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """Return the value with every NaN or infinity in it replaced by None."""
     if isinstance(value, float) and not math.isfinite(value):
         return None

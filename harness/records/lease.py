@@ -31,7 +31,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import IO, Literal, Protocol, TypedDict
 
 from harness.records.fence import LeaseLostError, directory_of, fenced
 
@@ -46,6 +46,19 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What link() raises on a file system without hard links."""
 _TRIES = 5
 _RETRY_S = 0.05
+
+
+class LeaseFields(TypedDict, total=False):
+    """The fields of lease.json; none of a file that is no lease."""
+
+    owner: str
+    epoch: int
+    released: bool
+    host: str
+    pid: int
+    kernel: str
+    job: str
+    locked: bool
 
 
 class LeaseTakenError(Exception):
@@ -69,7 +82,7 @@ class Lease:
     """The number of this start, above that of every earlier one."""
     about: dict[str, object]
     """Host, process, kernel, job and whether the file is locked."""
-    before: dict[str, Any]
+    before: LeaseFields
     """The fields of the lease that it replaced; {} if there was none."""
     beats: int = 0
     is_lost: bool = False
@@ -173,7 +186,7 @@ class Leases:
         counts. epoch: that of the folder's lease when the job was made.
         """
 
-        def is_last(lease: dict[str, Any]) -> bool:
+        def is_last(lease: LeaseFields) -> bool:
             return lease.get("job") == job or lease.get("epoch", 0) <= epoch
 
         with ExitStack() as held:
@@ -238,7 +251,7 @@ class Leases:
         dead = self._await_free(path, dead_job)
         # A process may have died after it renamed a dead lease to this name. That lease's epoch was used.
         left = [_read(one) or b"" for one in path.parent.glob(f".{_FILE}.*.was")]
-        last = max(last_epoch, *(int(_parse(one).get("epoch", 0)) for one in (dead or b"", *left)))
+        last = max(last_epoch, *(_parse(one).get("epoch", 0) for one in (dead or b"", *left)))
         about = {"host": self.host[:64], "pid": os.getpid(), "kernel": self._kernel(path.parent), "job": job}
         lease = Lease(path, uuid.uuid4().hex, last + starts, about, _parse(dead or b""))
         aside, writes = path.with_name(f".{_FILE}.{lease.owner}.tmp"), directory_of(path.parent, lease.owner)
@@ -319,7 +332,7 @@ look_at_lease, is_leased = HERE.look, HERE.is_held
 
 def epoch_of(folder: Path) -> int:
     """Return the epoch of a folder's lease, whether it is held or not; 0 without one."""
-    return int(_parse(_read(folder / _FILE) or b"").get("epoch", 0))
+    return _parse(_read(folder / _FILE) or b"").get("epoch", 0)
 
 
 def _beat(lease: Lease, released: threading.Event) -> None:
@@ -346,17 +359,16 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def _parse(content: bytes) -> dict[str, Any]:
+def _parse(content: bytes) -> LeaseFields:
     """Return the fields of a lease; {} for anything else."""
     try:
         found = json.loads(content)
     except ValueError:
         return {}
-    match found:
-        case {"owner": str(), "epoch": int(), "beats": int(), "released": bool()}:
-            return dict(found)
-        case _:
-            return {}
+    required = {"owner": str, "epoch": int, "beats": int, "released": bool}
+    is_lease = isinstance(found, dict) and all(isinstance(found.get(name), kind) for name, kind in required.items())
+    fields: LeaseFields = found if is_lease else {}
+    return fields
 
 
 def _in_words(content: bytes | None) -> str:

@@ -11,10 +11,10 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from harness.errors import few
 from harness.records.cell import CellRecord
 from harness.records.files import DamagedRecordError, read_object, write_json
 from harness.records.schema import SCHEMA, require_schema
@@ -33,7 +33,7 @@ _MOST_NAMED = 8
 class Registration:
     """A registered question."""
 
-    asked: dict[str, Any]
+    asked: dict[str, object]
     """The words, comparison and seeds of the question."""
     cells: dict[str, dict[str, str]]
     """Maps arm and seed to the cell's hash."""
@@ -47,24 +47,24 @@ class Registration:
     """The blake2b digest of all fields but the time."""
 
     @classmethod
-    def of(cls, sweep: SweepRecord, specs: Mapping[str, dict[str, Any]]) -> Registration:
+    def of(cls, sweep: SweepRecord, specs: Mapping[str, dict[str, object]]) -> Registration:
         """Return the registration of the question that sweep.json states now.
 
         specs: the settings of each arm at its first seed.
         """
-        content: dict[str, Any] = {
-            "asked": _asked(sweep),
-            "cells": _hashes(sweep),
-            "specs": dict(specs),
-            "cells_before": [cell.path.name for cell in sweep.other_cells if cell.read_starts()],
-        }
+        before = [cell.path.name for cell in sweep.other_cells if cell.read_starts()]
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return cls(**content, time=now, digest=_digest(content))
+        unsigned = cls(_asked(sweep), _hashes(sweep), dict(specs), before, now, digest="")
+        return replace(unsigned, digest=unsigned._digest_of_contents)
 
     @property
     def is_as_written(self) -> bool:
         """Whether the digest is that of the contents."""
-        return self.digest == _digest({key: value for key, value in asdict(self).items() if key not in _NOT_DIGESTED})
+        return self.digest == self._digest_of_contents
+
+    @property
+    def _digest_of_contents(self) -> str:
+        return _digest({key: value for key, value in asdict(self).items() if key not in _NOT_DIGESTED})
 
     def write(self, folder: Path) -> None:
         write_json(folder / REGISTERED, {"schema": SCHEMA, **asdict(self)})
@@ -152,17 +152,18 @@ class RegistrationCheck:
 
     @property
     def sentence(self) -> str:
+        without, before = few(self.cells_without, _MOST_NAMED), few(self.cells_before, _MOST_NAMED)
         if self.digest is None:
-            return f"The registration that {_some(self.cells_without)} started with is gone: {REGISTERED} is missing."
+            return f"The registration that {without} started with is gone: {REGISTERED} is missing."
         if self.altered:
             return f"{REGISTERED} was altered: its contents do not have the digest {self.digest} that it names."
         faults = []
         if self.changes:
-            faults.append(f"changed since: {_some(self.changes, ', ')}")
+            faults.append(f"changed since: {few(self.changes, _MOST_NAMED)}")
         if self.cells_without:
-            faults.append(f"{_some(self.cells_without)} started without it")
+            faults.append(f"{without} started without it")
         if self.cells_before:
-            faults.append(f"cells of other versions of the question had run before ({_some(self.cells_before)})")
+            faults.append(f"cells of other versions of the question had run before ({before})")
         when = f", but {'; '.join(faults)}" if faults else " before the first cell"
         return f"Registered{when}. Digest {self.digest}."
 
@@ -245,8 +246,3 @@ def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return str(value)
-
-
-def _some(names: list[str], separator: str = ", ") -> str:
-    more = len(names) - _MOST_NAMED
-    return separator.join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

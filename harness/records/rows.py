@@ -45,6 +45,20 @@ class ScoreRow(EvaluationRow):
     """The epoch of the start that wrote it, if rows of several may be mixed."""
 
 
+class TimingRow(TypedDict):
+    """A row of timing.jsonl: what a step or an evaluation took. Further fields are parts of a step."""
+
+    step: NotRequired[int]
+    epoch: NotRequired[int]
+    total_s: NotRequired[float]
+    """The seconds of a step."""
+    eval_s: NotRequired[float]
+    """The seconds of an evaluation."""
+    elapsed_s: NotRequired[float]
+    """The seconds since the start began."""
+    peak_memory_mb: NotRequired[float]
+
+
 class Owner(TypedDict):
     """The process that works on a cell."""
 

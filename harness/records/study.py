@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from harness.records.files import DamagedRecordError
 from harness.records.schema import require_schema
@@ -43,7 +43,7 @@ class TrialRecord:
 
     number: int
     state: TrialState
-    params: dict[str, Any]
+    params: dict[str, object]
     """The sampled knobs."""
     values: list[float] | None
     """One score per objective; None without a score."""
@@ -90,7 +90,7 @@ class ConfirmationRecord:
     trial: int
     seeds: list[int]
     metric: str
-    contrast: dict[str, Any]
+    contrast: dict[str, object]
     """A row of `contrasts` of report.json."""
     search_pp: float
     """The winner's score in the search."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Literal, TypeVar, cast
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -108,7 +108,7 @@ class TunedArm(Part):
     """The digest of what was searched."""
     trial: int
     """The number of the best trial."""
-    values: dict[str, Any]
+    values: dict[str, object]
     """The knobs of the best trial."""
     search_pp: float
     """The score of the best trial in the search, in percent."""
@@ -150,7 +150,7 @@ class Screened(Part):
     seeds: int
     confirmed_in: PlainName | None = None
     """The sweep that confirmed them; None before that."""
-    contrasts: list[dict[str, Any]] = []
+    contrasts: list[dict[str, object]] = []
     """Those of the confirming sweep's report.json."""
 
 
@@ -196,7 +196,7 @@ class SweepRecord(Part):
     contamination: list[dict[str, object]] = []
     """Held-out problems that occur in training prompts, by task."""
     data: list[Source] = []
-    base_scores: list[dict[str, Any]] = []
+    base_scores: list[dict[str, object]] = []
     base_scores_by_arm: dict[str, list[dict[str, object]]] = {}
     best_of_n: dict[str, list[dict[str, int | float]]] = {}
     """The results of choosing the best of n samples by the arm's reward model, by arm."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evals.graders import account_of
 from evals.prompts import get_template
@@ -137,7 +137,7 @@ class CellRun:
 
     def _finished(self) -> bool:
         # train.steps bounds the run even if a token budget is left.
-        return self._step >= self._spec.train.steps or self._budget_frac() >= 1
+        return self._step >= self._spec.train.steps or self._budget_used()[0] >= 1
 
     def _resume(self) -> None:
         passed_over: list[str] = []
@@ -158,7 +158,7 @@ class CellRun:
         if checkpoint is None:
             self._checkpoint()
 
-    def _account(self) -> dict[str, Any]:
+    def _account(self) -> dict[str, object]:
         """Return this start's provenance of the model, the examples and the processes."""
         size, sharding = Processes.here().size, self._spec.train.sharding
         together = {"processes": size} | ({"sharding": sharding} if size > 1 else {})
@@ -180,7 +180,8 @@ class CellRun:
                 "Restore it, or delete that folder: the next run then trains the cell from the start."
             ) from None
         self._step = checkpoint.step
-        self._spent = TokensSpent(**{name: checkpoint.progress[name] for name in asdict(self._spent)})
+        done = checkpoint.progress
+        self._spent = TokensSpent(done["generated_tokens"], done["teacher_tokens"], done["trained_tokens"])
         self._saved_step = self._step
 
     def _checkpoint(self) -> None:
@@ -199,7 +200,7 @@ class CellRun:
                 self._spent.generated_tokens,
                 {} if is_start else weights,
                 {} if is_start else trainer,
-                self._learner.progress() | asdict(self._spent),
+                self._learner.progress() | self._spent.progress,
                 self._cell.count(SAMPLES_FILE),
                 self._log.epoch,
             ),
@@ -251,7 +252,8 @@ class CellRun:
         self._log.problems.add(self._task.name, "train", outcome.problems, self._template.ask)
         for note in outcome.notes:
             self._log.note(f"step {step}: {note}")
-        self._log.step({"step": step, **self._spent_so_far(), **outcome.metrics}, outcome.rollouts)
+        self._log.step({"step": step, **self._spent_so_far(), **outcome.metrics})
+        self._log.hold_rollouts(step, outcome.rollouts)
 
     def _evaluate_on_the_way(self) -> None:
         every = self._spec.eval.every
@@ -263,17 +265,17 @@ class CellRun:
         evaluate_step(self._log, self._evaluator, self._step, final, samples, tokens, self._started_s, device)
 
     def _tell(self, phase: str) -> None:
-        done, steps = self._done_frac(), self._spec.train.steps
-        where: Event = {"phase": phase, "step": self._step, "steps": steps, "done_frac": done}
+        done, steps, budget = self._done_frac(), self._spec.train.steps, self._budget_used()[1]
+        where: Event = {"phase": phase, "step": self._step, "steps": steps, "done_frac": done, "budget": budget}
         self._report({**where, "reward": self._last_reward, "tokens_per_s": self._tokens_per_s})
 
     def _done_frac(self) -> float:
         """Return the share of the run that is done, in [0, 1]."""
-        return min(1.0, max(self._step / self._spec.train.steps, self._budget_frac()))
+        return min(1.0, max(self._step / self._spec.train.steps, self._budget_used()[0]))
 
-    def _budget_frac(self) -> float:
-        """Return the used share of the budget that is used most, or 0 without a budget."""
-        return max((amount / most for amount, most in self._amounts().values() if most is not None), default=0.0)
+    def _budget_used(self) -> tuple[float, str]:
+        """Return the used share of the budget that is used most, and its name; 0 without a budget."""
+        return self._spec.budget.most_used(self._amounts())
 
     def _spent_so_far(self) -> dict[str, float]:
         """Return columns of steps.jsonl for what is spent so far.
@@ -281,17 +283,13 @@ class CellRun:
         Generated tokens are always included, the others only with a budget for them or, for teacher tokens, a teacher.
         """
         always = ("generated_tokens", *(() if self._spec.teacher.type == "none" else ("teacher_tokens",)))
-        return {name: amount for name, (amount, most) in self._amounts().items() if name in always or most is not None}
+        shown = {*always, *self._spec.budget.limits}
+        return {name: amount for name, amount in self._amounts().items() if name in shown}
 
-    def _amounts(self) -> dict[str, tuple[float, float | None]]:
-        """Return (amount spent so far, its budget or None) by name."""
-        budget, spent = self._spec.budget, self._spent
-        return {
-            "generated_tokens": (spent.generated_tokens, budget.tokens),
-            "teacher_tokens": (spent.teacher_tokens, budget.teacher_tokens),
-            "trained_tokens": (spent.trained_tokens, budget.trained_tokens),
-            **({} if budget.flops is None else {"flops": (self._flops_rule.flops(spent), budget.flops)}),
-        }
+    def _amounts(self) -> dict[str, float]:
+        """Return what is spent so far, by column of steps.jsonl."""
+        counts_flops = self._spec.budget.flops is not None
+        return asdict(self._spent) | ({"flops": self._flops_rule.flops(self._spent)} if counts_flops else {})
 
 
 _ROWS = ("steps.jsonl", "timing.jsonl", "scores.jsonl", SAMPLES_FILE)
@@ -309,7 +307,7 @@ class CellLog:
     """The number of this start, which every row carries. 0: one more than the last."""
     problems: ProblemsFile = field(init=False)
     """The problems that rollouts and samples refer to. A resume removes none: it uses the same ones again."""
-    _rollouts: list[Mapping[str, Any]] = field(default_factory=list)
+    _rollouts: dict[int, Sequence[Mapping[str, object]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.problems = ProblemsFile(self.cell.path / PROBLEMS_FILE)
@@ -346,13 +344,13 @@ class CellLog:
         found = registration_found(self.cell.path.parents[1])
         append_start(self.cell.path / STARTS_FILE, {**found, **provenance}, from_step, self.epoch)
 
-    def step(self, row: Mapping[str, object], rollouts: Sequence[Mapping[str, object]]) -> None:
+    def step(self, row: Mapping[str, object]) -> None:
         self._append("steps.jsonl", [row])
-        self._rollouts += rollouts
 
-    def hold_rollouts(self, rows: Sequence[Mapping[str, object]]) -> None:
-        """Hold completions of steps whose rows are written separately."""
-        self._rollouts += rows
+    def hold_rollouts(self, step: int, rows: Sequence[Mapping[str, object]]) -> None:
+        """Hold the completions of a step until the next `flush_rollouts`."""
+        if rows:
+            self._rollouts[step] = rows
 
     def timing(self, row: Mapping[str, object]) -> None:
         """Append the wall-clock times of a step's phases, or of an evaluation after it.
@@ -420,10 +418,10 @@ class CellLog:
         if not self._rollouts:
             return
         self.cell.rollouts.mkdir(exist_ok=True)
-        first, last = self._rollouts[0]["step"], self._rollouts[-1]["step"]
-        rows, name = self._rollouts, file_of(first, last, self.epoch)
+        rows = [row for of_step in self._rollouts.values() for row in of_step]
+        name = file_of(min(self._rollouts), max(self._rollouts), self.epoch)
         write_atomic(self.cell.rollouts / name, lambda aside: write_rollouts(aside, rows))
-        self._rollouts = []
+        self._rollouts = {}
 
     def note(self, message: str) -> None:
         """Write a line to log.txt."""

@@ -152,7 +152,7 @@ def _examples(spec: RunSpec, inputs: Mapping[str, Path], starting_point: Startin
         return Examples(pairs=pairs, account={"pairs": asdict(pairs.counts)})
     problems = training_prompts(spec, read_correct_counts(inputs["pass_rates"]) if "pass_rates" in inputs else {})
     start, generator = starting_point.get(spec, source), starting_point.generator(spec)
-    account = {} if generator is None else {"generator": generator.account()}
+    account: dict[str, object] = {} if generator is None else {"generator": generator.account()}
     examples = Examples(problems, generator=generator, judge=spec.reward.asked_judge, account=account)
     for stage, result in inputs.items():
         examples = find_stage(stage).add(examples, result, spec, start)

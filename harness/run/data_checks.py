@@ -7,7 +7,7 @@ prompts. Every prompt leaves room for its completion in the model's context.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from harness.config.trainer import OutsideTrainer
 from harness.errors import RefusedError, shown
 from harness.plan import Plan
 from harness.records.files import read_json, write_json
+from harness.records.sweep import Source
 from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
 from harness.rewards.parts.verifier_free import VrCli
 from harness.rewards.total import is_reference, load_function
@@ -92,7 +93,7 @@ def require_models_and_data(plan: Plan) -> list[str]:
     return remarks
 
 
-def record_source(cache: Path, task: Task, split: str) -> dict[str, Any] | None:
+def record_source(cache: Path, task: Task, split: str) -> dict[str, object] | None:
     """Record the origin of a split's rows when they are first used, and return it.
 
     It is {"task", "split", "rows", **LoadedRows.account}, or None for generated problems. Raises RefusedError if the
@@ -103,7 +104,7 @@ def record_source(cache: Path, task: Task, split: str) -> dict[str, Any] | None:
         return None
     now = {"task": task.name, "split": split, "rows": len(rows), **rows.account}
     path = _source_file(cache, task, split)
-    before: list[dict[str, Any]] = read_json(path) if path.exists() else []
+    before = read_json(path) if path.exists() else []
     # One entry per origin, so the same task may come from a file here and from the hub there.
     first = next((one for one in before if one["origin"] == rows.origin), None)
     if first is None:
@@ -124,17 +125,17 @@ def record_sources(plan: Plan, cache: Path) -> None:
         record_source(cache, get_task(name), split)
 
 
-def data_sources(plan: Plan, cache: Path) -> list[dict[str, Any]]:
+def data_sources(plan: Plan, cache: Path) -> list[Source]:
     """Return the recorded sources of a plan's splits, one entry for each origin."""
     paths = (_source_file(cache, get_task(name), split) for name, split in sorted(_splits(plan)))
-    return [source for path in paths if path.exists() for source in read_json(path)]
+    return [Source(**source) for path in paths if path.exists() for source in read_json(path)]
 
 
 def _source_file(cache: Path, task: Task, split: str) -> Path:
     return cache / f"rows-{digest([task.name, split, task.split(split).fingerprint])[:16]}.json"
 
 
-def contamination(plan: Plan, cache: Path) -> list[dict[str, Any]]:
+def contamination(plan: Plan, cache: Path) -> list[dict[str, object]]:
     """Find held-out problems of each evaluation task in the arms' training prompts, whole or by 8 words in a row.
 
     Returns [{"task", "contaminated", **fields of evals.contamination.Overlap}], or [] if nothing is trained. Cached by
@@ -164,7 +165,7 @@ def overlap_row(task: str, found: Overlap) -> dict[str, object]:
     return {"task": task, "contaminated": is_contaminated(found), **asdict(found)}
 
 
-def contamination_sentence(row: dict[str, Any]) -> str:
+def contamination_sentence(row: Mapping[str, Any]) -> str:
     """Describe a task's overlap in one line, or as a warning that lists the contaminated rows."""
     sentence = (
         f"{row['task']}: of {row['problems']} held-out problems {row['exact']} are training prompts, "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from algorithms import Objective
 from harness.config.run_spec import RunSpec
+from harness.training.states import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,6 +20,15 @@ class TokensSpent:
     generated_tokens: int = 0
     teacher_tokens: int = 0
     trained_tokens: int = 0
+
+    @property
+    def progress(self) -> Progress:
+        """The part of a checkpoint's progress that holds them."""
+        return {
+            "generated_tokens": self.generated_tokens,
+            "teacher_tokens": self.teacher_tokens,
+            "trained_tokens": self.trained_tokens,
+        }
 
 
 @dataclass(frozen=True)

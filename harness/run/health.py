@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 # A policy below a tenth of its first entropy no longer explores. On easy data this can be a fair outcome.
 ENTROPY_COLLAPSE_FRAC = 0.1
@@ -25,7 +24,7 @@ POLICY_COLLAPSE_NATS = 3.0
 
 DIVERGED = "nan"
 SCORE_COLLAPSE = "score_collapse"
-Step = Mapping[str, Any]
+Step = Mapping[str, float | None]
 Steps = Sequence[Step]
 
 
@@ -78,7 +77,7 @@ def _mean(rows: Steps, key: str) -> float | None:
 
     A step whose groups were all dropped has no entropy, and a step on given pairs no completions.
     """
-    values = [float(row[key]) for row in rows if row.get(key) is not None]
+    values = [float(value) for row in rows if (value := row.get(key)) is not None]
     return sum(values) / len(values) if values else None
 
 
@@ -111,7 +110,7 @@ def _has_no_gradient(step: Step) -> bool:
 
 
 def _has_no_reward(step: Step) -> bool:
-    return "reward/mean" in step and step["reward/mean"] is None and step.get("reward/unscored", 0) > 0
+    return "reward/mean" in step and step["reward/mean"] is None and (step.get("reward/unscored") or 0) > 0
 
 
 FLAGS = (

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from evals.graders import account_of
@@ -180,7 +179,7 @@ class ProgramCell:
     def _account(self, start: LanguageModel) -> dict[str, object]:
         argv, trainer = self._argv("{config}", "{output}"), self._trainer
         program = environment_of(find_command(argv, trainer.folder(), trainer.environment()))
-        account: dict[str, object] = {"model": start.account(), "program": {"command": argv, **program}}
+        account: dict[str, object] = {"model": start.account(), "program": {"command": argv, **(program or {})}}
         account |= {"program_packages": digest(program)} if program else {}
         return account | account_of(self._spec.graders)
 
@@ -284,7 +283,7 @@ class ProgramCell:
             counts["trained_tokens"] = step.trained_tokens
         task, template = get_task(self._spec.task.train), get_template(self._spec.task.template)
         self._log.problems.add(task.name, "train", self._prompts(step.step), template.ask)
-        self._log.step({"step": step.step, **counts, **step.columns}, [])
+        self._log.step({"step": step.step, **counts, **step.columns})
         self._reward = step.columns.get("reward/mean", self._reward)
         if took_s:
             self._tokens_per_s = drawn / took_s if drawn else None
@@ -308,7 +307,7 @@ class ProgramCell:
         """Write the completions of the steps after one checkpoint, up to another."""
         for number in range(after + 1, until + 1):
             step, completions = self._written.steps[number]
-            self._log.hold_rollouts(completions)
+            self._log.hold_rollouts(number, completions)
             self._written.steps[number] = step, []
         self._log.flush_rollouts()
 
@@ -324,10 +323,12 @@ class ProgramCell:
         return self._used_frac(done) >= 1
 
     def _used_frac(self, done: Done) -> float:
-        budget = self._spec.budget
-        bounds = (self._spec.train.steps, budget.tokens, budget.trained_tokens)
-        amounts = (done.step, done.generated_tokens, done.trained_tokens)
-        return max(amount / most for amount, most in zip(amounts, bounds, strict=True) if most is not None)
+        return max(done.step / self._spec.train.steps, self._budget_used(done)[0])
+
+    def _budget_used(self, done: Done) -> tuple[float, str]:
+        """Return the used share of the budget that is used most, and its name; 0 without a budget."""
+        spent = {"generated_tokens": done.generated_tokens, "trained_tokens": done.trained_tokens}
+        return self._spec.budget.most_used(spent)
 
     def _evaluate(self) -> None:
         """Evaluate the checkpoints along the curve and the last one, and mark the cell done."""
@@ -400,7 +401,7 @@ class ProgramCell:
         self._lease.require()
         save_checkpoint(
             self._cell.checkpoints,
-            Checkpoint(step, spent.generated_tokens, weights, {}, asdict(spent), records, self._log.epoch),
+            Checkpoint(step, spent.generated_tokens, weights, {}, spent.progress, records, self._log.epoch),
         )
         reason = None if diverged is None else f"diverged ({diverged}); scored at step {step}"
         digest, require_lease = weights_digest(model.state_dict()), self._lease.require
@@ -411,7 +412,7 @@ class ProgramCell:
         self._log.note(f"done at step {step} after {spent.generated_tokens} generated tokens")
 
     def _tell(self) -> None:
-        done = self._done
+        done, (_, budget) = self._done, self._budget_used(self._done)
         frac = min(1.0, self._used_frac(done))
         where: Event = {"phase": "training", "step": done.step, "steps": self._spec.train.steps, "done_frac": frac}
-        self._report({**where, "reward": self._reward, "tokens_per_s": self._tokens_per_s})
+        self._report({**where, "budget": budget, "reward": self._reward, "tokens_per_s": self._tokens_per_s})

@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from evals.prompts import Message, Template
 from evals.tasks import get_task
@@ -29,6 +28,7 @@ from harness.errors import RefusedError
 from harness.random_keys import SEED_OF_ALL_CELLS, permutation, random_key, uniform
 from harness.records.files import read_json
 from harness.rewards.parts.learned import LearnedReward, PairwiseJudge
+from harness.training.states import LimitState, OrderState
 
 LEAST_WEIGHT = 0.05
 """The least weight of a prompt in the order `prioritised`.
@@ -81,10 +81,10 @@ class PromptOrder(ABC):
         """Return what steps.jsonl reports of the order after a step."""
         return {}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> OrderState:
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+    def load_state_dict(self, state: OrderState) -> None:  # noqa: B027
         """Continue from the state of another order over the same problems."""
 
 
@@ -184,10 +184,10 @@ class Prioritised(PromptOrder):
             self._successes[problem_id] = self._successes.get(problem_id, 0.0) + success_rate
             self._visits[problem_id] = self._visits.get(problem_id, 0) + 1
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> OrderState:
         return {"successes": dict(self._successes), "visits": dict(self._visits)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: OrderState) -> None:
         self._successes, self._visits = dict(state["successes"]), dict(state["visits"])
 
     def _weight(self, problem_id: str) -> float:
@@ -200,7 +200,8 @@ class Retiring(PromptOrder):
 
     A prompt is solved if a step finds a share of `retire_at` or more of its completions correct. A retired prompt is
     replaced by one with which the other order would refill the step. So the other prompts are the same as in an arm
-    that retires none, unless a curriculum has to widen its window. At least as many prompts stay as a step takes.
+    that retires none. `TaskSpec` refuses a curriculum, whose window the retired prompts would widen. At least as many
+    prompts stay as a step takes.
     """
 
     def __init__(self, problems: Sequence[Problem], seed: int, order: PromptOrder, retire_at: float) -> None:
@@ -234,10 +235,10 @@ class Retiring(PromptOrder):
     def metrics(self) -> dict[str, float]:
         return {"prompts_retired": len(self._retired)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> OrderState:
         return {"retired": sorted(self._retired), "order": self._order.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: OrderState) -> None:
         self._retired = set(state["retired"])
         self._order.load_state_dict(state["order"])
 
@@ -274,10 +275,10 @@ class InModes(PromptOrder):
     def metrics(self) -> dict[str, float]:
         return self._order.metrics()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> OrderState:
         return self._order.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: OrderState) -> None:
         self._order.load_state_dict(state)
 
     def _own_ids(self, ids: Iterable[str]) -> list[str]:
@@ -424,8 +425,8 @@ class CompletionLimit:
         # The gain from one window's mean to the next; both windows have the same length.
         return (math.fsum(last) - math.fsum(before)) / window < rule.min_gain
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> LimitState:
         return {"tokens": self.tokens, "recent_rewards": list(self._recent_rewards)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: LimitState) -> None:
         self.tokens, self._recent_rewards = state["tokens"], list(state["recent_rewards"])

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from harness.records.files import append_jsonl, keep_jsonl, read_jsonl
 
@@ -23,7 +22,7 @@ _PACKAGES = (
 
 
 @lru_cache
-def provenance() -> dict[str, Any]:
+def provenance() -> dict[str, object]:
     """Return versions, hardware, thread count and the commit of the code."""
     # Imported here, so that `differences_from_now` works without the seconds that torch takes.
     import torch
@@ -57,9 +56,10 @@ def differences_from_now(provenances: Iterable[Mapping[str, object]]) -> dict[st
     return {name: (then[name], now[name]) for name in now if name in then and then[name] != [now[name]]}
 
 
-def _by_name(provenance: Mapping[str, Any]) -> dict[str, str]:
+def _by_name(provenance: Mapping[str, object]) -> dict[str, str]:
     """Return values as text, those of packages by their names; imported cells have none."""
-    of_packages = provenance.get("packages", {})
+    packages = provenance.get("packages")
+    of_packages = packages if isinstance(packages, Mapping) else {}
     known = {name: provenance[name] for name in ("commit", "python", "platform", "processor") if name in provenance}
     return {name: "none" if value is None else str(value) for name, value in {**known, **of_packages}.items()}
 

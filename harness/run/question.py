@@ -46,7 +46,6 @@ from harness.records.sweep import (
     MetricFacts,
     Plugin,
     Screened,
-    Source,
 )
 from harness.run.data_checks import contamination, data_sources
 from harness.run.screening import confirmation_name
@@ -256,7 +255,7 @@ def _question(plan: Plan, home: Path, command: str, records: Sequence[CellRecord
         warnings=plan.warnings,
         budget_tokens=plan.first_spec.budget.tokens,
         contamination=contamination(plan, home / "cache"),
-        data=[Source(**row) for row in data_sources(plan, home / "cache")],
+        data=data_sources(plan, home / "cache"),
         base_scores=next(iter(base_scores.values()), []) if start_alike else [],
         base_scores_by_arm={} if start_alike else base_scores,
         **{

@@ -6,10 +6,9 @@ bring fresh training and fresh evaluation samples, and nothing is picked among t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harness.plan import Plan
 from harness.plan.plan import plan_arms
@@ -20,14 +19,12 @@ from harness.records.files import DamagedRecordError
 _ENDED = ("done", "failed", "invalid")
 
 
-def best_arms(report: Mapping[str, Any]) -> list[str]:
-    """Return the arms that a screening picks, from its report.json.
+def best_arms(ranked: Sequence[str], states: Iterable[str]) -> Sequence[str]:
+    """Return the arms that a screening picks, given those that its report ranks first and the states of its cells.
 
     It is empty until every cell has ended, since later cells could change the ranks.
     """
-    if any(cell["state"] not in _ENDED for cell in report["cells"]):
-        return []
-    return [str(arm) for arm in report["screening"][0]["best"]]
+    return ranked if all(state in _ENDED for state in states) else []
 
 
 def confirmation_name(screening: str) -> str:
@@ -76,10 +73,10 @@ def _fresh_seeds(screened: Plan, count: int, arms: set[str], home: Path) -> list
     return list(range(max(used) + 1, max(used) + 1 + count))
 
 
-def record_confirmation(folder: Path, confirming: Plan, report: Mapping[str, Any]) -> None:
+def record_confirmation(folder: Path, confirming: Plan, contrasts: Sequence[Mapping[str, object]]) -> None:
     """Keep the verdicts on fresh seeds with the screening, whose page leads with them.
 
-    report: of the confirmation.
+    contrasts: those in report.json of the confirmation.
     """
     screening = read_sweep(folder)
     if screening.screening is None:
@@ -88,7 +85,7 @@ def record_confirmation(folder: Path, confirming: Plan, report: Mapping[str, Any
         update={
             "seeds": len(confirming.request.seed_list),
             "confirmed_in": confirming.sweep.name,
-            "contrasts": list(report["contrasts"]),
+            "contrasts": list(contrasts),
         }
     )
     screening.model_copy(update={"screening": found}).write()

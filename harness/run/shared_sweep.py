@@ -159,9 +159,7 @@ class _SharedCells(SweepCells):
         except DamagedRecordError:
             # The process that runs the cell reports the damage.
             return 0.0
-        # Other budgets are ignored: the fraction is only shown.
-        tokens = cell.spec.budget.tokens
-        of_budget = row.get("generated_tokens", 0) / tokens if tokens else 0.0
+        of_budget, _ = cell.spec.budget.most_used(row)
         return float(min(1.0, max(row.get("step", 0) / max(1, cell.spec.train.steps), of_budget)))
 
 

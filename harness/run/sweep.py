@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from harness import plugins
 from harness.config.hashing import code_digests, data_digests, evaluation_hash
@@ -184,7 +183,7 @@ def _as_they_stand(records: Sequence[CellRecord]) -> list[CellRecord]:
     return [record.as_it_stands for record in records]
 
 
-def _spec(cell: CellRecord) -> dict[str, Any] | None:
+def _spec(cell: CellRecord) -> dict[str, object] | None:
     try:
         return cell.spec
     except DamagedRecordError:

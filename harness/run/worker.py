@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness import OUR_PACKAGES, plugins
 from harness.config.hashing import code_digests, data_digests, own_templates, user_code
@@ -267,7 +267,7 @@ def main() -> None:
             while line:
                 line = line[os.write(events, line) :]
 
-    jobs: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    jobs: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(jobs,), daemon=True).start()
     threading.Thread(target=_watch, args=(threading.get_ident(), tell), daemon=True).start()
     with suppress(Interrupted):
@@ -276,7 +276,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Write) -> None:
+def _work(jobs: queue.SimpleQueue[str | None], home: Path, tell: Write) -> None:
     # Import everything slow now, perhaps before there is a job. Imported objects live for good, so the garbage
     # collector need not search them, which would take a fifth of the time.
     gc.disable()
@@ -286,11 +286,11 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Writ
     gc.freeze()
     gc.enable()
     start = StartingPoint()
-    while (document := jobs.get()) is not None:
+    while (line := jobs.get()) is not None:
         stopping = Stopping()
         try:
             _Now.stopping = stopping
-            state, reason = _do(document, home, start, lambda event: tell({"event": "progress", **event}), stopping)
+            state, reason = _do(line, home, start, lambda event: tell({"event": "progress", **event}), stopping)
         except Interrupted:
             state, reason = "interrupted", INTERRUPTED if stopping.is_for_good else "cancelled"
         _Now.stopping = _Now.cell = None
@@ -299,9 +299,8 @@ def _work(jobs: queue.SimpleQueue[dict[str, Any] | None], home: Path, tell: Writ
             return
 
 
-def _do(
-    document: dict[str, Any], home: Path, start: StartingPoint, tell: Tell, stopping: Stopping
-) -> tuple[JobState, str | None]:
+def _do(line: str, home: Path, start: StartingPoint, tell: Tell, stopping: Stopping) -> tuple[JobState, str | None]:
+    document = json.loads(line)
     try:
         plugins.use(document["plugins"], [Path(folder) for folder in document["folders"]])
         job = Job.from_json(document).in_slot()
@@ -335,13 +334,13 @@ class _Telling:
         self._tell({**self._last, "phase": sentence})
 
 
-def _read_jobs(jobs: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+def _read_jobs(jobs: queue.SimpleQueue[str | None]) -> None:
     for line in sys.stdin:
-        if (document := json.loads(line)) is None:
+        if line.strip() == "null":
             # Signals are handled in the main thread, where the job runs.
             os.kill(os.getpid(), signal.SIGUSR1)
         else:
-            jobs.put(document)
+            jobs.put(line)
     if _is_one_of_several():
         # The parent, which should have ended this process, was killed.
         os.kill(os.getpid(), signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from evals.evaluate import graded_rows
 from evals.graders import GRADERS, grader_version
@@ -140,7 +140,7 @@ class Conditions:
         asked = {name for name, grader in GRADERS.all().items() if name == self.grader or not grader.reads_whole}
         return {name: grader_version(name) for name in sorted(asked)}
 
-    def as_json(self, problems: Sequence[Problem]) -> dict[str, Any]:
+    def as_json(self, problems: Sequence[Problem]) -> dict[str, object]:
         """Return what two evaluations of one model must have in common for their samples to be mixed.
 
         The number of problems and of samples is left out, since more can be sampled later. So is the grader, since

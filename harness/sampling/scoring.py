@@ -79,7 +79,7 @@ def _encode(model: LanguageModel, one: Continuation) -> _Pair:
         whole = model.encode(one.context + one.text)
         before = len(model.encode(one.context.rstrip()))
     else:
-        tokens: list[int] = model.tokenizer(one.text, add_special_tokens=False)["input_ids"]
+        tokens = model.encode_text(one.text)
         # Without a context the first token needs something to be predicted from: the beginning-of-sequence token, or
         # the end token of models without one. It is not added to a text that already begins with it.
         begin = model.tokenizer.bos_token_id

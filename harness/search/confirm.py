@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from harness.errors import RefusedError
 from harness.plan import Plan
 from harness.plan.plan import plan_arms
 from harness.plan.search_plan import DEFAULT, SearchPlan
 from harness.plan.sweep_file import SweepFile
-from harness.records.study import StudyRecord
+from harness.records.study import ConfirmationRecord, StudyRecord
 from harness.search.records import STATES, arm_name
 from harness.search.study import SearchStudy
 
@@ -30,7 +29,7 @@ class Winner:
     """The trial that is confirmed, with its values and score, from study.json."""
 
     number: int
-    params: dict[str, Any]
+    params: dict[str, object]
     n_trials: int
     """The number of settings that it was picked from. Pruned ones count: they were passed over for their score too."""
     score: float
@@ -86,27 +85,27 @@ def confirmation_plan(plan: SearchPlan, winner: Winner, seeds: int) -> Plan:
     return plan_arms(replace(plan.request, sweep=sweep, seeds=None))
 
 
-def confirmation(plan: Plan, winner: Winner, report: Mapping[str, Any]) -> dict[str, Any]:
+def confirmation(
+    plan: Plan, winner: Winner, contrast: dict[str, object], means_pp: Mapping[str, float | None]
+) -> ConfirmationRecord:
     """Return the entry for study.json: the comparison, and how much of the winner's score was luck.
 
-    report: of the confirming sweep.
+    contrast, means_pp: the contrast of the confirming sweep, and its mean score by arm.
     """
-    (contrast,) = report["contrasts"]
-    means = {arm["arm"]: arm["mean_pp"] for arm in report["arms"]}
-    confirmed = means.get(BEST)
-    return {
-        "sweep": plan.sweep.name,
-        "trial": winner.number,
-        "seeds": plan.request.seed_list,
-        "metric": plan.metric,
-        "contrast": contrast,
-        "search_pp": 100 * winner.score,
-        "confirmed_pp": confirmed,
-        "shrinkage_pp": None if confirmed is None else 100 * winner.score - confirmed,
-        "default_search_pp": None if winner.default_score is None else 100 * winner.default_score,
-        "default_confirmed_pp": means.get(DEFAULT),
-        "n_trials": winner.n_trials,
-    }
+    confirmed = means_pp.get(BEST)
+    return ConfirmationRecord(
+        sweep=plan.sweep.name,
+        trial=winner.number,
+        seeds=plan.request.seed_list,
+        metric=plan.metric,
+        contrast=contrast,
+        search_pp=100 * winner.score,
+        confirmed_pp=confirmed,
+        shrinkage_pp=None if confirmed is None else 100 * winner.score - confirmed,
+        default_search_pp=None if winner.default_score is None else 100 * winner.default_score,
+        default_confirmed_pp=means_pp.get(DEFAULT),
+        n_trials=winner.n_trials,
+    )
 
 
 def finish_plan(study: SearchStudy, numbers: Sequence[int]) -> Plan:

@@ -7,10 +7,10 @@ import inspect
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from harness.config.search import Pruner, SearchSampler
 from harness.errors import BenchError, RefusedError, few, nearest
@@ -19,6 +19,7 @@ from harness.secrets import register_address, without_password
 if TYPE_CHECKING:
     import optuna
 
+Made = TypeVar("Made")
 JOURNAL = "study.journal"
 SETTLED_AFTER_S = 1.0
 """What several workers wrote into a database at one moment can be read by all of them after this time."""
@@ -58,8 +59,8 @@ def make_sampler(sampler: SearchSampler, trial: int) -> optuna.samplers.BaseSamp
 
     # The points of a quasi-random sequence belong together, so they have one seed.
     seed = sampler.seed if sampler.type == "qmc" else (1_000_003 * sampler.seed + trial) % 2**31
-    kind = getattr(optuna.samplers, _SAMPLERS[sampler.type])
-    ours: dict[str, Any] = {"seed": seed}
+    kind: Callable[..., optuna.samplers.BaseSampler] = getattr(optuna.samplers, _SAMPLERS[sampler.type])
+    ours: dict[str, object] = {"seed": seed}
     # Conditional knobs are sampled independently by design, which needs no warning each time.
     if sampler.type in ("gp", "qmc"):
         ours["warn_independent_sampling"] = False
@@ -67,20 +68,18 @@ def make_sampler(sampler: SearchSampler, trial: int) -> optuna.samplers.BaseSamp
         # Conditional knobs are not part of the sequence; like those of other samplers, they get a seed for each trial.
         alone = optuna.samplers.RandomSampler(seed=(1_000_003 * sampler.seed + trial) % 2**31)
         ours["independent_sampler"] = alone
-    made: optuna.samplers.BaseSampler = _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
-    return made
+    return _made(f"search.sampler ({sampler.type})", kind, sampler.options, ours)
 
 
 def make_pruner(pruner: Pruner) -> optuna.pruners.BasePruner:
     """Return the pruner. Raises RefusedError for unknown options."""
     import optuna
 
-    kind = getattr(optuna.pruners, _PRUNERS[pruner.type])
-    made: optuna.pruners.BasePruner = _made(f"search.pruner ({pruner.type})", kind, pruner.options, {})
-    return made
+    kind: Callable[..., optuna.pruners.BasePruner] = getattr(optuna.pruners, _PRUNERS[pruner.type])
+    return _made(f"search.pruner ({pruner.type})", kind, pruner.options, {})
 
 
-def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, Any]) -> Any:
+def _made(what: str, kind: Callable[..., Made], options: Mapping[str, object], ours: Mapping[str, object]) -> Made:
     """Return an object of this class with the user's options and ours.
 
     Raises RefusedError for options that do not fit.
@@ -99,7 +98,7 @@ def _made(what: str, kind: Any, options: Mapping[str, Any], ours: Mapping[str, A
         given = type(value).__name__
         if given not in known[name] and not (given == "int" and "float" in known[name]):
             raise RefusedError(f"{what}: option {name} is {value!r}, but must be of type {' or '.join(known[name])}.")
-        if name in _LEAST and value < _LEAST[name]:
+        if name in _LEAST and isinstance(value, int | float) and value < _LEAST[name]:
             raise RefusedError(f"{what}: option {name} is {value}, but must be {_LEAST[name]} or more: raise it.")
     with without_experimental_warnings():
         try:

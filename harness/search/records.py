@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.plan import Plan
 from harness.plan.search_plan import DEFAULT
 from harness.records import CellRecord
 from harness.records.files import write_json
 from harness.records.schema import SCHEMA
-from harness.records.study import STUDY
+from harness.records.study import STUDY, ConfirmationRecord
 from harness.search.study import SearchStudy, earlier_document
 from harness.search.trials import final_values, importances, spent_on
 
@@ -125,10 +125,10 @@ def _merit(trial: FrozenTrial) -> tuple[float, ...]:
     return (accuracy, *(-few for few in tokens), -trial.number)
 
 
-def write_confirmation(folder: Path, confirmation: Mapping[str, Any]) -> None:
+def write_confirmation(folder: Path, confirmation: ConfirmationRecord) -> None:
     """Add the confirmation to study.json."""
     path = folder / STUDY
-    write_json(path, earlier_document(path) | {"confirmation": confirmation})
+    write_json(path, earlier_document(path) | {"confirmation": asdict(confirmation)})
 
 
 def settings_of(trials: Sequence[FrozenTrial]) -> dict[str, dict[str, object]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.errors import RefusedError
 from harness.executors.base import Ended, Event, Executor, Job
@@ -163,7 +163,7 @@ class SearchRun:
             one.generated_tokens or (counts_hours and one.seconds) for one in last
         )
 
-    def write(self, with_importances: bool = False) -> dict[str, Any]:
+    def write(self, with_importances: bool = False) -> dict[str, object]:
         """Write sweep.json and study.json as things stand; return study.json."""
         budget = self.plan.search.budget.model_dump() | {"trials": self.trials}
         with self.study.turn():

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,11 +86,17 @@ def tuned_arm(plan: SearchPlan, home: Path) -> TunedArm:
 def _at_end(knobs: Mapping[str, KnobRange], best: TrialRecord, trials: Sequence[TrialRecord]) -> list[str]:
     """Return the numeric knobs whose best value is the lowest or the highest of those tried."""
     found = []
-    for knob, value in best.params.items():
-        tried = {trial.params[knob] for trial in trials if knob in trial.params}
-        if not knobs[knob].choices and value in (min(tried), max(tried)):
+    for knob in (knob for knob in best.params if not knobs[knob].choices):
+        tried = [_number(trial.params[knob]) for trial in trials if knob in trial.params]
+        if best.params[knob] in (min(tried), max(tried)):
             found.append(knob)
     return found
+
+
+def _number(value: object) -> float:
+    """Return the value of a numeric knob."""
+    assert isinstance(value, int | float)
+    return value
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ def _noise_variance(scores: FloatArray) -> float:
     return float((rest**2).sum() / ((n_trials - 1) * (n_seeds - 1)) / n_seeds)
 
 
-def _coordinates(knobs: Mapping[str, KnobRange], values: Mapping[str, Any]) -> list[float]:
+def _coordinates(knobs: Mapping[str, KnobRange], values: Mapping[str, object]) -> list[float]:
     """Return a setting as a point.
 
     Ranges go from 0 to 1, and categories have equal distances. A knob that was not sampled is in the middle.
@@ -185,7 +191,7 @@ def _coordinates(knobs: Mapping[str, KnobRange], values: Mapping[str, Any]) -> l
             point.append(0.5)
         else:
             scale = math.log if searched.kind == "log" else float
-            low, high, value = (scale(one) for one in (*searched.bounds, values[knob]))
+            low, high, value = (scale(one) for one in (*searched.bounds, _number(values[knob])))
             point.append((value - low) / (high - low))
     return point
 

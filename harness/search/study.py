@@ -78,8 +78,12 @@ class SearchStudy:
         # The folder may be another worker's too, and the study must be made only once.
         with self.turn():
             known_id = earlier_document(folder / STUDY).get("study_id")
-            if storage_url is None and known_id is not None:
-                _require_journal(folder)
+            if storage_url is None and known_id is not None and not (folder / JOURNAL).exists():
+                raise RefusedError(
+                    f"{folder}: its records are of this search, but {JOURNAL}, in which it was kept, is not there. "
+                    f"Restore it, or give the --storage that was used; or move {STUDY} away too and search anew: a "
+                    "setting whose cells are done is not trained again."
+                )
             storage = open_storage(storage_url, folder)
             if known_id is not None and plan.sweep.name not in optuna.get_all_study_names(storage):
                 raise _in_another_storage(folder)
@@ -280,16 +284,6 @@ def _suggest(trial: Trial, knob: str, distribution: BaseDistribution) -> object:
         return trial.suggest_int(knob, distribution.low, distribution.high, step=distribution.step)
     assert isinstance(distribution, FloatDistribution)
     return trial.suggest_float(knob, distribution.low, distribution.high, step=distribution.step, log=distribution.log)
-
-
-def _require_journal(folder: Path) -> None:
-    """Refuse a folder with records of this search, but without its journal."""
-    if not (folder / JOURNAL).exists():
-        raise RefusedError(
-            f"{folder}: its records are of this search, but {JOURNAL}, in which it was kept, is not there. Restore it, "
-            f"or give the --storage that was used; or move {STUDY} away too and search anew: a setting whose cells "
-            "are done is not trained again."
-        )
 
 
 def _in_another_storage(folder: Path) -> RefusedError:

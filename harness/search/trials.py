@@ -203,7 +203,8 @@ class Pruning:
 
         with without_experimental_warnings():
             try:
-                if step not in self._reported_before():
+                # What was reported before a kill is not reported again.
+                if step not in self._trial.study.get_trials()[self._trial.number].intermediate_values:
                     self._trial.report(value, step)
             except UpdateFinishedTrialError:
                 self.is_taken, self.reason = True, "another worker, which took this one for dead, has ended the trial"
@@ -213,7 +214,3 @@ class Pruning:
         what = f"seed {step}" if self._kind == "wilcoxon" else f"step {step}"
         self.reason = f"given up at {what} with {value:.3f} by the pruner ({self._kind})"
         return True
-
-    def _reported_before(self) -> dict[int, float]:
-        """Return what was reported to the trial before a kill."""
-        return self._trial.study.get_trials()[self._trial.number].intermediate_values

@@ -114,6 +114,8 @@ LARGEST_NUMBER = 1e30
 after a single multiplication."""
 
 KnobValue = str | float | int | None
+Document = dict[str, Any]
+"""Nested settings as a YAML file holds them, before they are validated."""
 Marker = TypeVar("Marker")
 Item = TypeVar("Item")
 # YAML has no tuples, and strict mode would refuse its lists for them.
@@ -199,8 +201,8 @@ class Setting(NamedTuple):
     """A knob of an instance of a group."""
 
     knob: str
-    value: Any
-    default: Any
+    value: object
+    default: object
     absent_by: OnlyWith | None
     """Why the knob does not exist at this point, with the full name of the selector."""
 
@@ -309,14 +311,12 @@ def dotted(settings: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def nested(
-    knobs: Mapping[str, Any], split: Callable[[str], Sequence[str] | None] = lambda knob: None
-) -> dict[str, Any]:
+def nested(knobs: Mapping[str, object], split: Callable[[str], Sequence[str] | None] = lambda knob: None) -> Document:
     """Nest dotted names.
 
     split: the segments of a name of which one has dots of its own; None for any other name.
     """
-    document: dict[str, Any] = {}
+    document: Document = {}
     for knob, value in knobs.items():
         *path, last = split(knob) or knob.split(".")
         section = document

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -46,9 +46,9 @@ class Knob:
         return next((mark for info in fields for mark in _marks_in(info) if isinstance(mark, kind)), None)
 
     @property
-    def default(self) -> Any:
+    def default(self) -> object:
         """Its default in the form of `active_knobs`; for a selector, that of the group which is held by default."""
-        default = (self.above[-1] if self.is_selector else self.fields[0]).default
+        default: object = (self.above[-1] if self.is_selector else self.fields[0]).default
         if self.is_selector and default is not None:
             selector = self.name.rpartition(".")[2]
             return default[selector] if isinstance(default, Mapping) else getattr(default, selector, default)

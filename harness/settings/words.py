@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -64,7 +64,7 @@ def written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _types(annotation: Any, metadata: Sequence[object] = ()) -> Iterator[str]:
+def _types(annotation: object, metadata: Sequence[object] = ()) -> Iterator[str]:
     """Yield the alternatives of a type."""
     in_words = [marker.type() for marker in metadata if isinstance(marker, InWords) and marker.type]
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -84,7 +84,7 @@ def _types(annotation: Any, metadata: Sequence[object] = ()) -> Iterator[str]:
     elif annotation is bool:
         yield "true | false"
     else:
-        yield "null" if annotation is type(None) else annotation.__name__
+        yield "null" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
 
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": ">=", "max_length": "<="}

@@ -10,17 +10,18 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.records import CellRecord
 from harness.records.rows import EvaluationRow, ScoreRow, Start, Status
-from harness.records.study import STUDY, StudyRecord, TrialRecord, read_study
+from harness.records.study import TrialRecord
 from harness.records.sweep import ENDED
 from harness.records.tables import read_parquet
 from harness.tracking.client import file_fingerprint, modified_ms
-from harness.tracking.curves import Curves, TimedRow, joined, score_curves, step_curves, timing_curves, value_curves
+from harness.tracking.curves import Curves, TimedRow, joined, row_curves, score_curves, value_curves
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
     TABLES_TAG,
@@ -56,9 +57,9 @@ class _Record(NamedTuple):
 
 _RECORDS = {
     "base": _Record(score_curves, is_reproducible=True),
-    "steps": _Record(step_curves, is_reproducible=True),
+    "steps": _Record(partial(row_curves, "train/"), is_reproducible=True),
     "scores": _Record(score_curves, is_reproducible=True),
-    "timing": _Record(timing_curves, is_reproducible=False),
+    "timing": _Record(partial(row_curves, "time/"), is_reproducible=False),
 }
 _FILES = ("steps.jsonl", "timing.jsonl", "starts.jsonl")
 
@@ -266,14 +267,6 @@ def _digest(texts: Sequence[str]) -> str:
 TRIAL_TAG = "bench.trial"
 """Holds the trial's number on a run that stands for a trial without cells."""
 _STATUS = {"running": "RUNNING", "complete": "FINISHED", "pruned": "KILLED", "failed": "FAILED"}
-
-
-def study_of_search(folder: Path) -> StudyRecord | None:
-    """Read the study of a search, or return None if nothing is written yet.
-
-    Raises DamagedRecordError as `read_study`.
-    """
-    return read_study(folder) if (folder / STUDY).exists() else None
 
 
 def has_own_run(trial: TrialRecord) -> bool:

@@ -77,16 +77,6 @@ def mlflow_name(name: str) -> str:
     return re.sub(r"[^\w\-./]", "_", name.replace("@", "_at_").replace("^", "_hat_"))
 
 
-def step_curves(rows: Sequence[TimedRow]) -> Curves:
-    """Return rows of steps.jsonl as `train/<key>`."""
-    return _curves("train/", rows)
-
-
-def timing_curves(rows: Sequence[TimedRow]) -> Curves:
-    """Return rows of timing.jsonl as `time/<key>`."""
-    return _curves("time/", rows)
-
-
 def score_curves(rows: Sequence[TimedRow]) -> Curves:
     """Return rows of scores.jsonl as `eval/<task>/<metric>`.
 
@@ -102,7 +92,7 @@ def score_curves(rows: Sequence[TimedRow]) -> Curves:
 
 def value_curves(prefix: str, values: Mapping[str, object], at_ms: int, step: int = 0) -> Curves:
     """Return the numbers among some values as curves `<prefix><key>` of one point each."""
-    return _curves(prefix, [TimedRow({**values, "step": step}, at_ms)])
+    return row_curves(prefix, [TimedRow({**values, "step": step}, at_ms)])
 
 
 def joined(parts: Iterable[Curves]) -> Curves:
@@ -119,7 +109,8 @@ def joined(parts: Iterable[Curves]) -> Curves:
     }
 
 
-def _curves(prefix: str, rows: Sequence[TimedRow]) -> Curves:
+def row_curves(prefix: str, rows: Sequence[TimedRow]) -> Curves:
+    """Return the numbers in rows as curves `<prefix><key>`."""
     import numpy as np
 
     steps = np.array([row.values["step"] for row in rows], dtype=np.int64)

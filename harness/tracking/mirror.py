@@ -42,7 +42,7 @@ from harness.errors import BenchError
 from harness.records import CellRecord, SweepRecord, read_sweep
 from harness.records.counted import stand as stand_of
 from harness.records.files import DamagedRecordError
-from harness.records.study import STUDY, StudyRecord
+from harness.records.study import STUDY, StudyRecord, read_study
 from harness.tracking.cell import (
     STATUS,
     TRIAL_TAG,
@@ -53,7 +53,6 @@ from harness.tracking.cell import (
     ended_ms,
     fingerprint,
     has_own_run,
-    study_of_search,
     sync_trial,
     trial_tags,
 )
@@ -123,7 +122,9 @@ class Mirror:
         Raises DamagedRecordError, after everything else is sent, for cells whose records are damaged.
         """
         sweep = read_sweep(self.sweep_dir)
-        study = study_of_search(self.sweep_dir) if sweep.is_search else None
+        # A search that has just begun has no study yet.
+        is_studied = sweep.is_search and (self.sweep_dir / STUDY).exists()
+        study = read_study(self.sweep_dir) if is_studied else None
         asked, stand = question_id(sweep), _stand(sweep)
         tags = {QUESTION_TAG: asked, _STAND_TAG: stand}
         # If the records have not changed since the last complete sync, MLflow need not be imported.

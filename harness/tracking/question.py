@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.records import CellRecord, SweepRecord
 from harness.records.files import read_json
@@ -125,7 +125,8 @@ def inputs_of(sweep: SweepRecord, cell: CellRecord) -> list[DatasetInput]:
 
 def _sync_best(run: MirroredRun, study: StudyRecord, folder: Path) -> int:
     """Update the best trial so far and its confirmation with fresh seeds, and return the number of points sent."""
-    best, values = study.best_trial, {}
+    best = study.best_trial
+    values: dict[str, object] = {}
     if best is not None:
         others = {name: "" for name in run.tags if name.startswith("best.")}  # knobs that only another trial had
         run.set_tags(others | {"best.trial": str(best.number)} | flat_params(best.params, "best."))
@@ -137,7 +138,7 @@ def _sync_best(run: MirroredRun, study: StudyRecord, folder: Path) -> int:
     return run.log_values(values, modified_ms(folder / STUDY))
 
 
-def _effect(name: str, contrast: Mapping[str, object]) -> dict[str, Any]:
+def _effect(name: str, contrast: Mapping[str, object]) -> dict[str, object]:
     return {f"{name}/{key}": contrast.get(key) for key in _RESULTS}
 
 

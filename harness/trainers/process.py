@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TypedDict
 
 from harness.config.trainer import OutsideTrainer
 from harness.errors import RefusedError
@@ -165,13 +165,20 @@ def find_command(argv: Sequence[str], folder: str | None, env: Mapping[str, str]
     return Path(found)
 
 
-def environment_of(command: Path) -> dict[str, Any]:
-    """Return the `python` and `packages` of the interpreter behind a command, which may be a Python script.
+class PythonEnvironment(TypedDict):
+    """The versions of an interpreter and of its installed packages."""
 
-    {} for a program that is not Python's.
+    python: str
+    packages: dict[str, str]
+
+
+def environment_of(command: Path) -> PythonEnvironment | None:
+    """Return the environment of the interpreter behind a command, which may be a Python script.
+
+    None for a program that is not Python's.
     """
     interpreter = _interpreter(command)
-    return {} if interpreter is None else _packages(interpreter)
+    return None if interpreter is None else _packages(interpreter)
 
 
 def _interpreter(command: Path) -> str | None:
@@ -188,11 +195,10 @@ def _interpreter(command: Path) -> str | None:
 
 
 @functools.cache
-def _packages(interpreter: str) -> dict[str, object]:
-    """Return the version of an interpreter and of its installed packages."""
+def _packages(interpreter: str) -> PythonEnvironment:
     result = subprocess.run([interpreter, "-c", _LIST_PACKAGES], capture_output=True, text=True, check=False)
     if result.returncode:
         raise RefusedError(f"trainer.run: {interpreter} does not start ({result.stderr.strip()[-300:]}). Repair it.")
     # A site's own startup code may print something before.
-    found: dict[str, object] = json.loads(result.stdout.splitlines()[-1])
+    found: PythonEnvironment = json.loads(result.stdout.splitlines()[-1])
     return found

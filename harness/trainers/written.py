@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypedDict, TypeGuard, TypeVar
 
 from pydantic import ValidationError
 
@@ -32,13 +32,11 @@ from harness.trainers.contract import (
     ProgramConfig,
 )
 
-Row = dict[str, Any]
 OF_PROGRAM = "program/"
 """Prefix in steps.jsonl of metrics that `trainer.metrics` does not map."""
 DIVERGED = ("loss", "grad_norm")
 """If one of these is not finite, by our name or by the program's, training has diverged."""
-_ROLLOUT = {"problem_id": str, "text": str, "correct": bool}
-"""The fields of a completion, with their types."""
+Field = TypeVar("Field")
 
 
 class ContractError(RefusedError):
@@ -53,7 +51,7 @@ class Lines:
         self._begun = b""
         self._bytes = self._lines = 0
 
-    def read(self, has_ended: bool = False) -> Iterator[tuple[str, Row]]:
+    def read(self, has_ended: bool = False) -> Iterator[tuple[str, dict[str, object]]]:
         """Yield the lines since the last call, each with its position in words.
 
         has_ended: nobody writes any more, so that a last line without a line break counts too. Raises ContractError for
@@ -89,7 +87,7 @@ class MetricsRow:
     step: int
     generated_tokens: int
     trained_tokens: int
-    columns: Row
+    columns: dict[str, float | None]
     """The columns for steps.jsonl, without the counts."""
     not_finite: str | None = None
     """The metric that shows divergence, in words; None if training goes on."""
@@ -163,7 +161,7 @@ class Metrics:
             raise ContractError(f"{place}: there is no folder {folder}. Announce a checkpoint once it is whole")
         return Announced(step, folder)
 
-    def _step(self, place: str, row: Row) -> MetricsRow:
+    def _step(self, place: str, row: dict[str, object]) -> MetricsRow:
         """Check a row of metrics, and rename its columns to ours. Raises ContractError."""
         # Without a gap or a repetition: a resumed program must continue after `done`, and only one process may write.
         expected = self.done.step + 1
@@ -181,22 +179,24 @@ class Metrics:
             )
         counts = {}
         for name in (GENERATED, *((TRAINED,) if self.counts_trained or TRAINED in row else ())):
-            before = getattr(self.done, name)
-            if not _is_count(row.get(name)):
+            before, count = getattr(self.done, name), row.get(name)
+            if not _is_count(count):
                 raise ContractError(
-                    f"{place}: {name} is {shown(row.get(name))}, but every row counts them so far, as a whole number; "
-                    "0 if there are none"
+                    f"{place}: {name} is {shown(count)}, but every row counts them so far, as a whole number; 0 if "
+                    "there are none"
                 )
-            if row[name] < before:
+            if count < before:
                 raise ContractError(
-                    f"{place}: {name} falls from {before} to {row[name]}, but it counts those of the whole cell. After "
-                    "a resume, go on from `done` in the config file"
+                    f"{place}: {name} falls from {before} to {count}, but it counts those of the whole cell. After a "
+                    "resume, go on from `done` in the config file"
                 )
-            counts[name] = row[name]
-        metrics = {name: value for name, value in row.items() if name not in (STEP, GENERATED, TRAINED)}
-        for name, value in metrics.items():
+            counts[name] = count
+        metrics: dict[str, float | None] = {}
+        for name, value in row.items():
             if value is not None and not isinstance(value, int | float):
                 raise ContractError(f"{place}: {name} is {shown(value)}, but a metric is a number or null")
+            if name not in (STEP, GENERATED, TRAINED):
+                metrics[name] = value
         if self._is_first:
             self._is_first = False
             self._compare_names(metrics)
@@ -210,7 +210,7 @@ class Metrics:
         why = f"{broken[0]} is {metrics[broken[0]]} at step {step}" if broken else None
         return MetricsRow(step, counts[GENERATED], counts.get(TRAINED, self.done.trained_tokens), columns, why)
 
-    def _compare_names(self, metrics: dict[str, object]) -> None:
+    def _compare_names(self, metrics: Mapping[str, object]) -> None:
         """Note a mapped metric that the first row lacks."""
         for ours, theirs in self.names.items():
             if theirs not in metrics:
@@ -218,6 +218,18 @@ class Metrics:
                     f"trainer.metrics maps {ours} to {theirs}, which the first row of {METRICS_FILE} lacks"
                     f"{nearest(theirs, metrics)} It has {', '.join(metrics) or 'no metrics'}."
                 )
+
+
+class Completion(TypedDict):
+    """A row of rollouts/*.parquet."""
+
+    step: int
+    problem_id: str
+    text: str
+    correct: bool
+    sample: int
+    """Its number within its problem and step."""
+    reward: float | None
 
 
 @dataclass
@@ -229,36 +241,45 @@ class WrittenRollouts:
     def __post_init__(self) -> None:
         self._lines = Lines(self.folder / ROLLOUTS_FILE)
         self._drawn: dict[tuple[int, str], int] = {}
-        self._waiting: list[Row] = []
+        self._waiting: list[Completion] = []
         self._given = 0
 
-    def of_step(self, step: int) -> list[Row]:
+    def of_step(self, step: int) -> list[Completion]:
         """Return the rows of a step whose metrics were read. Raises ContractError, also for rows of an earlier step."""
         self._waiting += [self._checked(place, row) for place, row in self._lines.read()]
         self._given = step
-        found = [row for row in self._waiting if row[STEP] <= step]
+        found = [row for row in self._waiting if row["step"] <= step]
         # The program may be a step ahead of its metrics; its rows wait for theirs.
-        self._waiting = [row for row in self._waiting if row[STEP] > step]
-        return [row for row in found if row[STEP] == step]
+        self._waiting = [row for row in self._waiting if row["step"] > step]
+        return [row for row in found if row["step"] == step]
 
-    def _checked(self, place: str, row: Row) -> Row:
+    def _checked(self, place: str, row: dict[str, object]) -> Completion:
         """Check the row of a completion, and number it within its problem and step."""
-        for name, kind in _ROLLOUT.items():
-            if not isinstance(row.get(name), kind):
-                raise ContractError(
-                    f"{place}: {name} is {shown(row.get(name))}, but a completion has one ({kind.__name__})"
-                )
-        if not _is_count(row.get(STEP)) or not isinstance(reward := row.get("reward"), int | float | None):
+
+        def field_of(name: str, kind: type[Field]) -> Field:
+            if not isinstance(value := row.get(name), kind):
+                raise ContractError(f"{place}: {name} is {shown(value)}, but a completion has one ({kind.__name__})")
+            return value
+
+        problem_id, text, correct = field_of("problem_id", str), field_of("text", str), field_of("correct", bool)
+        step, reward = row.get(STEP), row.get("reward")
+        if not _is_count(step) or not isinstance(reward, int | float | None):
             raise ContractError(f"{place}: a completion has a step, and a reward that is a number or null")
-        if row[STEP] <= self._given:
+        if step <= self._given:
             raise ContractError(
-                f"{place}: is of step {row[STEP]}, whose row in {METRICS_FILE} was written before. Write "
+                f"{place}: is of step {step}, whose row in {METRICS_FILE} was written before. Write "
                 "the completions of a step before its metrics"
             )
-        key = (row[STEP], row["problem_id"])
+        key = (step, problem_id)
         self._drawn[key] = sample = self._drawn.get(key, -1) + 1
-        known = {name: row[name] for name in (STEP, *_ROLLOUT)}
-        return known | {"sample": sample, "reward": None if reward is None else _finite(float(reward))}
+        return {
+            "step": step,
+            "problem_id": problem_id,
+            "text": text,
+            "correct": correct,
+            "sample": sample,
+            "reward": None if reward is None else _finite(float(reward)),
+        }
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -273,7 +294,7 @@ def _finite(value: float | None) -> float | None:
 class ProgramTotals:
     """What counts, of all starts of a cell's program so far."""
 
-    steps: dict[int, tuple[MetricsRow, list[Row]]]
+    steps: dict[int, tuple[MetricsRow, list[Completion]]]
     """By number, each with its completions."""
     checkpoints: dict[int, Path]
     diverged: str | None

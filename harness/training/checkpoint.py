@@ -23,6 +23,7 @@ from harness.records.counted import Counted
 from harness.records.fence import remove
 from harness.records.files import DamagedRecordError, read_object, write_folder, write_json
 from harness.training.split import parts_of
+from harness.training.states import Progress, TrainerState
 from harness.training.tensors import on_host
 
 KEPT = 2
@@ -53,12 +54,9 @@ class Checkpoint:
     """All tokens generated so far."""
     weights: dict[str, Tensor]
     """The policy's weights, without those that training leaves alone (see `trained_weights`); empty at the start."""
-    trainer: dict[str, Any]
+    trainer: TrainerState
     """The learner's state: optimiser with its float32 masters, critic, reference, coefficients, start of the round."""
-    progress: dict[str, Any]
-    """JSON. It holds what the prompt order and the completion limit have seen, and how many tokens a teacher has
-    scored. It also holds the checksums of past weights that are sampled from.
-    """
+    progress: Progress
     records: Counted = field(default_factory=dict)
     """How much of each of the cell's files belongs to it; see `harness.records.cell.CellRecord.count`."""
     epoch: int = 0

@@ -30,7 +30,7 @@ from harness.random_keys import permutation, random_key, uniform
 if TYPE_CHECKING:
     from harness.models.language_model import LanguageModel
 
-Row = TypeVar("Row")
+Item = TypeVar("Item")
 
 
 def require_demonstrations(recipe: SupervisedColdStart) -> None:
@@ -141,7 +141,7 @@ def demonstrations(recipe: SupervisedColdStart) -> Iterator[tuple[str, str]]:
     yield from in_turn(_rows(recipe), recipe.seed)
 
 
-def in_turn(rows: Sequence[Row], seed: int) -> Iterator[Row]:
+def in_turn(rows: Sequence[Item], seed: int) -> Iterator[Item]:
     """Yield rows without end, in a new order each epoch."""
     for epoch in itertools.count():
         for index in permutation(len(rows), random_key(seed, "shuffle", step=epoch)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from harness.errors import RefusedError
 from harness.processes import Processes
 from harness.random_keys import permutation, random_key
 from harness.training.split import is_master, part_like
+from harness.training.states import OptimizerState
 from harness.training.torch_optimizers import torch_optimizers
 
 T = TypeVar("T")
@@ -125,13 +126,16 @@ class ClippedOptimizer:
                 torch._foreach_copy_(self._rounded, self._masters)
         return OptimizerStep(loss, norms)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> OptimizerState:
         """Return the optimiser's state, Muon's under `matrices`, and the masters in the order of their weights."""
-        states = [optimizer.state_dict() for optimizer in self._optimizers]
-        masters = {"masters": [master.detach() for master in self._every_master()]}
-        return states[0] | masters | ({"matrices": states[1]} if len(states) > 1 else {})
+        first, *others = [optimizer.state_dict() for optimizer in self._optimizers]
+        masters = [master.detach() for master in self._every_master()]
+        state: OptimizerState = {"state": first["state"], "param_groups": first["param_groups"], "masters": masters}
+        if others:
+            state["matrices"] = {"state": others[0]["state"], "param_groups": others[0]["param_groups"]}
+        return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: OptimizerState) -> None:
         """Restore the optimiser and the masters; the weights, which are the masters rounded, are loaded elsewhere."""
         states = [state, *([state["matrices"]] if "matrices" in state else [])]
         for optimizer, own in zip(self._optimizers, states, strict=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors.torch import load
 from transformers import PreTrainedModel
@@ -24,10 +23,9 @@ from harness.training.checkpoint import (
     weights_as_bytes,
 )
 from harness.training.reference import frozen_copy
+from harness.training.states import Progress
 from harness.training.tensors import on_host
 
-PROGRESS = "past_weights"
-"""The key of their checksums in a checkpoint's progress."""
 _FOLDER = "past"
 
 
@@ -84,11 +82,11 @@ class PastWeights:
                 remove(old)
         self._checksums = {one: self._checksums[one] for one in self._needed_after(step)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, str]:
         """Return, as JSON, the checksums of the weights that the steps to come sample from, by their step."""
         return {str(step): checksum for step, checksum in self._checksums.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, str]) -> None:
         self._checksums = {int(step): checksum for step, checksum in state.items()}
 
     def _needed_after(self, step: int) -> range:
@@ -102,9 +100,9 @@ class PastWeights:
         return _path_in(self._checkpoints, step)
 
 
-def missing_past_weights(checkpoints: Path, progress: Mapping[str, Any]) -> str | None:
+def missing_past_weights(checkpoints: Path, progress: Progress) -> str | None:
     """Return why past weights keep a cell from resuming at a checkpoint with this progress, or None."""
-    named = progress.get(PROGRESS, {}).items()
+    named = progress.get("past_weights", {}).items()
     faults = (_fault(_path_in(checkpoints, int(step)), checksum) for step, checksum in named)
     return next((fault for fault in faults if fault), None)
 

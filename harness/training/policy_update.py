@@ -36,6 +36,7 @@ from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import KlReference, Teacher, measure_start, start_metrics
 from harness.training.sequences import BatchPart, Scores, SequenceScorer
 from harness.training.split import parts_of, split_for_training
+from harness.training.states import UpdateState
 from harness.training.torch_optimizers import layer_matrices
 from harness.training.update_report import (
     GradientPasses,
@@ -104,6 +105,7 @@ class PolicyUpdate:
     def __post_init__(self) -> None:
         objective = self._objective = self.spec.policy_gradient
         self._scored_while_training = scored_while_training(self.spec)
+        self._has_stepped = False
         if objective.baseline == "critic":
             self.critic = CriticModel(self.model, objective.critic.trunk)
         self._acts_without_advantage = acts_without_advantage(objective)
@@ -130,7 +132,7 @@ class PolicyUpdate:
             raise ValueError(f"distill.where={distill.where}, but no teacher is given")
         return Teacher(self.teacher, distill, self.pad_token_id, self.spec.train.logits_chunk_tokens)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> UpdateState:
         return {
             "optimizer": self.optimizer.state_dict(),
             "critic": {} if self.critic is None else self.critic.state_dict(),
@@ -139,13 +141,14 @@ class PolicyUpdate:
             "budget": self._scorer.budget.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: UpdateState) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.critic is not None:
             self.critic.load_state_dict(parts_of(self.critic, state["critic"]))
         self._reference.load_state_dict(state["reference"])
         self._coefficients.load_state_dict(state["coefficients"])
         self._scorer.budget.load_state_dict(state["budget"])
+        self._has_stepped = bool(state["optimizer"]["state"])
 
     @by_all
     def run(self, batch: Batch, step: int) -> StepReport:
@@ -213,9 +216,9 @@ class PolicyUpdate:
                 # `update` counts optimiser steps within the batch: later steps select tokens at the weights they have
                 # by then.
                 selected = self._selected(batch, rows, pass_advantage, step, update=len(taken))
-                is_first = step == 1 and not taken
-                parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed, is_first)
+                parts = self._gradient(batch, rows, pass_advantage, selected, in_loss, passed)
                 taken.append(self.optimizer.step(summed([part.loss.value for part in parts])))
+                self._has_stepped = True
                 done.append((rows, everyones(parts)))
         report.update_s = time.perf_counter() - started_s
         passed.write(report)
@@ -289,11 +292,10 @@ class PolicyUpdate:
         selected: Tensor | None,
         coefficients: Coefficients,
         passed: GradientPasses,
-        is_first: bool,
     ) -> list[MicroLoss]:
         """Compute the gradient of one optimiser step over the rows, in micro-batches; the weights stay.
 
-        is_first: True for the first optimiser step of the first batch. Raises RefusedError as `policy_loss` does.
+        Raises RefusedError as `policy_loss` does.
         """
         acting = RowShare.of(rows[self._acting(batch, advantage)[rows]], batch.sequences.lengths)
         shared = shares_prompts(self.model.get_decoder())
@@ -330,7 +332,7 @@ class PolicyUpdate:
                 step=size._replace(micro_batches=micro_batches),
                 **of_rows,
             )
-            loss = policy_loss(self._objective, tokens, coefficients, is_first)
+            loss = policy_loss(self._objective, tokens, coefficients, is_first=not self._has_stepped)
             passed.backward(acting.counted(loss.value, micro), batch.sequences.pass_tokens(micro, shared))
             if batch.answers is not None:
                 divisors = row_divisors(self._objective.aggregation, tokens).cpu()

@@ -9,10 +9,8 @@ with the prompt.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,13 +37,14 @@ from harness.training.prefix_attention import shares_prompts
 from harness.training.reference import measure_start, start_metrics
 from harness.training.sequences import Scores, Sequences, SequenceScorer, rows_to_measure
 from harness.training.split import split_for_training
+from harness.training.states import UpdateState
 from harness.training.torch_optimizers import layer_matrices
 from harness.training.update_report import GradientPasses, StepReport, entropy_metrics, everyones, step_metrics
 
 
 @dataclass(frozen=True)
 class PairBatch:
-    """P pairs. Row i of either side is a completion of the same prompt."""
+    """P pairs. The completions at one index of both sides have the same prompt."""
 
     chosen: Sequences
     rejected: Sequences
@@ -152,11 +151,11 @@ class PreferenceUpdate:
         )
         Processes.here().share(self)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> UpdateState:
         """Return all that a checkpoint needs besides the policy's weights and the reference's."""
         return {"optimizer": self.optimizer.state_dict(), "budget": self._scorer.budget.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: UpdateState) -> None:
         self.optimizer.load_state_dict(state["optimizer"])
         self._scorer.budget.load_state_dict(state["budget"])
 

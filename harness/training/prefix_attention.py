@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, PreTrainedModel
@@ -234,17 +234,22 @@ def _moved(rows: Tensor, places: Tensor, count: int | None) -> Tensor:
     return rows.new_zeros((count, *rows.shape[1:])).index_copy_(0, places, rows)
 
 
+class _Context(FunctionCtx):
+    saved_tensors: tuple[Tensor, ...]
+    back: int | None
+
+
 # Each of the two directions is the other's gradient, so one function serves both.
 class _Moved(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, places: Tensor, count: int | None) -> Tensor:
+    def forward(ctx: _Context, rows: Tensor, places: Tensor, count: int | None) -> Tensor:
         ctx.save_for_backward(places)
         ctx.back = len(rows) if count is None else None
         return _moved(rows, places, count)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: _Context, gradient: Tensor) -> tuple[Tensor, None, None]:
         return _moved(gradient, ctx.saved_tensors[0], ctx.back), None, None
 
 
@@ -414,7 +419,7 @@ def _checkpointed(
     layer: nn.Module,
     implementation: Callable[[], contextlib.AbstractContextManager[None]],
     forward: Callable[..., Tensor],
-    *args: Any,
+    *args: object,
 ) -> Tensor:
     # Back to evaluation mode before the layer computes: some layers apply dropout of their own.
     layer.training = False

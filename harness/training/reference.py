@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,11 +51,11 @@ class RenewedCopy:
         if (step - 1) % self._every_steps == 0:
             self.policy.load_state_dict(model.state_dict())
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return the copy's weights without those that training leaves alone."""
         return {name: weight for name, weight in self.policy.state_dict().items() if name in self._trained}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         load_trained_weights(self.policy, state)
 
 
@@ -83,11 +84,11 @@ class KlReference:
         if self._renewed is not None:
             self._renewed.begin(step, model)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return the reference's weights, or nothing if it is the starting policy."""
         return {} if self._renewed is None else self._renewed.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if self._renewed is not None:
             self._renewed.load_state_dict(state)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 from weakref import WeakSet
 
 import torch
@@ -94,10 +94,32 @@ def _chunks(tokens: int, chunk_tokens: int) -> list[slice]:
     return [slice(start, start + chunk_tokens) for start in range(0, tokens, chunk_tokens)]
 
 
+class _Context(Protocol):
+    """torch's context of a function, with what both functions below keep for the backward pass."""
+
+    head: OutputHead
+    chunk_tokens: int
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+    def set_materialize_grads(self, value: bool) -> None: ...
+    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
+
+
+class _ScoresContext(_Context, Protocol):
+    temperature: float
+
+
+class _DivergenceContext(_Context, Protocol):
+    teacher_head: OutputHead
+    distill: DistillInLoss
+
+
 class _TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _ScoresContext,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -127,7 +149,9 @@ class _TokenScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logps: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: _ScoresContext, grad_logps: Tensor | None, grad_entropy: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         hidden, targets, entropy, weight, bias = ctx.saved_tensors
         grad_logps = torch.zeros_like(entropy) if grad_logps is None else grad_logps
 
@@ -148,7 +172,7 @@ class _TokenScores(torch.autograd.Function):
 class _TokenDivergence(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _DivergenceContext,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -168,7 +192,7 @@ class _TokenDivergence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _DivergenceContext, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, teacher_hidden, weight, bias = ctx.saved_tensors
 
         def grad_product(chunk: slice) -> Tensor:
@@ -184,7 +208,7 @@ class _TokenDivergence(torch.autograd.Function):
         return *_through_head(ctx, hidden, weight, bias, grad_product), None, None, None, None, None
 
 
-def _both_logps(ctx: Any, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _both_logps(ctx: _DivergenceContext, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the student's logits [C, V], and the log-probs of student and teacher over the tokens that both have."""
     logits = ctx.head.logits(hidden, ctx.distill.temperature)
     of_teacher = ctx.teacher_head.logits(teacher_hidden, ctx.distill.temperature)
@@ -193,7 +217,7 @@ def _both_logps(ctx: Any, hidden: Tensor, teacher_hidden: Tensor) -> tuple[Tenso
 
 
 def _through_head(
-    ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, grad_product: Callable[[slice], Tensor]
+    ctx: _Context, hidden: Tensor, weight: Tensor, bias: Tensor | None, grad_product: Callable[[slice], Tensor]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients of hidden states, weight and bias, the first three inputs of an autograd function.
 

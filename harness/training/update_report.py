@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ class StepReport:
     """Completion tokens that a teacher scored."""
     trained_tokens: int = 0
     """Tokens of the completions that could change a weight, counted in each pass over them."""
-    tokens: list[dict[str, Any]] | None = None
+    tokens: list[dict[str, object]] | None = None
     """The recorded columns of each row's tokens; None if they are not recorded."""
     generated_tokens: int = 0
     """In this step only."""
@@ -80,7 +80,7 @@ class StepReport:
     """Shown as progress: the mean reward or, without rewards, the share of pairs ranked as labelled."""
     problems: Sequence[Problem] = ()
     """The problems of the training task that the step sampled, each once."""
-    rollouts: list[dict[str, Any]] = field(default_factory=list)
+    rollouts: list[dict[str, object]] = field(default_factory=list)
     """Rows of rollouts/*.parquet."""
 
     @property

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 # The distance from the top of a panel to the heading of its column. The title with the arm's name lies between.
 HEADING_OFFSET_POINTS = 21
-HEADING_SIZE = 8.0
 # The resolution of long lines (see `extremes`) in a third of the width of a figure.
 STRETCHES = 30
 
@@ -157,7 +156,7 @@ def draw_grid(
                 axes.set_ylim(bottom=-0.03 * axes.get_ylim()[1])
     hide_labels((axes for row in panels[:-1] for axes in row), "x")
     for column, axes in zip(columns, panels[0], strict=True):
-        write_above(axes, column.full_heading, HEADING_OFFSET_POINTS, fontsize=HEADING_SIZE)
+        write_above(axes, column.full_heading, HEADING_OFFSET_POINTS)
     for axes in panels[-1]:
         axes.set_xlabel(xlabel)
     if handles:

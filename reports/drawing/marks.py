@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def mark_panels(figure: Figure) -> None:
     for axes in figure.axes:
         label = str(axes.get_label())
         named = json.loads(label) if label.startswith("{") else {}
-        ends: dict[str, Any] = {}
+        ends: dict[str, dict[str, object]] = {}
         for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             low, high = axis.get_view_interval()
             what = named.get(name, axis.get_label_text())

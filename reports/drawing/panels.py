@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from reports.drawing.marks import mark
 from reports.drawing.style import GREY, RC, is_narrow, legend_columns, new_figure, short_name, width_in
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 X_LABEL_IN = 0.27
 """The distance of the x axis's label from the bottom of a panel; the labels of the ticks lie between."""
 PANEL_LEGEND_ROW_IN = 0.2
+HEADING_SIZE = 8.0
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,10 @@ def as_strip(panel: Axes, name: str, numbers: str = "") -> None:
     panel.spines["bottom"].set(color=GREY, linewidth=0.5)
 
 
-def write_above(panel: Axes, text: str, offset_points: float, **look: Any) -> None:
-    """Write a heading above a panel and its title."""
-    panel.annotate(text, (0, 1), (0, offset_points), xycoords="axes fraction", textcoords="offset points", **look)
+def write_above(panel: Axes, text: str, offset_points: float, *, bold: bool = False) -> None:
+    """Write a heading above a panel and its title: in bold, or smaller than other text."""
+    heading = panel.annotate(text, (0, 1), (0, offset_points), xycoords="axes fraction", textcoords="offset points")
+    heading.set(fontweight="bold") if bold else heading.set(fontsize=HEADING_SIZE)
 
 
 def share_limits(panels: Sequence[Axes], axis: Literal["x", "y"]) -> None:
@@ -145,15 +147,15 @@ def hide_labels(panels: Iterable[Axes], axis: Literal["x", "y"]) -> None:
     Drawing an axis makes five artists for each tick, which is a third of the cost of a panel.
     """
     # The lines that replace the grid look like it, and lie below the data as it does.
-    look = {name: RC[f"grid.{name}"] for name in ("color", "alpha", "linewidth")} | {"zorder": 0.5}
     for panel in panels:
         own = panel.xaxis if axis == "x" else panel.yaxis
         low, high = sorted(own.get_view_interval())
         ticks = [tick for tick in own.get_majorticklocs() if low <= tick <= high]
         if axis == "x":
-            panel.vlines(ticks, 0, 1, transform=panel.get_xaxis_transform(), **look)
+            lines = panel.vlines(ticks, 0, 1, transform=panel.get_xaxis_transform())
         else:
-            panel.hlines(ticks, 0, 1, transform=panel.get_yaxis_transform(), **look)
+            lines = panel.hlines(ticks, 0, 1, transform=panel.get_yaxis_transform())
+        lines.set(**{name: RC[f"grid.{name}"] for name in ("color", "alpha", "linewidth")}, zorder=0.5)
         own.set_visible(False)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ ARM_COLORS = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "d", "*")
 DASHES: tuple[object, ...] = ("-", (0, (6, 2)), (0, (2, 1.2)), (0, (6, 2, 1, 2)), (0, (1, 1)))
 
-RC: dict[str, Any] = {
+RC: dict[str, object] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.0,
     "axes.labelsize": 9.0,
@@ -85,7 +85,7 @@ MIN_VIEW = 10.0
 class ArmStyle:
     color: str
     marker: str
-    dash: Any
+    dash: object
 
 
 def width_in() -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Protocol, TypeGuard, TypeVar, get_args
+from typing import Literal, Protocol, TypeGuard, TypeVar, get_args
 
 from harness.errors import RefusedError
 from harness.plugins import Kind
@@ -76,12 +76,14 @@ FIGURES: Kind[Figure] = Kind(
 
 
 class Placed(Protocol):
-    """Anything that has a position on a page."""
+    """A figure with a position on a page, of whatever records."""
 
     @property
     def name(self) -> str: ...
     @property
     def order(self) -> int: ...
+    @property
+    def draw(self) -> Callable[..., Drawing | None]: ...
 
 
 AnyFigure = TypeVar("AnyFigure", bound=Placed)
@@ -127,7 +129,7 @@ def drawn_figure(analysis: Analysis, name: str) -> RenderedFigure | None:
     return render_figure(name, figure.title, by_axis[first], first, {label: by_axis[label] for label in others})
 
 
-def drawing_of(kind: Kind[Any], name: str, *records: object) -> Drawing | None:
+def drawing_of(kind: Kind[AnyFigure], name: str, *records: object) -> Drawing | None:
     """Return the drawing of this figure from the records; None if they hold nothing to show.
 
     Raises RefusedError for any error of a plug-in's figure, except DamagedRecordError.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reports.drawing.curves import seeds_per_arm
 from reports.drawing.marks import mark
 from reports.drawing.panels import as_strip, hide_labels, strip_panels
-from reports.drawing.rendering import Drawing
+from reports.drawing.rendering import DataRow, Drawing
 from reports.drawing.style import GREY, ArmStyle, arm_styles, is_narrow
 from reports.figures import Figure
 from reports.formats import percent
@@ -92,11 +92,11 @@ def _caption(analysis: Analysis, arms: Sequence[AcrossTasks]) -> str:
     return " ".join(parts)
 
 
-def _known(row: dict[str, str | float | list[int] | None]) -> dict[str, str | int | float]:
+def _known(row: dict[str, object]) -> DataRow:
     """Return a row of report.json as one of a table: the number of seeds for their list, and no missing values."""
     plain = {key: len(value) if isinstance(value, list) else value for key, value in row.items()}
     # NaN is not equal to itself.
-    return {key: value for key, value in plain.items() if value is not None and value == value}
+    return {key: value for key, value in plain.items() if isinstance(value, str | int | float) and value == value}
 
 
 ACROSS_TASKS = Figure(

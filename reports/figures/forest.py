@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reports.drawing.marks import mark, name_axes
 from reports.drawing.panels import (
@@ -71,7 +71,7 @@ def draw_forest(analysis: Analysis) -> Drawing | None:
     for row, task in first.items():
         heading = task if task == compared else f"{task} (not tested)"
         offset_points = TASK_OFFSET_POINTS + (POINTS_PER_IN * NARROW_TITLE_IN if is_narrow() else 0)
-        write_above(strips[row], heading, offset_points, fontweight="bold")
+        write_above(strips[row], heading, offset_points, bold=True)
     what = (
         f"{analysis.metric.name}{'' if first else f' of {compared}'}: difference from {short_name(sweep.baseline)} (pp)"
     )
@@ -125,8 +125,15 @@ def _draw_contrast(
             for seed, difference, is_flagged in zip(contrast.seeds, contrast.differences_pp, flags, strict=True)
             if is_flagged == flagged
         }
-        look: dict[str, Any] = {"markersize": 4, "color": style.color, "alpha": 0.7, "markerfacecolor": fill}
-        (drawn,) = axes.plot([*dots.values()], [SEEDS_Y] * len(dots), "o", **look)
+        (drawn,) = axes.plot(
+            [*dots.values()],
+            [SEEDS_Y] * len(dots),
+            "o",
+            markersize=4,
+            color=style.color,
+            alpha=0.7,
+            markerfacecolor=fill,
+        )
         mark(drawn, contrast.arm, "seed", [*dots])
     verdict = f"{comparison.verdict.replace('_', ' ')}, " if tested else ""
     numbers = f"{signed_pp(comparison.difference)} {interval(low, high)}   {verdict}n = {comparison.n_pairs}"

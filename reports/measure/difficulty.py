@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -138,10 +138,11 @@ class RolloutColumns:
     def first_of_group(self) -> npt.NDArray[np.intp]:
         return np.unique(self.group, return_index=True)[1]
 
-    def in_loss(self, objective: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+    def in_loss(self, objective: Mapping[str, object]) -> npt.NDArray[np.bool_]:
         """Return whether each row's tokens enter the loss, given what the objective drops and masks."""
         kept = self.learned
-        if (objective.get("overlong") or {}).get("type") in ("mask_after", "mask_before"):
+        overlong = objective.get("overlong")
+        if isinstance(overlong, dict) and overlong.get("type") in ("mask_after", "mask_before"):
             kept = kept & ~self.truncated
         if objective.get("zero_std") == "mask":
             kept = kept & (np.bincount(self.group, self.summed_advantage)[self.group] > 0)

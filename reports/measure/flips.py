@@ -6,9 +6,9 @@ The most extreme of many problems always look as if they said something.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from reports.measure import Analysis, derived
 from reports.measure.problems import ProblemScores, problem_scores
@@ -64,7 +64,7 @@ def ranges_of(by_arm: dict[str, dict[int, FloatArray]]) -> Ranges | None:
     rng = np.random.default_rng(0)
     counts = np.bincount(arms)
 
-    def ranges(drawn_arms: Any) -> FloatArray:
+    def ranges(drawn_arms: npt.NDArray[np.int64]) -> FloatArray:
         """Compute the ranges [draws, n_known] between arms, given the arm of each cell [draws, n_cells]."""
         of_arm = (drawn_arms[:, None, :] == np.arange(len(counts))[:, None]) / counts[:, None]
         return np.asarray(np.ptp(of_arm @ shares[:, known], axis=1).round(DECIMALS), dtype=np.float64)

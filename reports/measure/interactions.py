@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ADDITIVE = "additive"
 """The baseline of an interaction: two effects that add up."""
 
-Values = dict[str, Any]
+Values = dict[str, object]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +75,7 @@ class Columns:
         return columns
 
     @property
-    def fields(self) -> dict[str, npt.NDArray[Any]]:
+    def fields(self) -> dict[str, npt.NDArray[np.int64] | FloatArray]:
         """The values [length] of each field, as they were recorded."""
         return {name: getattr(self, kind)[row] for name, (kind, row) in self.places.items()}
 
@@ -109,7 +109,7 @@ def _places(names: tuple[str, ...], integers: tuple[str, ...]) -> dict[str, tupl
     return found
 
 
-def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[Any]:
+def _numbers(name: str, column: pyarrow.ChunkedArray) -> npt.NDArray[np.int64] | FloatArray:
     from pyarrow import types
 
     if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_null(column.type)):

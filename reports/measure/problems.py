@@ -6,8 +6,9 @@ it with `compare: {new_problems: true}`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def problem_scores(analysis: Analysis) -> ProblemScores:
     return ProblemScores(list(position), by_arm)
 
 
-def mean_of_known(rows: Any, n: int) -> FloatArray:
+def mean_of_known(rows: Iterable[Sequence[float] | FloatArray], n: int) -> FloatArray:
     """Compute the mean over rows [n] without NaN; NaN where no row has a number."""
     values = np.array(list(rows), dtype=np.float64).reshape(-1, n)
     known = ~np.isnan(values)

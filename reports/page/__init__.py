@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from reports.drawing.rendering import RenderedFigure
 from reports.figures import FIGURES, Group, render_figures
@@ -75,7 +75,7 @@ class ShownSection:
         return f"{count(len(self.figures), 'figure')}, {count(len(self.tables), 'table')}"
 
 
-def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigure]) -> dict[str, Any]:
+def _content(analysis: Analysis, report: Report, figures: Sequence[RenderedFigure]) -> dict[str, object]:
     sweep = analysis.sweep
     by_name = {figure.name: figure for figure in figures}
     lead = next((by_name[name] for name in LEAD_FIGURES if name in by_name), None)

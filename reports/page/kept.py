@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from harness.errors import RefusedError
 from harness.records import CellRecord, SweepRecord, read_sweep
@@ -97,7 +97,7 @@ def verify_kept(folder: Path) -> Verification:
     return differing("report.json", written, again)
 
 
-def _recomputed(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[dict[str, Any]]]:
+def _recomputed(sweep: SweepRecord, report: Report, folder: Path) -> dict[str, list[dict[str, object]]]:
     """Recompute the sections of report.json that follow from the final scores."""
     measurements = _measurements(sweep, report, folder)
     contrasts, effects = compare_arms(sweep, measurements), factor_effects(sweep, measurements)
@@ -158,7 +158,7 @@ def _numbers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
             yield name, number
 
 
-def _only(row: Mapping[str, object], now: Mapping[str, object]) -> dict[str, Any]:
+def _only(row: Mapping[str, object], now: Mapping[str, object]) -> dict[str, object]:
     return {key: _without_texts(row.get(key, ABSENT)) for key in now}
 
 

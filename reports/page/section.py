@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.plugins import Kind
@@ -18,8 +18,7 @@ class Section:
     """The key in report.json."""
     summary: str
     rows: Callable[[Analysis], list[dict[str, object]]]
-    tables: Callable[[Analysis, Sequence[dict[str, object]]], list[Table]]
-    """(the analysis, the rows) -> the tables."""
+    tables: Callable[[Analysis], list[Table]]
 
 
 SECTIONS: Kind[Section] = Kind(

@@ -12,8 +12,6 @@ from reports.formats import Table, count, tokens
 from reports.measure import Analysis
 from reports.page.record_tables import knob_table
 
-Spec = dict[str, Any]
-
 MOST_FORMS = 3
 """If a setting has more forms than this, the table of knobs below says which arm has which."""
 
@@ -149,7 +147,7 @@ def _algorithm(spec: Mapping[str, object]) -> list[str]:
     ]
 
 
-def _batch(spec: Spec) -> list[str]:
+def _batch(spec: Mapping[str, object]) -> list[str]:
     prompts, samples = _at(spec, "rollout.prompts_per_step"), _at(spec, "rollout.samples_per_prompt")
     updates = _at(spec, "train.updates_per_rollout")
     known = prompts and samples
@@ -165,7 +163,7 @@ def _temperature(value: float | None) -> str:
     return "" if value is None else f"temperature {value:g}"
 
 
-def _learning_rate(spec: Spec) -> list[str]:
+def _learning_rate(spec: Mapping[str, object]) -> list[str]:
     warm_up = _at(spec, "train.warmup_steps")
     return [
         _said(_at(spec, "train.learning_rate"), "{}"),
@@ -174,7 +172,7 @@ def _learning_rate(spec: Spec) -> list[str]:
     ]
 
 
-def _budget(spec: Spec) -> list[str]:
+def _budget(spec: Mapping[str, object]) -> list[str]:
     budget = _at(spec, "budget.tokens")
     return [
         f"{tokens(budget)} generated tokens" if budget else "",
@@ -182,7 +180,7 @@ def _budget(spec: Spec) -> list[str]:
     ]
 
 
-def _evaluation(spec: Spec) -> list[str]:
+def _evaluation(spec: Mapping[str, object]) -> list[str]:
     problems, samples = _at(spec, "eval.problems"), _at(spec, "eval.samples")
     every, fewer = _at(spec, "eval.every"), _at(spec, "eval.curve_samples")
     return [

@@ -89,19 +89,15 @@ def report_tables(analysis: Analysis, report: Report) -> dict[Group, list[Table]
             judge_table(report.arms),
             reply_table(report.arms),
         ],
-        "Policy": _of_shelves(analysis, report) if analysis.trains else [],
+        "Policy": _of_shelves(analysis) if analysis.trains else [],
         "Cost": [cost_table(report)],
         "Records": [provenance_table(analysis)],
     }
     return {group: [table for table in some if table is not None] for group, some in tables.items()}
 
 
-def _of_shelves(analysis: Analysis, report: Report) -> list[Table | None]:
-    return [
-        table
-        for section in SECTIONS.all().values()
-        for table in section.tables(analysis, getattr(report, section.name))
-    ]
+def _of_shelves(analysis: Analysis) -> list[Table | None]:
+    return [table for section in SECTIONS.all().values() for table in section.tables(analysis)]
 
 
 def result_table(report: Report) -> Table:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.records.files import read_object
 
@@ -38,7 +38,7 @@ class Difference:
 
     file: str
     place: str
-    written: Any
+    written: object
     """The value in the report."""
     recomputed: object
     """The value that the records give."""
@@ -219,7 +219,7 @@ _READERS: dict[str, Callable[[Path], Iterator[Leaf]]] = {
 }
 
 
-def _number(text: str | None) -> Any:
+def _number(text: str | None) -> float | str | None:
     try:
         return float(text or "")
     except ValueError:

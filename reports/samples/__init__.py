@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -68,10 +68,10 @@ def write_sweep_samples(sweep: SweepRecord, out_dir: Path) -> None:
     Only finished cells are read. The same records give the same bytes. Raises DamagedRecordError.
     """
     done = {(cell.arm, cell.seed): cell for cell in sweep.cells if cell.state == "done"}
-    content = {"page_title": f"{sweep.name}: samples", "title": sweep.name, "question": sweep.question}
+    titles = {"page_title": f"{sweep.name}: samples", "title": sweep.name}
     # A search has no baseline to compare its trials with: the reader may compare any two.
     baseline = None if sweep.is_search else sweep.baseline
-    _write(done, sweep.arms, baseline, content | {"report": "index.html"}, out_dir)
+    _write(done, sweep.arms, baseline, {**titles, "question": sweep.question, "report": "index.html"}, out_dir)
     give_back_memory()
 
 
@@ -119,7 +119,7 @@ def _write(
     cells: Mapping[Place, CellRecord],
     arms: Sequence[str],
     baseline: str | None,
-    content: dict[str, Any],
+    content: dict[str, object],
     out_dir: Path,
 ) -> None:
     # All bounds are for the page as a whole, so each cell gets an equal part.

@@ -11,13 +11,16 @@ import html
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from reports.page.templating import readable
 
-Tree: TypeAlias = list[Any]
-"""[element, attributes, text, children]: an element of MathML Core, {attribute: value} of `ATTRIBUTES`, a list of
-trees."""
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+Tree: TypeAlias = "tuple[str, dict[str, str], str, list[Tree]]"
+"""(element, attributes, text, children]: an element of MathML Core, {attribute: value} of `ATTRIBUTES`, a list of
+trees)."""
 
 MOST_CHARACTERS = 400
 """A longer formula stays text."""
@@ -75,7 +78,7 @@ class _UnknownError(ValueError):
     """Raised if the library passes on something that it does not know."""
 
 
-def _tree(element: Any) -> Tree:
+def _tree(element: Element) -> Tree:
     """Convert an element and its children, dropping unknown attributes.
 
     Raises _UnknownError for an unknown element, or a command that the library left as it is.
@@ -84,4 +87,4 @@ def _tree(element: Any) -> Tree:
     if element.tag not in ELEMENTS or text.startswith("\\"):
         raise _UnknownError(text or element.tag)
     attributes = {name: value for name, value in sorted(element.attrib.items()) if name in ATTRIBUTES}
-    return [element.tag, attributes, text, [_tree(child) for child in element]]
+    return element.tag, attributes, text, [_tree(child) for child in element]

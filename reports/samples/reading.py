@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -54,8 +54,8 @@ _EVAL_COLUMNS = [
 ]
 _ROLLOUT_COLUMNS = [
     *("step", "problem_id", "sample", "text", "tokens", "reward", "correct", "truncated", "turns"),
-    *("token/chars", "token/entropy", "token/advantage", "token/log_ratio"),
 ]
+_TOKEN_COLUMNS = ["token/chars", "token/entropy", "token/advantage", "token/log_ratio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,38 @@ def read_samples(cell: CellRecord, shown: SampleQuota, most_files: int, most_for
     reader = _Reader(cell.read_problems(), most_formulas)
     samples = [*reader.evaluated(cell, shown), *reader.trained(cell, shown, most_files)]
     return CellSamples(reader.problems, samples)
+
+
+class _Recorded(TypedDict, total=False):
+    """A sample as records hold it, of an evaluation or of training."""
+
+    step: int
+    task: str
+    problem_id: str | int
+    sample: int
+    text: str
+    correct: bool | None
+    truncated: bool | None
+    n_tokens: int | None
+    tokens: list[int] | None
+    reward: float | None
+    extracted: str | None
+    reasons: str | None
+    """JSON."""
+    turns: str | None
+    """JSON."""
+
+
+_TokenRecord = TypedDict(
+    "_TokenRecord",
+    {
+        "token/chars": list[int] | None,
+        "token/entropy": list[float | None] | None,
+        "token/advantage": list[float | None] | None,
+        "token/log_ratio": list[list[float | None] | None] | None,
+    },
+    total=False,
+)
 
 
 class _JudgedTask(TypedDict):
@@ -162,7 +194,8 @@ class _Reader:
         order = np.lexsort((np.arange(len(table)), as_array(table["sample"]), ~finals))
         n_final = int(finals.sum())
         kept = np.concatenate([order[:n_final][: shown.final], order[n_final:][: shown.curve]])
-        for is_final, row in zip(finals[kept], table.take(kept).to_pylist(), strict=True):
+        rows: list[_Recorded] = table.take(kept).to_pylist()
+        for is_final, row in zip(finals[kept], rows, strict=True):
             when = FINAL if is_final else f"evaluation {row['step']}"
             graders = _graders(cell, row)
             yield self._sample(
@@ -179,18 +212,24 @@ class _Reader:
         paths = spread(cell.rollout_files(), most_files)
         spec = cell.spec if paths else {}
         task = str(spec.get("task", {}).get("train", ""))
-        columns = [*_ROLLOUT_COLUMNS, *(f"reward/{part}" for part in spec.get("reward", {}).get("parts", {}))]
+        parts = [f"reward/{part}" for part in spec.get("reward", {}).get("parts", {})]
         left = dict.fromkeys(shown.steps or (), shown.per_step)
         for path in paths:
-            table = read_parquet(path, columns)
+            table = read_parquet(path, [*_ROLLOUT_COLUMNS, *_TOKEN_COLUMNS, *parts])
             if not {"step", "text", "problem_id", "sample"} <= set(table.column_names):
                 continue
             if shown.steps is not None:
                 table = table.take(_first_of_each(as_array(table["step"]), left))
-            for row in table.to_pylist():
+            rows: list[_Recorded]
+            of_tokens: list[_TokenRecord]
+            rewards: list[dict[str, float | None]]
+            rows, of_tokens, rewards = (
+                table.select([name for name in names if name in table.column_names]).to_pylist()
+                for names in (_ROLLOUT_COLUMNS, _TOKEN_COLUMNS, parts)
+            )
+            for row, of_token, by_part in zip(rows, of_tokens, rewards, strict=True):
                 tokens = row.get("tokens")
                 problem_id = str(row["problem_id"])
-                parts = [[name.removeprefix("reward/"), _rounded(row[name])] for name in row if "reward/" in name]
                 yield self._sample(
                     row,
                     f"training {row['step']}",
@@ -199,8 +238,8 @@ class _Reader:
                     [],
                     {
                         "reward": _rounded(row.get("reward")),
-                        "rewards": parts,
-                        "tokens": _tokens(row, str(path)),
+                        "rewards": [[name.removeprefix("reward/"), _rounded(value)] for name, value in by_part.items()],
+                        "tokens": _tokens(of_token, row["text"], path),
                         "turns": _turns(row, path),
                     },
                 )
@@ -225,7 +264,7 @@ class _Reader:
             # The first metric of the first filter decides, as the first grader does in evaluations of ours.
             said = graders[0][1] if graders else None
             right = None if said is None or isinstance(said, float) else is_match(said)
-            sample = {"text": text, "sample": 0, "truncated": any(one["truncated"]), "correct": right}
+            sample = _Recorded(text=text, sample=0, truncated=any(one["truncated"]), correct=right)
             number = self._number("test", task, name)
             yield self._sample(sample, FINAL, number, sum(one["n_tokens"]), graders, {"graders": graders})
 
@@ -251,7 +290,7 @@ class _Reader:
 
     def _sample(
         self,
-        row: dict[str, Any],
+        row: _Recorded,
         when: str,
         problem: int,
         n_tokens: int | None,
@@ -308,7 +347,7 @@ def are_final(table: pyarrow.Table | None) -> npt.NDArray[np.bool_]:
     return as_array(table["final"])
 
 
-def _graders(cell: CellRecord, row: dict[str, Any]) -> list[list[str]]:
+def _graders(cell: CellRecord, row: _Recorded) -> list[list[str]]:
     """Return [grader, reason of its verdict] of each grader, the deciding one first; [] for imported samples.
 
     Raises DamagedRecordError if the recorded reasons are no JSON object.
@@ -350,24 +389,25 @@ def is_match(said: str | None) -> bool:
     return said == "match"
 
 
-def _turns(row: dict[str, Any], path: Path) -> list[list[object]]:
+def _turns(row: _Recorded, path: Path) -> list[list[object]]:
     """Return [characters, tokens, reply, reward] of each turn: where it ends in the text, and the environment's answer.
 
     Empty without an environment. Raises DamagedRecordError if the recorded turns cannot be read.
     """
-    if not row.get("turns"):
+    recorded = row.get("turns")
+    if not recorded:
         return []
     try:
-        turns = json.loads(row["turns"])
+        turns = json.loads(recorded)
         return [
             [int(one["end_chars"]), int(one["end_tokens"]), readable(str(one["reply"])), _rounded(float(one["reward"]))]
             for one in turns
         ]
     except (ValueError, TypeError, KeyError):
-        raise DamagedRecordError(f"{path}: a sample's turns are {row['turns']!r}. Restore the file.") from None
+        raise DamagedRecordError(f"{path}: a sample's turns are {recorded!r}. Restore the file.") from None
 
 
-def _tokens(row: dict[str, Any], path: str) -> dict[str, object] | None:
+def _tokens(row: _TokenRecord, text: str, path: Path) -> dict[str, object] | None:
     """Return what the update knew of each token, or None if it was not recorded.
 
     Numbers are thousandths, which are short. The ratio is from the last time that the completion was scored. Raises
@@ -376,7 +416,7 @@ def _tokens(row: dict[str, Any], path: str) -> dict[str, object] | None:
     chars = row.get("token/chars")
     if not chars:
         return None
-    if sum(chars) != len(row["text"]):
+    if sum(chars) != len(text):
         raise DamagedRecordError(f"{path}: token/chars do not add up to their text. Restore the file.")
     scored = [epoch for epoch in row.get("token/log_ratio") or [] if epoch is not None]
     columns = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from harness.records.study import StudyRecord, TrialRecord
@@ -31,7 +30,7 @@ def write_search_report(study: StudyRecord, out_dir: Path) -> dict[str, object]:
     return report
 
 
-def _content(study: StudyRecord) -> dict[str, Any]:
+def _content(study: StudyRecord) -> dict[str, object]:
     confirmed = current_confirmation(study)
     return {
         "study": study,
@@ -80,7 +79,7 @@ def _row(study: StudyRecord, trial: TrialRecord) -> dict[str, object]:
     }
 
 
-def _cell(value: object) -> Any:
+def _cell(value: object) -> object:
     if value is None:
         return ""
     return json.dumps(value, sort_keys=True) if isinstance(value, bool | list | dict) else value

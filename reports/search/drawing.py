@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.lines import Line2D
+    from matplotlib.transforms import Transform
 
 BLUE, VERMILION, GREEN = ARM_COLORS[:3]
 TICK_CHARACTER_IN = 0.062
@@ -37,11 +38,31 @@ class Mark:
     hollow: bool = False
     """True if only the edge of the marker is drawn."""
 
-    def drawn(self) -> dict[str, Any]:
-        """Return the arguments of `plot`."""
-        face = "none" if self.hollow else self.color
-        return {"color": self.color, "marker": self.marker, "markersize": self.size, "markerfacecolor": face,
-                "markeredgewidth": 1.2, "linestyle": "none"}  # fmt: skip
+    def plot(
+        self,
+        axes: Axes,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        label: str = "",
+        *,
+        transform: Transform | None = None,
+        zorder: float = 2,
+    ) -> Line2D:
+        """Draw a marker at each point and return their handle. transform: of the points, if not that of the data."""
+        (line,) = axes.plot(
+            xs,
+            ys,
+            color=self.color,
+            marker=self.marker,
+            markersize=self.size,
+            markerfacecolor="none" if self.hollow else self.color,
+            markeredgewidth=1.2,
+            linestyle="none",
+            label=label,
+            transform=transform or axes.transData,
+            zorder=zorder,
+        )
+        return line
 
 
 MARKS = {
@@ -69,17 +90,26 @@ def kind_of(trial: TrialRecord) -> str:
 
 
 def draw_trials(
-    axes: Axes, trials: Sequence[TrialRecord], xs: Sequence[float], ys: Sequence[float], best: int | None, **plot: Any
+    axes: Axes,
+    trials: Sequence[TrialRecord],
+    xs: Sequence[float],
+    ys: Sequence[float],
+    best: int | None,
+    transform: Transform | None = None,
 ) -> dict[str, Line2D]:
-    """Draw a marker for each trial and a ring around the best, and return a handle for each kind, for a legend."""
+    """Draw a marker for each trial and a ring around the best, and return a handle for each kind, for a legend.
+
+    transform: of the points, if not that of the data.
+    """
     handles: dict[str, Line2D] = {}
     for kind, mark in MARKS.items():
         mine = [(x, y) for trial, x, y in zip(trials, xs, ys, strict=True) if kind_of(trial) == kind]
         if mine:
-            (handles[kind],) = axes.plot(*zip(*mine, strict=True), label=kind, **mark.drawn(), **plot)
+            mine_x, mine_y = zip(*mine, strict=True)
+            handles[kind] = mark.plot(axes, mine_x, mine_y, kind, transform=transform)
     for trial, x, y in zip(trials, xs, ys, strict=True):
         if trial.number == best:
-            (handles["best"],) = axes.plot(x, y, label=best_label(trial.number), **BEST.drawn(), **plot)
+            handles["best"] = BEST.plot(axes, [x], [y], best_label(trial.number), transform=transform)
     return handles
 
 

@@ -51,10 +51,12 @@ def test_a_profile_of_a_real_model_plans_without_data_gpu_or_network(
     # What its file says comes from a recipe, with the source.
     text = PROFILES[profile].read_text(encoding="utf-8")
     assert re.search(r"\((?:verl-project/verl|eric-haibin-lin/verl-data|sail-sg/understand-r1-zero),", text)
-    memory = plan.cost()["memory"]
-    assert memory["device"] == "cuda"
+    memory = plan.cost().memory
+    assert memory is not None and memory.device == "cuda"
     advised_gb = int(re.search(r"one GPU of (\d+) GB", text)[1])  # type: ignore[index]
-    assert memory["gb"] + memory["vllm_memory_frac"] * advised_gb <= advised_gb, "it fits what its description asks for"
+    assert memory.total_bytes / 1e9 + memory.engine_frac * advised_gb <= advised_gb, (
+        "it fits what its description asks for"
+    )
 
 
 def test_the_maths_model_is_asked_as_it_was_made_for() -> None:
@@ -75,9 +77,9 @@ def test_a_sweep_plans_clean_on_a_profile(sweep: str, profile: str) -> None:
     # Few seeds may be warned about (aa needs no more), an arm that cannot act may not.
     assert not [warning for warning in plan.warnings if "cannot" in warning and "sign-flip" not in warning]
     cost = plan.cost()
-    assert cost["cells"] == len(plan.arms) * len(plan.sweep.seed_list)
-    assert (cost["generated_tokens_at_most"] > 0) == (plan.request.checkpoint is None)
-    assert cost["eval_samples_at_most"] > 0
+    assert cost.cells == len(plan.arms) * len(plan.sweep.seed_list)
+    assert (cost.generated_tokens_at_most > 0) == (plan.request.checkpoint is None)
+    assert (cost.eval_samples_at_most or 0) > 0
     for declared in plan.sweep.ablate:
         entry = "objective" if declared == "algorithm" else declared
         assert any(f"{knob}.".startswith(f"{entry}.") for knob in plan.gate.differs), f"no arm varies {entry}"

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -129,7 +128,7 @@ class StaticCache(Cache):  # type: ignore[misc]  # transformers ships it untyped
         return self._buffers
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write new keys and values [r, H, 1, D] of the first r rows, and return those of the columns to read.
 
@@ -261,7 +260,7 @@ def one_token_attention(
     scaling: float,
     softcap: float | None = None,
     position_bias: Tensor | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attend with one token a row on a CPU, by two batched matrix products.
 

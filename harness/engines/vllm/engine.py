@@ -27,7 +27,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -50,6 +51,8 @@ from harness.processes import Processes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from vllm import RequestOutput
+    from vllm import SamplingParams as VllmParams
 
 # vLLM reads these when it is imported. It then runs in this process, where weights are passed by reference and no
 # threads are bound to cores. It sends no usage statistics.
@@ -127,7 +130,7 @@ class _Sample:
 class _Resident:
     """A running vLLM for one architecture, with dummy weights at first."""
 
-    def __init__(self, vllm: Any, model: PreTrainedModel, key: str, memory_frac: float) -> None:
+    def __init__(self, vllm: ModuleType, model: PreTrainedModel, key: str, memory_frac: float) -> None:
         self._vllm, self.key = vllm, key
         self._on_cpu = model.device.type == "cpu"
         self._devices = [] if self._on_cpu else [model.device]
@@ -212,7 +215,7 @@ class _Resident:
             for sample in samples
         ]
 
-        def take(answer: Any) -> None:
+        def take(answer: RequestOutput) -> None:
             row, drawn = int(answer.request_id), answer.outputs[0]
             sample = samples[row]
             # Tokens that were under way when the request was aborted.
@@ -246,13 +249,13 @@ class _Resident:
         asked = self._sampling(max_tokens=1, temperature=0.0, prompt_logprobs=0, output_kind="FINAL_ONLY")
         scored: dict[int, list[float]] = {}
 
-        def take(answer: Any) -> None:
+        def take(answer: RequestOutput) -> None:
             scored[int(answer.request_id)] = list(answer.prompt_logprobs.logprobs)
 
         self._run(sequences, [asked] * len(sequences), take)
         return [scored[row] for row in range(len(sequences))]
 
-    def _sampling(self, output_kind: str, **params: Any) -> object:
+    def _sampling(self, output_kind: str, **params: float | list[int]) -> VllmParams:
         return self._vllm.SamplingParams(
             **params,
             # The tokens that end a completion are passed as stop_token_ids; vLLM would look into the config too.
@@ -262,7 +265,9 @@ class _Resident:
             output_kind=self._vllm.sampling_params.RequestOutputKind[output_kind],
         )
 
-    def _run(self, prompts: Sequence[Sequence[int]], asked: Sequence[object], take: Callable[[object], None]) -> None:
+    def _run(
+        self, prompts: Sequence[Sequence[int]], asked: Sequence[VllmParams], take: Callable[[RequestOutput], None]
+    ) -> None:
         """Send the prompts to vLLM and take its answers until it has finished; `request_id` is the prompt's index.
 
         A vLLM that was interrupted on the way is given up: it is of no more use.
@@ -341,7 +346,7 @@ def _drop(resident: _Resident) -> None:
         resident.shut_down()
 
 
-def _import_vllm(on_cpu: bool) -> Any:
+def _import_vllm(on_cpu: bool) -> ModuleType:
     if importlib.util.find_spec("vllm") is None:
         remedy = (
             "On a CPU it runs in an environment of its own: make .venv-vllm, then .venv-vllm/bin/bench. Or use"

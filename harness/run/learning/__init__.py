@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from harness.run.learning.rollouts import PolicyGradientLearner
 from harness.sampling.sampler import EngineSampler
 from harness.training.checkpoint import Checkpoint, load_checkpoint, load_trained_weights, trained_weights
 from harness.training.split import gather_into, scatter_into, whole
+from harness.training.states import TrainerState
 from harness.training.tensors import with_tensors
 
 
@@ -58,12 +58,12 @@ class Trained:
         Processes.here().share(self)
 
     @by_all
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Tensor], TrainerState]:
         """Return the trained weights and the trainer's state, as a checkpoint holds them; complete in rank 0.
 
         Up to rounding, they do not depend on the number of processes.
         """
-        trainer: dict[str, Any] = with_tensors(self.learner.trainer_state(), whole)
+        trainer: TrainerState = with_tensors(self.learner.trainer_state(), whole)
         return trained_weights(self._policy), trainer
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:

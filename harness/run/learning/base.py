@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evals.tasks.base import Problem
 from harness.rewards.judging import Judge
+from harness.training.states import Progress, TrainerState
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +43,7 @@ class Examples:
     """The pairwise judge; None without the reward part `pairwise`."""
     teacher: PreTrainedModel | None = None
     """The frozen teacher; None without one, and if the starting weights teach."""
-    account: dict[str, Any] = field(default_factory=dict)
+    account: dict[str, object] = field(default_factory=dict)
     """The report of each stage that prepared them, by stage: kept with the cell's other provenance."""
 
 
@@ -63,11 +64,11 @@ class Learner(Protocol):
         before.
         """
 
-    def trainer_state(self) -> dict[str, object]:
+    def trainer_state(self) -> TrainerState:
         """Return tensors and plain values."""
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> Progress:
         """Return values that JSON can hold."""
 
-    def restore(self, trainer_state: Mapping[str, object], progress: Mapping[str, object]) -> None:
+    def restore(self, trainer_state: TrainerState, progress: Progress) -> None:
         """Continue from this state."""

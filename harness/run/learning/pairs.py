@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +24,7 @@ from harness.training.batch import Batch
 from harness.training.preference_update import PairBatch, PreferenceUpdate
 from harness.training.reference import frozen_copy, require_copy
 from harness.training.sequences import Sequences
+from harness.training.states import Progress, TrainerState
 from harness.training.update_report import Metrics, StepReport
 
 
@@ -130,11 +130,12 @@ class DatasetPairsLearner:
         metrics = {"pairs/count": len(batch), "pairs/epochs": epochs, **update.metrics}
         return replace(update, metrics=metrics, reward=update.metrics["rewards/accuracy"])
 
-    def trainer_state(self) -> dict[str, object]:
-        return self._update.state_dict()
+    def trainer_state(self) -> TrainerState:
+        state = self._update.state_dict()
+        return {"optimizer": state["optimizer"], "budget": state["budget"]}
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> Progress:
         return {}
 
-    def restore(self, trainer_state: Mapping[str, object], progress: Mapping[str, object]) -> None:
+    def restore(self, trainer_state: TrainerState, progress: Progress) -> None:
         self._update.load_state_dict(trainer_state)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from transformers import PreTrainedModel
@@ -39,11 +39,11 @@ from harness.run.learning.writers import InOneTurn, InTurns, Writer
 from harness.run.prompts import CompletionLimit, PromptOrder, prompt_order
 from harness.training.batch import Batch, filter_rows, peers_of, zero_std_rows
 from harness.training.gold_answers import GoldScorer
-from harness.training.past_weights import PROGRESS as PAST_WEIGHTS
 from harness.training.past_weights import PastWeights
 from harness.training.policy_update import PolicyUpdate
 from harness.training.preference_update import PreferenceUpdate
 from harness.training.reference import RenewedCopy, frozen_copy, require_copy
+from harness.training.states import Progress, TrainerState
 from harness.training.update_report import Metrics, StepReport, rollout_metrics
 
 Update = TypeVar("Update", PolicyUpdate, PreferenceUpdate)
@@ -305,22 +305,21 @@ class RolloutLearner(ABC, Generic[Update]):
         if self._round is not None:
             self._round.begin(step, self._start.model)
 
-    def trainer_state(self) -> dict[str, object]:
+    def trainer_state(self) -> TrainerState:
         round_start = {} if self._round is None else self._round.state_dict()
-        writer = self._rollouts.writer.state_dict()
-        return {"update": self._update.state_dict(), "round": round_start, **writer}
+        return {"update": self._update.state_dict(), "round": round_start, **self._rollouts.writer.state_dict()}
 
-    def progress(self) -> dict[str, Any]:
-        past = {} if self._past is None else {PAST_WEIGHTS: self._past.state_dict()}
+    def progress(self) -> Progress:
+        past: Progress = {} if self._past is None else {"past_weights": self._past.state_dict()}
         return {"order": self._order.state_dict(), "limit": self._limit.state_dict(), **past}
 
-    def restore(self, trainer_state: Mapping[str, Any], progress: Mapping[str, Any]) -> None:
+    def restore(self, trainer_state: TrainerState, progress: Progress) -> None:
         self._update.load_state_dict(trainer_state["update"])
         if self._round is not None:
             self._round.load_state_dict(trainer_state["round"])
         self._rollouts.writer.load_state_dict(trainer_state, self._pool)
         if self._past is not None:
-            self._past.load_state_dict(progress[PAST_WEIGHTS])
+            self._past.load_state_dict(progress["past_weights"])
         self._order.load_state_dict(progress["order"])
         self._limit.load_state_dict(progress["limit"])
 

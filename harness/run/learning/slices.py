@@ -6,9 +6,8 @@ A completion that reaches its slice waits, and continues under newer weights in 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -21,6 +20,7 @@ from harness.models.language_model import LanguageModel
 from harness.random_keys import random_key
 from harness.run.learning.writers import Writer, require_finite
 from harness.training.batch import Batch
+from harness.training.states import CompletionState, TrainerState
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,20 @@ class Begun:
     def group(self) -> tuple[int, int]:
         """The identity of its prompt."""
         return self.step, self.example
+
+    @property
+    def state(self) -> CompletionState:
+        """The completion in a checkpoint: the prompt is encoded again on resume, and the problem looked up by id."""
+        return {
+            "step": self.step,
+            "example": self.example,
+            "sample": self.sample,
+            "problem": self.problem.id,
+            "tokens": self.tokens,
+            "logps": self.logps,
+            "weights_steps": self.weights_steps,
+            "ended": self.ended,
+        }
 
 
 class InSlices(Writer):
@@ -163,13 +177,14 @@ class InSlices(Writer):
     def metrics(self) -> dict[str, float]:
         return {"staleness/prompts_under_way": len(self.under_way) // self._samples}
 
-    def state_dict(self) -> dict[str, Any]:
-        # Prompts are encoded again on resume, and problems are looked up by id.
-        return {"under_way": [{**vars(row), "prompt": [], "problem": row.problem.id} for row in self.under_way]}
+    def state_dict(self) -> TrainerState:
+        return {"under_way": [row.state for row in self.under_way]}
 
-    def load_state_dict(self, state: Mapping[str, Any], problems: Sequence[Problem]) -> None:
+    def load_state_dict(self, state: TrainerState, problems: Sequence[Problem]) -> None:
         by_id = {problem.id: problem for problem in problems}
         self.under_way = []
         for row in state["under_way"]:
             problem = by_id[row["problem"]]
-            self.under_way.append(Begun(**{**row, "problem": problem, "prompt": self.encode(problem)}))
+            drawn = row["tokens"], row["logps"], row["weights_steps"], row["ended"]
+            begun = Begun(row["step"], row["example"], row["sample"], problem, self.encode(problem), *drawn)
+            self.under_way.append(begun)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from harness.run.prompts import teacher_prompt
 from harness.sampling.turns import Conversation, Dialogue
 from harness.training.batch import Batch, Origin
 from harness.training.optimizer import DivergedError
+from harness.training.states import TrainerState
 
 
 class Writer(ABC):
@@ -57,11 +57,11 @@ class Writer(ABC):
         """Return what steps.jsonl reports of the writer after a step."""
         return {}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+    def state_dict(self) -> TrainerState:
+        """Return what the writer adds to the learner's state."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any], problems: Sequence[Problem]) -> None:  # noqa: B027
+    def load_state_dict(self, state: TrainerState, problems: Sequence[Problem]) -> None:  # noqa: B027
         """Continue from this state. problems: the training pool."""
 
 

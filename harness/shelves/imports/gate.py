@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.errors import GateError, RefusedError, shown
 from harness.plan.gate import ABSENT, EVALUATION, covered
@@ -108,7 +107,7 @@ def _message(violations: Mapping[str, Mapping[str, object]]) -> str:
     return "\n".join(parts)
 
 
-def _lines(violations: Mapping[str, Mapping[str, Any]]) -> str:
+def _lines(violations: Mapping[str, Mapping[str, object]]) -> str:
     return "\n".join(
         f"  {knob}: " + ", ".join(f"{who} = {shown(value)}" for who, value in by.items())
         for knob, by in violations.items()

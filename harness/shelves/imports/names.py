@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from harness.shelves.imports.base import RESULTS, ImportedRun, Score, finite
 
@@ -45,7 +44,7 @@ _OF_SPEED = re.compile(r"(?:^|_|/)(?:runtime|samples_per_second|steps_per_second
 _MEAN_OF = re.compile(r"^(?P<task>.+)/(?P<metric>[^/]+/(?:mean|best|maj|worst)@\d+(?:/\w+)?)$")
 
 
-def log(run: ImportedRun, step: int, values: Mapping[str, Any]) -> None:
+def log(run: ImportedRun, step: int, values: Mapping[str, object]) -> None:
     """Add the values that a tool logged after a training step, except those that are not finite numbers."""
     for name, value in finite(values.items()).items():
         name = _LOGGER.sub("", name)

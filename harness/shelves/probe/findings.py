@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,20 +63,31 @@ def write_findings(folder: Path, document: Mapping[str, object], measurement: Pr
     write_atomic(folder / "estimates.parquet", lambda aside: pq.write_table(table, aside))
 
 
-def estimate_rows(measurement: ProbeMeasurement) -> list[dict[str, Any]]:
-    """Return {"objective", "group_size", "batch_size", "estimate", "norm", "cosine"} for each gradient estimate.
+class EstimateRow(TypedDict):
+    """A gradient estimate."""
 
-    The cosine is to the reference gradient. It is None if noise hides that gradient, and 0 for an estimate of length 0.
-    """
+    objective: str
+    group_size: int
+    batch_size: int
+    estimate: int
+    """Its number among those of the objective and point."""
+    norm: float
+    cosine: float | None
+    """To the reference gradient: None if noise hides that gradient, and 0 for an estimate of length 0."""
+
+
+def estimate_rows(measurement: ProbeMeasurement) -> list[EstimateRow]:
+    """Return a row for each gradient estimate."""
     norm, _ = _reference(measurement)
-    rows = []
+    rows: list[EstimateRow] = []
     for point, by_objective in measurement.points.items():
         for name, products in by_objective.items():
             along = zip(products.norms.tolist(), products.with_reference.mean(1).tolist(), strict=True)
             rows += [
                 {
                     "objective": name,
-                    **point._asdict(),
+                    "group_size": point.group_size,
+                    "batch_size": point.batch_size,
                     "estimate": index,
                     "norm": length,
                     "cosine": None if norm is None else product / (length * norm) if length else 0.0,
@@ -91,7 +102,7 @@ def _reference(measurement: ProbeMeasurement) -> tuple[float | None, float | Non
     return reference_statistics(measurement.reference) or (None, None)
 
 
-def _rows(point: ProbePoint, by_objective: dict[str, InnerProducts], baseline: str) -> list[dict[str, Any]]:
+def _rows(point: ProbePoint, by_objective: dict[str, InnerProducts], baseline: str) -> list[dict[str, object]]:
     """Return one row per objective at a point."""
     measured = {name: statistics(products) for name, products in by_objective.items()}
     return [

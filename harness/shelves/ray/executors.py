@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from harness import plugins
 from harness.config.engine import Device
@@ -34,7 +34,11 @@ from harness.executors.slots import Slot
 from harness.records import CellRecord
 from harness.records.fence import LeaseLostError
 from harness.records.lease import Lease, LeaseTakenError, hold_lease
-from harness.shelves.ray.slot_actor import CHUNK_BYTES, CODE, SlotActor, pack, unpack_into, unpack_whole
+from harness.shelves.ray.slot_actor import CHUNK_BYTES, CODE, About, SlotActor, pack, unpack_into, unpack_whole
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle, ActorMethod
 
 # Read when ray is imported: send no usage statistics, and give up on an address after a few seconds.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_NUM_REDIS_GET_RETRIES": "5"}
@@ -54,8 +58,8 @@ class _Place:
     """An actor, seen from the head."""
 
     slot: Slot
-    actor: Any
-    answer: Any
+    actor: ActorHandle
+    answer: ObjectRef | None
     """The reference of the pending call."""
     name: str = ""
     """The GPUs and host of the actor; empty until it has answered."""
@@ -229,7 +233,7 @@ class RayPool:
                 self._happened.append(Ended(job, "failed", "its worker was lost", where=place.name, again=True))
             self._places[self._places.index(place)] = self._place(place.slot)
 
-    def _ask(self, method: Any, *given: Any) -> Any:
+    def _ask(self, method: ActorMethod, *given: object) -> Any:
         import ray
 
         return ray.get(method.remote(*given))
@@ -305,7 +309,7 @@ def _resources(slot: Slot) -> dict[str, float]:
     return {"num_cpus": units, "num_gpus": units if slot.kind == "cuda" else 0}
 
 
-def _introduce(place: _Place, about: dict[str, Any]) -> None:
+def _introduce(place: _Place, about: About) -> None:
     """Take over what a new actor says about itself. Raises BenchError if its numerics differ from ours."""
     if about["numerics"] != NUMERICS_VERSION:
         raise BenchError(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypedDict, cast
 
 from harness.config.hashing import NUMERICS_VERSION
 from harness.executors.base import Job, Progress
@@ -30,6 +30,17 @@ CODE = "code-of-the-run"
 _CHECKPOINTS, _LEASE, _STATUS = "checkpoints", "lease.json", "status.json"
 
 
+class About(TypedDict):
+    """What an actor says of itself. Plain data, so that machines with another version of bench can read it too."""
+
+    host: str
+    gpus: str | None
+    """The visible GPUs, as CUDA_VISIBLE_DEVICES; None if it is not set."""
+    shares_home: bool
+    """True if it sees the head's home."""
+    numerics: int
+
+
 class SlotActor:
     """A worker process and its home. It serves one call at a time; no call blocks much beyond its timeout."""
 
@@ -40,17 +51,15 @@ class SlotActor:
         self._pool = LocalPool([slot], self._home, worker_module)
         self._parcel = tempfile.TemporaryFile()  # noqa: SIM115 - used until the actor ends
 
-    def about(self) -> dict[str, Any]:
-        """Describe the actor: host, visible GPUs, whether it sees the head's home, and the version of its numerics."""
-        gpus = os.environ.get(VISIBLE)
+    def about(self) -> About:
         return {
             "host": socket.gethostname(),
-            "gpus": gpus,
+            "gpus": os.environ.get(VISIBLE),
             "shares_home": self._own_home is None,
             "numerics": NUMERICS_VERSION,
         }
 
-    def start(self, document: dict[str, Any]) -> None:
+    def start(self, document: dict[str, object]) -> None:
         if self._own_home is not None:
             document |= {"folders": [str(self._own_home / CODE)]}
         self._pool.start(cast(Job, _Sent(document)))
@@ -112,7 +121,7 @@ class _Sent:
     document: dict[str, object]
     model: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return self.document
 
 

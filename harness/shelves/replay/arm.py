@@ -6,7 +6,7 @@ It also says which objectives can be replayed from rollouts, and what a replay c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from algorithms import AnyObjective, Objective
 from algorithms.objective import Overlong, Penalise, Soft
@@ -14,15 +14,50 @@ from harness.config.run_spec import RunSpec, recorded_spec
 from harness.errors import RefusedError, UnknownNameError
 from harness.records import CellRecord
 from harness.shelves.replay.stored import StoredStep, read_steps
-from harness.shelves.replay.summary import Bins, summarise, token_shares
+from harness.shelves.replay.summary import Bins, WeightSummary, summarise, token_shares
 from harness.shelves.replay.weights import replay_step
 
 AS_TRAINED = "as trained"
 
 
+@dataclass(frozen=True)
+class AlgorithmReplay:
+    """The replay under one objective."""
+
+    algorithm: str
+    """The preset, or AS_TRAINED."""
+    weights: WeightSummary
+    remarks: list[str]
+    """What a reader must know."""
+
+    def to_json(self) -> dict[str, object]:
+        return {"algorithm": self.algorithm, **asdict(self.weights), "remarks": self.remarks}
+
+
+@dataclass(frozen=True)
+class ArmReplay:
+    """The replay of the cells of one arm."""
+
+    cells: list[str]
+    arm: str
+    steps: list[int]
+    epochs: int
+    updates_per_rollout: int
+    log_probs: str
+    """`recorded`, or `sampler` if the update's treatment of each token is not stored."""
+    as_trained: str | None
+    """Why the arm's own objective is left out; None if it is not."""
+    token_share: dict[str, dict[str, float]]
+    """The share of all sampled tokens, by kind of bin and by bin."""
+    algorithms: list[AlgorithmReplay]
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self) | {"algorithms": [one.to_json() for one in self.algorithms]}
+
+
 def replay_arm(
     cells: Sequence[CellRecord], algorithms: Sequence[str], steps: Sequence[range] | None = None
-) -> dict[str, Any]:
+) -> ArmReplay:
     """Replay the stored rollouts of cells of one arm under these algorithms (presets), next to the arm's own objective.
 
     steps: only those in one of these ranges; None: all stored ones. Raises RefusedError, before anything is computed,
@@ -52,25 +87,25 @@ def replay_arm(
     # One set of bins for all algorithms, so that their shares can be compared.
     every = [step for some in stored for step in some]
     bins = Bins.of(every)
-    return {
-        "cells": [cell.path.name for cell in cells],
-        "arm": cells[0].arm,
-        "steps": sorted({step.step for step in every}),
-        "epochs": specs[0].train.epochs,
-        "updates_per_rollout": specs[0].train.updates_per_rollout,
-        "log_probs": "recorded" if recorded else "sampler",
-        "as_trained": left_out,
-        "token_share": token_shares(every, bins),
-        "algorithms": [
-            {"algorithm": name, **_one(objective, stored, specs, bins), "remarks": list(remarks(objective, specs[0]))}
+    return ArmReplay(
+        cells=[cell.path.name for cell in cells],
+        arm=cells[0].arm,
+        steps=sorted({step.step for step in every}),
+        epochs=specs[0].train.epochs,
+        updates_per_rollout=specs[0].train.updates_per_rollout,
+        log_probs="recorded" if recorded else "sampler",
+        as_trained=left_out,
+        token_share=token_shares(every, bins),
+        algorithms=[
+            AlgorithmReplay(name, _summary(objective, stored, specs, bins), list(remarks(objective, specs[0])))
             for name, objective in objectives.items()
         ],
-    }
+    )
 
 
-def _one(
+def _summary(
     objective: Objective, stored: Sequence[Sequence[StoredStep]], specs: Sequence[RunSpec], bins: Bins
-) -> dict[str, object]:
+) -> WeightSummary:
     weighed = [replay_step(step, objective, spec) for some, spec in zip(stored, specs, strict=True) for step in some]
     return summarise(weighed, [step for some in stored for step in some], bins)
 

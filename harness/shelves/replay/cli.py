@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,7 @@ from harness.runs import home_folder, run_folder, sweeps_holding, use_recorded_p
 
 if TYPE_CHECKING:
     from harness.records import CellRecord
+    from harness.shelves.replay.arm import AlgorithmReplay, ArmReplay
 
 
 def replay(
@@ -44,12 +46,12 @@ def replay(
     note("reading the rollouts")
     from harness.shelves.replay.arm import replay_arm
 
-    documents = [replay_arm(some, names, chosen) for some in cells]
+    replays = [replay_arm(some, names, chosen) for some in cells]
     if json:
-        print_json({"arms": documents})
+        print_json({"arms": [one.to_json() for one in replays]})
     else:
-        for document in documents:
-            _print_replay(document)
+        for one in replays:
+            _print_replay(one)
 
 
 def _chosen_steps(given: str | None) -> list[range] | None:
@@ -94,22 +96,25 @@ def _cells(given: str, home: Path) -> list[list[CellRecord]]:
     return [some for some in found if some]
 
 
-def _print_replay(document: dict[str, Any]) -> None:
-    rows = document["algorithms"]
-    steps = document["steps"]
+def _print_replay(replay: ArmReplay) -> None:
+    rows, steps = replay.algorithms, replay.steps
     print(
-        f"\n{document['arm']}: {len(document['cells'])} cells, {len(steps)} steps ({steps[0]} to {steps[-1]}), "
-        f"{document['epochs']} x {document['updates_per_rollout']} optimiser steps each"
+        f"\n{replay.arm}: {len(replay.cells)} cells, {len(steps)} steps ({steps[0]} to {steps[-1]}), "
+        f"{replay.epochs} x {replay.updates_per_rollout} optimiser steps each"
     )
     print_table(
         "weight of a token: -d loss / d log-prob, over the tokens in the loss",
         ["algorithm", "mean", "mean size", "5 %", "median", "95 %", "clipped", "masked"],
         [
             [
-                row["algorithm"],
-                *(_three_figures(row[f"weight_{what}"]) for what in ("mean", "abs_mean", "p5", "p50", "p95")),
-                _percent(row["clipped_frac"]),
-                _percent(row["masked_frac"]),
+                row.algorithm,
+                _three_figures(row.weights.weight_mean),
+                _three_figures(row.weights.weight_abs_mean),
+                _three_figures(row.weights.weight_p5),
+                _three_figures(row.weights.weight_p50),
+                _three_figures(row.weights.weight_p95),
+                _percent(row.weights.clipped_frac),
+                _percent(row.weights.masked_frac),
             ]
             for row in rows
         ],
@@ -120,22 +125,22 @@ def _print_replay(document: dict[str, Any]) -> None:
         "pass_rate": "share of the prompt's completions that are right",
     }
     for kind, heading in headings.items():
-        bins = document["token_share"][kind]
+        bins = replay.token_share[kind]
         print()
         print_table(
             f"share of the gradient (summed sizes of weights) by {heading}",
             ["", *(name.replace("_", " ") for name in bins)],
             [
                 ["all tokens", *map(_percent, bins.values())],
-                *([row["algorithm"], *(_percent(_gradient_share(row, kind, name)) for name in bins)] for row in rows),
+                *([row.algorithm, *(_percent(share) for share in _gradient_shares(row, kind, bins))] for row in rows),
             ],
         )
     for row in rows:
-        for remark in row["remarks"]:
-            print(f"{row['algorithm']}: {remark}")
-    if document["as_trained"]:
-        print(f"the arm's own objective is left out: {document['as_trained']}")
-    guessed = max((row["guessed_frac"] for row in rows), default=0.0)
+        for remark in row.remarks:
+            print(f"{row.algorithm}: {remark}")
+    if replay.as_trained:
+        print(f"the arm's own objective is left out: {replay.as_trained}")
+    guessed = max((row.weights.guessed_frac for row in rows), default=0.0)
     if guessed:
         print(
             f"up to {_percent(guessed)} of tokens are taken at ratio 1, since their log-probs at later optimiser steps "
@@ -143,8 +148,9 @@ def _print_replay(document: dict[str, Any]) -> None:
         )
 
 
-def _gradient_share(row: dict[str, Any], kind: str, name: str) -> float | None:
-    return None if row["gradient_share"] is None else row["gradient_share"][kind][name]
+def _gradient_shares(row: AlgorithmReplay, kind: str, bins: Iterable[str]) -> list[float | None]:
+    shares = row.weights.gradient_share
+    return [None if shares is None else shares[kind][name] for name in bins]
 
 
 def _three_figures(value: float | None) -> str:

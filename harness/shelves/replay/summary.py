@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +14,27 @@ from harness.training.update_report import PASS_RATE_BINS, pass_rate_bin
 
 LENGTH_BINS = 4
 """Bins hold equally many completions, as far as ties in length allow."""
-PERCENTILES = (5, 50, 95)
+
+
+@dataclass(frozen=True)
+class WeightSummary:
+    """The weights of one objective over the stored steps. Tokens count once per epoch."""
+
+    tokens: int
+    """All sampled tokens."""
+    weight_mean: float | None
+    """As the following four, over the tokens in the loss; None without any."""
+    weight_abs_mean: float | None
+    weight_p5: float | None
+    """A percentile by nearest rank."""
+    weight_p50: float | None
+    weight_p95: float | None
+    clipped_frac: float
+    """Of all sampled tokens."""
+    masked_frac: float
+    guessed_frac: float
+    gradient_share: dict[str, dict[str, float]] | None
+    """Shares of the sum of absolute weights, by kind of bin and by bin; None if all weights are 0."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +77,8 @@ def token_shares(steps: Sequence[StoredStep], bins: Bins) -> dict[str, dict[str,
     return _shares_by_bin(sizes, steps, bins) or {}
 
 
-def summarise(weighed: Sequence[StoredTokenWeights], steps: Sequence[StoredStep], bins: Bins) -> dict[str, Any]:
-    """Summarise one objective over the stored steps, as plain data.
-
-    Tokens count once per epoch. weight: mean and PERCENTILES over the tokens in the loss; weight_abs_mean: the mean of
-    their absolute values. clipped_frac, masked_frac, guessed_frac: of all sampled tokens. gradient_share: of the sum of
-    absolute weights, by bin; None if all weights are 0.
-    """
+def summarise(weighed: Sequence[StoredTokenWeights], steps: Sequence[StoredStep], bins: Bins) -> WeightSummary:
+    """Summarise one objective over the stored steps."""
     in_loss, tokens, clipped, masked, guessed = [], 0, 0, 0, 0
     for some, step in zip(weighed, steps, strict=True):
         mask = step.rollout.sequences.mask.expand_as(some.weight)
@@ -75,16 +89,18 @@ def summarise(weighed: Sequence[StoredTokenWeights], steps: Sequence[StoredStep]
         guessed += int(some.guessed.sum())
     weights = torch.cat(in_loss)
     sizes = [some.weight.double().abs().sum((0, 2)) for some in weighed]
-    return {
-        "tokens": tokens,
-        "weight_mean": float(weights.mean()) if len(weights) else None,
-        "weight_abs_mean": float(weights.abs().mean()) if len(weights) else None,
-        **{f"weight_p{rank}": _percentile(weights, rank) for rank in PERCENTILES},
-        "clipped_frac": clipped / tokens,
-        "masked_frac": masked / tokens,
-        "guessed_frac": guessed / tokens,
-        "gradient_share": _shares_by_bin(sizes, steps, bins),
-    }
+    return WeightSummary(
+        tokens=tokens,
+        weight_mean=float(weights.mean()) if len(weights) else None,
+        weight_abs_mean=float(weights.abs().mean()) if len(weights) else None,
+        weight_p5=_percentile(weights, 5),
+        weight_p50=_percentile(weights, 50),
+        weight_p95=_percentile(weights, 95),
+        clipped_frac=clipped / tokens,
+        masked_frac=masked / tokens,
+        guessed_frac=guessed / tokens,
+        gradient_share=_shares_by_bin(sizes, steps, bins),
+    )
 
 
 def _percentile(values: Tensor, rank: int) -> float | None:

@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.executors.slots import ONE_THREAD
 from harness.plugins import Kind
@@ -56,7 +56,7 @@ class Finding:
     passed: bool
     found: str
     """A phrase for the table."""
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, object] = field(default_factory=dict)
     """Measurements by name; names end in the unit."""
 
 
@@ -83,7 +83,7 @@ class Outcome:
     found: str
     """The finding, or the reason for a check that crashed or was not run."""
     took_s: float = 0.0
-    figures: dict[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, object] = field(default_factory=dict)
     output: str = ""
     """The end of a failed check's output."""
 
@@ -141,7 +141,7 @@ def _run_apart(name: str, device: str, limit_s: float) -> Outcome:
     return Outcome(name, "failed", why, took_s, output=text)
 
 
-def _end_group(process: subprocess.Popen[Any]) -> None:
+def _end_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and all workers that it left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)

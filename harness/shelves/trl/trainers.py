@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from harness.config.trainer import OutsideTrainer
 from harness.errors import RefusedError, nearest, shown
 from harness.plugins import UserModule
 from harness.rewards import RewardContext, TotalReward
+from harness.settings import Settings
 from harness.settings.marks import REFERS
 
 if TYPE_CHECKING:
@@ -71,6 +72,21 @@ _OF_PAIRS = {
     "logps/rejected_sum": "logps/rejected",
 }
 _OF_TRAINER = {"DPOTrainer": {"rewards/accuracy": "rewards/accuracies"}, "KTOTrainer": {"kl/zero_point": "kl"}}
+
+
+class ProgramArguments(Settings):
+    """The `args` of the program's config file."""
+
+    trainer: str
+    """The name of TRL's class."""
+    settings: dict[str, object]
+    """TRL's settings, except those that follow from the machine and the prompts."""
+    spec: dict[str, object]
+    """The run spec as JSON, which may need the plug-ins. The program finds everything else in it."""
+    plugins: list[str]
+    """The names of the user's modules to load."""
+    folders: list[str]
+    """The folders in which they are looked up."""
 
 
 class TrlTrainer(OutsideTrainer):
@@ -124,16 +140,15 @@ class TrlTrainer(OutsideTrainer):
             own = _OF_PAIRS | _OF_TRAINER[_trainer_of(spec)]
         return {**own, **_COLUMNS, **self.metrics}
 
-    def arguments(self, spec: RunSpec) -> dict[str, Any]:
-        """Return TRL's trainer and settings, and the spec, in which the program finds everything else."""
+    def arguments(self, spec: RunSpec) -> dict[str, object]:
         names, folders = plugins.asked_for()
-        return {
-            "trainer": _trainer_of(spec),
-            "settings": {**settings_of(spec), **self.args},
-            "spec": spec.model_dump(mode="json"),
-            "plugins": names,
-            "folders": [str(folder.resolve()) for folder in folders],
-        }
+        return ProgramArguments(
+            trainer=_trainer_of(spec),
+            settings={**settings_of(spec), **self.args},
+            spec=spec.model_dump(mode="json"),
+            plugins=names,
+            folders=[str(folder.resolve()) for folder in folders],
+        ).model_dump()
 
     def require_installed(self) -> None:
         try:

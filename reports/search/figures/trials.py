@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from harness.records.study import StudyRecord, TrialRecord
 from reports.drawing.curves import legend_below
@@ -125,21 +124,18 @@ def draw_intermediate(study: StudyRecord, objective: StudyObjective) -> Drawing 
         ys = [objective.shown(value) for value in values]
         is_best = trial.number == study.best
         kind, color = kind_of(trial), INK if is_best else COLORS[trial.state]
-        style: dict[str, Any]
+        (line,) = axes.plot(steps, ys, color=color, zorder=3 if is_best else 2, label=kind)
         if is_best:
-            style = {"linewidth": 2.4, "label": best_label(trial.number)}
+            line.set(linewidth=2.4, label=best_label(trial.number))
         elif kind == "default":
-            style = {"linewidth": 1.6, "linestyle": (0, (5, 2)), "label": kind}
-            color = MARKS["default"].color
+            line.set(linewidth=1.6, linestyle=(0, (5, 2)), color=MARKS["default"].color)
         else:
-            style = {"linewidth": 0.9, "alpha": 0.75, "label": kind}
-            style |= {"linestyle": DOTTED} if trial.state == "running" else {}
-        (line,) = axes.plot(steps, ys, color=color, zorder=3 if is_best else 2, **style)
+            line.set(linewidth=0.9, alpha=0.75, linestyle=DOTTED if trial.state == "running" else "-")
         # A line of a single point is invisible without a marker.
         if len(steps) == 1 and trial.state == "complete":
             line.set(marker="o", markersize=3)
         if trial.state in ("pruned", "failed"):
-            axes.plot(steps[-1], ys[-1], **MARKS[trial.state].drawn(), zorder=4)
+            MARKS[trial.state].plot(axes, steps[-1:], ys[-1:], zorder=4)
             line.set(marker=MARKS[trial.state].marker, markersize=5, markevery=[len(steps) - 1])
         handles[str(line.get_label())] = line
     axes.margins(x=0.03)

@@ -7,7 +7,7 @@ the beginning of a run and predicts the rest. `fit_compute_law` fits a sigmoid i
 says why.
 """
 
-from reports.shelves.laws.compute import ComputeLaw, LawInterval, compare_compute_laws, fit_compute_law
+from reports.shelves.laws.compute import ComputeLaw, compare_compute_laws, fit_compute_law
 from reports.shelves.laws.entropy import (
     MIN_POINTS,
     EntropyLaw,
@@ -20,6 +20,7 @@ from reports.shelves.laws.entropy import (
 from reports.shelves.laws.forecast import FIRST_FRAC, Forecast, first_part, forecast
 from reports.shelves.laws.uncertainty import (
     FreeExponentUncertainty,
+    LawInterval,
     LawUncertainty,
     free_exponent_uncertainty,
     law_uncertainty,

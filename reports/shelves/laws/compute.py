@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from reports.shelves.laws.entropy import FloatArray, LawRefusedError, Numbers, finite_points
-from reports.shelves.laws.uncertainty import Jackknife, jackknife
+from reports.shelves.laws.uncertainty import Jackknife, LawInterval, jackknife
 
 MAX_EXPONENT = 20.0
 # A parameter this close to a bound, as a share of its range, was stopped by the bound and not set by the points.
@@ -32,14 +31,6 @@ Noise with less of it follows a sigmoid less often, so this errs on the cautious
 # The sigmoids that noise may fit: exponents for points that span one unit of log tokens, and the number of midpoints.
 _SHAPE_EXPONENTS = (0.5, 4.0, 8.0, 16.0, 64.0)
 _SHAPE_MIDPOINTS = 25
-
-
-class LawInterval(NamedTuple):
-    """A value with the ends of its interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -155,7 +146,7 @@ def compare_compute_laws(law: ComputeLaw, other: ComputeLaw, alpha: float = 0.05
     paired = law.parameters.minus(other.parameters)
     half_widths = paired.half_widths(np.eye(paired.changes.shape[1])[:3], alpha)
     gap, half_width = law.asymptote - other.asymptote, float(half_widths[0])
-    found = {"asymptote": LawInterval(gap, gap - half_width, gap + half_width)}
+    found = {"asymptote": LawInterval.around(gap, half_width)}
     with np.errstate(over="ignore"):
         factors = np.exp(half_widths[1:]).tolist()
     for name, factor in zip(("exponent", "midpoint_tokens"), factors, strict=True):

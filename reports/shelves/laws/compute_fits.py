@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from reports.measure import Analysis
+from reports.measure import Analysis, derived
 from reports.measure.contrasts import SCORE_LIMITS_PP, alpha_of_each
 from reports.measure.measurements import Measurement, finite
 from reports.shelves.laws import (
@@ -58,12 +58,23 @@ class ComputeFit:
     """Why it is refused."""
     contrast: LawContrast | None
     """None for the baseline."""
+    alpha: float
+    """The sweep's: intervals have the level 1 - alpha."""
+
+    @property
+    def target(self) -> str:
+        return f"{self.metric} of {self.task}"
+
+    def interval(self, name: str) -> LawInterval | None:
+        """Return `asymptote`, `exponent` or `midpoint_tokens` with its interval; None if the fit is refused."""
+        return None if self.law is None else LawInterval(getattr(self.law, name), *self.law.interval(name, self.alpha))
 
 
 Evaluations = dict[int, list[tuple[float, float]]]
 """Maps each seed to the pairs (generated tokens, score in percent) of its run's evaluations."""
 
 
+@derived
 def compute_fits(analysis: Analysis) -> list[ComputeFit]:
     """Fit every arm on every task. A curve starts at the score before training, if it was measured."""
     name, before = analysis.metric.name, scores_before_pp(analysis)
@@ -75,7 +86,8 @@ def compute_fits(analysis: Analysis) -> list[ComputeFit]:
                 law, refused = or_reason(partial(_compute_law, of_arm, [*of_arm], before.get(task)))
                 contrast = _law_contrast(analysis.sweep, arm, runs, before.get(task))
                 n_points = sum(map(len, of_arm.values()))
-                fits.append(ComputeFit(arm, task, name, len(of_arm), n_points, law, refused, contrast))
+                alpha = analysis.sweep.alpha
+                fits.append(ComputeFit(arm, task, name, len(of_arm), n_points, law, refused, contrast, alpha))
     return fits
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def draw_entropy_law(analysis: Analysis) -> Drawing | None:
     sweep = analysis.sweep
     styles = arm_styles(sweep.arms, sweep.baseline)
     points = {fit.arm: [*_stretches(fit)] for fit in fits}
-    figure = _figure(fits, points, styles, sweep.alpha)
+    figure = _figure(fits, points, styles)
     return Drawing(
         figure,
         _caption(fits, sweep.alpha, figure.axes[0].get_ylim()),
@@ -82,7 +82,7 @@ def _stretches(fit: EntropyFit) -> Iterator[DataRow]:
 
 
 def _figure(
-    fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], styles: dict[str, ArmStyle], alpha: float
+    fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], styles: dict[str, ArmStyle]
 ) -> MatplotlibFigure:
     columns = min(panel_columns(), len(fits))
     rows = -(-len(fits) // columns)
@@ -90,11 +90,11 @@ def _figure(
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for fit, axes in zip(fits, grid.flat, strict=False):
         _draw_points(axes, points[fit.arm], styles[fit.arm])
-        _draw_forecast(axes, fit, styles[fit.arm], alpha)
-        _draw_law(axes, fit, styles[fit.arm], alpha)
-        axes.set_title(_title(fit, PANEL_CHARACTERS * panel_columns() // columns, alpha), loc="left")
+        _draw_forecast(axes, fit, styles[fit.arm])
+        _draw_law(axes, fit, styles[fit.arm])
+        axes.set_title(_title(fit, PANEL_CHARACTERS * panel_columns() // columns), loc="left")
     filled = list(grid.flat[: len(fits)])
-    _scale(filled[0], fits, points, alpha)
+    _scale(filled[0], fits, points)
     for empty in grid.flat[len(fits) :]:
         empty.set_visible(False)
     for axes in filled[-columns:]:
@@ -107,7 +107,7 @@ def _figure(
 
 
 def _shows_ceiling(fit: EntropyFit, view: tuple[float, float]) -> bool:
-    return fit.law is not None and fit.has_ceiling and view[0] <= fit.law.ceiling <= view[1]
+    return fit.ceiling is not None and view[0] <= fit.ceiling.value <= view[1]
 
 
 def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2D]:
@@ -133,13 +133,13 @@ def _legend(fits: Sequence[EntropyFit], view: tuple[float, float]) -> list[Line2
 def _draw_points(axes: Axes, rows: Sequence[DataRow], style: ArmStyle) -> None:
     for part, fill in (("first", style.color), ("later", "none")):
         x, y = ([row[key] for row in rows if row["part"] == part] for key in ("entropy_nats", "reward"))
-        look: dict[str, Any] = {"markersize": 3.5, "markeredgewidth": 0.7, "markerfacecolor": fill}
-        axes.plot(x, y, marker=style.marker, linestyle="none", color=style.color, **look)
+        (dots,) = axes.plot(x, y, marker=style.marker, linestyle="none", color=style.color, markerfacecolor=fill)
+        dots.set(markersize=3.5, markeredgewidth=0.7)
 
 
-def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
+def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle) -> None:
     """Draw the line of all points, thinner from the smallest entropy down to 0, where its ceiling is."""
-    if fit.law is None or fit.uncertainty is None:
+    if fit.law is None:
         return
     smallest, largest = _range(fit)
     for start, end, width in ((0.0, smallest, 0.9), (smallest, largest, 1.8)):
@@ -148,30 +148,30 @@ def _draw_law(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> Non
     if fit.exponent is not None:
         grid = np.linspace(0.0, largest, GRID_POINTS)
         axes.plot(grid, fit.exponent.predict(grid), color=INK, linewidth=0.9, linestyle=FREE_DOTS)
-    if fit.has_ceiling:
-        ceiling, half_width = fit.law.ceiling, float(fit.uncertainty.half_widths([0.0], alpha)[0])
+    if fit.ceiling is not None:
+        ceiling, low, high = fit.ceiling
         axes.axhline(ceiling, color=style.color, linewidth=0.7, linestyle=":")
-        axes.plot([0, 0], [ceiling - half_width, ceiling + half_width], color=style.color, linewidth=2.0)
+        axes.plot([0, 0], [low, high], color=style.color, linewidth=2.0)
         axes.plot(0, ceiling, marker="d", linestyle="none", markersize=6, color=style.color)
 
 
-def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle, alpha: float) -> None:
+def _draw_forecast(axes: Axes, fit: EntropyFit, style: ArmStyle) -> None:
     """Draw the law of the first part alone, with the band of its line."""
     found = fit.forecast
     if found is None:
         return
     grid = np.linspace(0, _range(fit)[1], GRID_POINTS)
-    center, half_widths = found.law.predict(grid), found.uncertainty.half_widths(grid, alpha)
+    center, half_widths = found.law.predict(grid), found.uncertainty.half_widths(grid, fit.alpha)
     axes.fill_between(grid, center - half_widths, center + half_widths, color=style.color, alpha=0.14, linewidth=0)
     axes.plot(grid, center, color=GREY, linewidth=1.2, linestyle=FORECAST_DASH)
 
 
-def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRow]], alpha: float) -> None:
+def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRow]]) -> None:
     """Show entropies from 0 to the largest; of y, the points and the ceilings and forecasts near them."""
     rewards = [float(row["reward"]) for rows in points.values() for row in rows]
     low, high = min(rewards), max(rewards)
     room = CEILING_RANGE * ((high - low) or abs(high) or 1.0)
-    wanted = [low, high, *_ends_of_bars(fits, alpha)]
+    wanted = [low, high, *_ends_of_bars(fits)]
     wanted += [fit.forecast.law.ceiling for fit in fits if fit.forecast is not None]
     low, high = max(low - room, min(wanted)), min(high + room, max(wanted))
     margin = 0.06 * ((high - low) or 1.0)
@@ -181,20 +181,22 @@ def _scale(axes: Axes, fits: Sequence[EntropyFit], points: dict[str, list[DataRo
     axes.set_xlim(-0.04 * largest, 1.04 * largest)
 
 
-def _ends_of_bars(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
+def _ends_of_bars(fits: Sequence[EntropyFit]) -> Iterator[float]:
     """Yield the ends of the intervals of ceilings."""
     for fit in fits:
-        if fit.law is not None and fit.uncertainty is not None and fit.has_ceiling:
-            half_width = float(fit.uncertainty.half_widths([0.0], alpha)[0])
-            yield from (fit.law.ceiling - half_width, fit.law.ceiling + half_width)
+        if fit.ceiling is not None:
+            yield from (fit.ceiling.low, fit.ceiling.high)
 
 
-def _ends_of_bands(fits: Sequence[EntropyFit], alpha: float) -> Iterator[float]:
+def _ends_of_bands(fits: Sequence[EntropyFit]) -> Iterator[float]:
     """Yield the ends of the bands of forecasts, at both sides of the view."""
     for fit in fits:
         if fit.forecast is not None:
             sides = [0.0, _range(fit)[1]]
-            center, half_widths = fit.forecast.law.predict(sides), fit.forecast.uncertainty.half_widths(sides, alpha)
+            center, half_widths = (
+                fit.forecast.law.predict(sides),
+                fit.forecast.uncertainty.half_widths(sides, fit.alpha),
+            )
             yield from (*(center - half_widths), *(center + half_widths))
 
 
@@ -204,18 +206,18 @@ def _range(fit: EntropyFit) -> tuple[float, float]:
     return float(entropies.min()), float(entropies.max())
 
 
-def _title(fit: EntropyFit, characters: int, alpha: float) -> str:
+def _title(fit: EntropyFit, characters: int) -> str:
     name = arm_label(fit.arm, len(fit.runs), characters)
-    return f"{name}\n{textwrap.fill(_finding(fit, alpha), TITLE_CHARACTERS)}"
+    return f"{name}\n{textwrap.fill(_finding(fit), TITLE_CHARACTERS)}"
 
 
-def _finding(fit: EntropyFit, alpha: float) -> str:
-    if fit.law is None:
+def _finding(fit: EntropyFit) -> str:
+    if fit.law is None or fit.a is None:
         return f"law refused: {fit.refused}"
-    ceiling = f"ceiling {number(fit.law.ceiling)}" if fit.has_ceiling else "no ceiling (a ≤ 0)"
-    if fit.has_ceiling and fit.exponent is not None:
+    ceiling = "no ceiling (a ≤ 0)" if fit.ceiling is None else f"ceiling {number(fit.ceiling.value)}"
+    if fit.ceiling is not None and fit.exponent is not None:
         ceiling += f" ({number(fit.exponent.ceiling)} with exponent {fit.exponent.exponent:.2g})"
-    if fit.uncertainty is not None and abs(fit.law.a) <= fit.uncertainty.half_width_a(alpha):
+    if fit.a.low <= 0 <= fit.a.high:
         ceiling += ", a may be 0"
     if fit.forecast is None:
         return f"{ceiling}, R² {fit.law.r2:.2f}"
@@ -224,7 +226,7 @@ def _finding(fit: EntropyFit, alpha: float) -> str:
 
 def _ceilings(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]) -> str:
     """Return the part of the caption on ceilings: how those in view are drawn, and where the others are."""
-    shown = [_shows_ceiling(fit, view) for fit in fits if fit.has_ceiling]
+    shown = [_shows_ceiling(fit, view) for fit in fits if fit.ceiling is not None]
     drawn = (
         f"; diamond and bar: its ceiling at H = 0 with its {percent(1 - alpha)} interval (from whole runs; with one"
         " seed from blocks of its steps, without training variance)"
@@ -252,7 +254,7 @@ def _caption(fits: Sequence[EntropyFit], alpha: float, view: tuple[float, float]
         " steps is below those of the last value, of a line in log step, and of a straight line in H that knows the"
         " same entropies.",
     ]
-    ends = [*_ends_of_bars(fits, alpha), *_ends_of_bands(fits, alpha)]
+    ends = [*_ends_of_bars(fits), *_ends_of_bands(fits)]
     if min(ends, default=view[0]) < view[0] or max(ends, default=view[1]) > view[1]:
         parts.append("Bars and bands that reach the edge extend beyond it.")
     if any(fit.law is None for fit in fits):

@@ -18,6 +18,7 @@ from reports.shelves.laws import (
     Forecast,
     FreeExponent,
     FreeExponentUncertainty,
+    LawInterval,
     LawRefusedError,
     LawUncertainty,
     fit_entropy_law,
@@ -70,7 +71,6 @@ class EntropyFit:
     refused: str
     exponent: FreeExponent | None
     exponent_uncertainty: FreeExponentUncertainty | None
-    """At the sweep's level."""
     exponent_refused: str
     forecast: Forecast | None
     forecast_refused: str
@@ -78,26 +78,56 @@ class EntropyFit:
     """Knobs of the arm that act on entropy, so that the law is not expected to hold."""
     temperature: float
     """That of the rollouts. At any other than 1 the recorded entropy is not the law's."""
+    alpha: float
+    """The sweep's: intervals have the level 1 - alpha."""
     ceiling_difference: PairedComparison | None = None
     """In a pooled fit, its seeds' ceilings minus the baseline's."""
 
     @property
-    def has_ceiling(self) -> bool:
-        """True if the reward has a ceiling at H = 0. With a <= 0 it rises with the entropy, and H = 0 is the worst."""
-        return self.law is not None and self.law.a > 0
+    def a(self) -> LawInterval | None:
+        if self.law is None or self.uncertainty is None:
+            return None
+        return LawInterval.around(self.law.a, self.uncertainty.half_width_a(self.alpha))
+
+    @property
+    def b(self) -> LawInterval | None:
+        if self.law is None or self.uncertainty is None:
+            return None
+        return LawInterval.around(self.law.b, self.uncertainty.half_width_b(self.alpha))
+
+    @property
+    def ceiling(self) -> LawInterval | None:
+        """The ceiling at H = 0; None with a <= 0, where the reward rises with the entropy and H = 0 is the worst."""
+        if self.law is None or self.uncertainty is None or self.law.a <= 0:
+            return None
+        return LawInterval.around(self.law.ceiling, float(self.uncertainty.half_widths([0.0], self.alpha)[0]))
+
+    @property
+    def free_exponent(self) -> LawInterval | None:
+        if self.exponent is None or self.exponent_uncertainty is None:
+            return None
+        return LawInterval.around(self.exponent.exponent, self.exponent_uncertainty.exponent)
+
+    @property
+    def free_ceiling(self) -> LawInterval | None:
+        """The reward at H = 0 with a free exponent."""
+        if self.exponent is None or self.exponent_uncertainty is None:
+            return None
+        return LawInterval.around(self.exponent.ceiling, self.exponent_uncertainty.ceiling)
 
     @property
     def contradicts_the_form(self) -> bool:
         """True if the interval of the free exponent leaves out 1, which the law assumes."""
-        found, width = self.exponent, self.exponent_uncertainty
-        return found is not None and width is not None and abs(found.exponent - 1) > width.exponent
+        found = self.free_exponent
+        return found is not None and not found.low <= 1 <= found.high
 
-    def form_moves_ceiling(self, alpha: float) -> bool:
-        """Return whether the points contradict the form, and a free exponent moves the ceiling beyond its interval."""
-        if not self.has_ceiling or self.law is None or self.uncertainty is None or self.exponent is None:
+    @property
+    def form_moves_ceiling(self) -> bool:
+        """True if the points contradict the form, and a free exponent moves the ceiling beyond its interval."""
+        ceiling, free = self.ceiling, self.free_ceiling
+        if ceiling is None or free is None:
             return False
-        half_width = float(self.uncertainty.half_widths([0.0], alpha)[0])
-        return self.contradicts_the_form and abs(self.exponent.ceiling - self.law.ceiling) > half_width
+        return self.contradicts_the_form and not ceiling.low <= free.value <= ceiling.high
 
 
 @derived
@@ -139,7 +169,7 @@ def _targets(analysis: Analysis) -> list[Target]:
 
 def scores_before_pp(analysis: Analysis) -> dict[str, float]:
     """Return the compared metric of the model before training by task, in percent, if it was measured."""
-    rows = analysis.sweep.base_scores
+    rows = analysis.sweep.base_scores_of()
     known = {row["task"]: finite(row["metrics"].get(analysis.metric.name)) for row in rows}
     return {task: 100 * score for task, score in known.items() if score is not None}
 
@@ -231,6 +261,7 @@ def _fit(of: _ArmRuns, seed: int | None, runs: dict[int, EntropyRun]) -> Entropy
         forecast_refused=forecast_refused,
         interventions=entropy_interventions(of.spec),
         temperature=float((of.spec.get("rollout") or {}).get("temperature", 1.0)),
+        alpha=of.alpha,
     )
 
 
@@ -256,7 +287,7 @@ def _with_ceiling_difference(
     """
     own, other = ({f.seed: f.law.ceiling for f in fits if f.law is not None} for fits in (seeds, baseline))
     shared = [seed for seed in own if seed in other]
-    if fit.arm == sweep.baseline or not fit.has_ceiling or not shared:
+    if fit.arm == sweep.baseline or fit.ceiling is None or not shared:
         return fit
     difference = compare_paired([own[seed] for seed in shared], [other[seed] for seed in shared], sweep.alpha)
     return replace(fit, ceiling_difference=difference)

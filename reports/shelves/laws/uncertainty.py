@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,18 @@ LEAST_INFORMATION = 1e-12
 
 The share is 0, apart from rounding errors, if the remaining points do not determine the law.
 """
+
+
+class LawInterval(NamedTuple):
+    """A value with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, value: float, half_width: float) -> LawInterval:
+        return cls(value, value - half_width, value + half_width)
 
 
 @dataclass(frozen=True)

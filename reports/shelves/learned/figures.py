@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -120,9 +120,10 @@ def _draw_path(pair: Sequence[Axes], path: Path, style: ArmStyle, label: str) ->
     """Draw the mean path of an arm, with a large marker at its end, and return its handle."""
     lines = []
     for axes, y in zip(pair, _heights(path), strict=True):
-        look: dict[str, Any] = {"color": style.color, "marker": style.marker}
-        lines += axes.plot(path.kl_nats, y, linestyle=style.dash, linewidth=1.8, markersize=3.5, label=label, **look)
-        axes.plot(path.kl_nats[-1:], y[-1:], markersize=8, **look)
+        (line,) = axes.plot(path.kl_nats, y, color=style.color, marker=style.marker, linestyle=style.dash, label=label)
+        line.set(linewidth=1.8, markersize=3.5)
+        lines.append(line)
+        axes.plot(path.kl_nats[-1:], y[-1:], color=style.color, marker=style.marker, markersize=8)
     return lines[0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from reports.formats import Table
@@ -15,9 +14,10 @@ def _rows(analysis: Analysis) -> list[dict[str, object]]:
     return [asdict(row) for row in read_reflection(analysis).arms]
 
 
-def _tables(analysis: Analysis, rows: Sequence[Mapping[str, object]]) -> list[Table]:
+def _tables(analysis: Analysis) -> list[Table]:
     """Return the table if such words were written, or the user asked for them."""
-    return [reflection_table(read_reflection(analysis))] if rows or analysis.reflection_words is not None else []
+    found = read_reflection(analysis)
+    return [reflection_table(found)] if found.arms or analysis.reflection_words is not None else []
 
 
 REFLECTION = Section("reflection", "words of reflection in completions, and what training does to them", _rows, _tables)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,7 +156,7 @@ def tally(rollouts: CellCompletions, pattern: re.Pattern[str], rows: Sequence[in
         found[row] = len(pattern.findall(text))
         side[tokens][tokens_of_words(pattern, text, rollouts.chars[tokens])] = WORD
     right, with_word, n_steps = rollouts.right, found > 0, len(rollouts.steps)
-    counts: dict[Count, NDArray[Any]] = {
+    counts: dict[Count, FloatArray | NDArray[np.bool_]] = {
         Count.TOKENS: rollouts.n_tokens,
         Count.COMPLETIONS: np.ones(len(found)),
         Count.RIGHT: right,
@@ -185,7 +185,7 @@ def tally(rollouts: CellCompletions, pattern: re.Pattern[str], rows: Sequence[in
     )
 
 
-def _sums(places: NDArray[np.int64], values: NDArray[Any], count: int) -> FloatArray:
+def _sums(places: NDArray[np.int64], values: FloatArray | NDArray[np.bool_], count: int) -> FloatArray:
     """Sum the values [V] by their places: [count]."""
     return np.bincount(places, weights=values, minlength=count).astype(np.float64)
 

@@ -164,8 +164,8 @@ def test_status(bench: Bench, tmp_path: Path) -> None:
     assert "failed" in text and "why" in text
 
 
-@pytest.mark.parametrize(("tokens", "told"), [(1000, ["31 of at most 120", "the budget ended it"]), (999, ["31/120"])])
-def test_status_says_that_the_budget_ended_a_cell(bench: Bench, tmp_path: Path, tokens: int, told: list[str]) -> None:
+@pytest.mark.parametrize(("tokens", "told"), [(1000, ["31 of at most 120", "token budget reached"]), (999, ["31/120"])])
+def test_status_names_a_budget_that_was_reached(bench: Bench, tmp_path: Path, tokens: int, told: list[str]) -> None:
     """Where the budget is not used up, something else did, such as divergence."""
     write_sweep(tmp_path / "home" / "mine", {"one": 0.0}, seeds=1)
     (cell,) = (tmp_path / "home" / "mine" / "cells").iterdir()

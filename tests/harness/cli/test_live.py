@@ -40,7 +40,14 @@ def test_names_shares_and_times_stay_whole_on_every_terminal(monkeypatch: pytest
 
 
 def test_progress_is_told_by_what_will_end_the_cell() -> None:
-    assert live.how_far(30, 120, 0.25) == "step 30/120 (25%)"
-    assert live.how_far(30, 120, 0.5) == "step 30, 50% of the budget"
-    assert live.how_far(31, 120, 1.0) == "31 of at most 120 steps: the budget ended it"
-    assert live.how_far(120, 120, 1.0) == "step 120/120 (100%)"
+    assert live.how_far(30, 120, 0.25, "") == "step 30/120 (25%)"
+    assert live.how_far(30, 120, 0.5, "token budget") == "step 30, 50% of the token budget"
+    assert live.how_far(31, 120, 1.0, "FLOP budget") == "step 31: FLOP budget reached"
+    assert live.how_far(120, 120, 1.0, "token budget") == "step 120/120 (100%)"
+
+
+def test_a_stage_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with live.LiveRun() as run:
+        run.planned(2, 0)
+        run.stage("load", {"phase": "loading the model", "step": 0, "steps": 0, "done_frac": 0.0})
+    assert capsys.readouterr().err.splitlines()[-1].endswith("| loading the model")

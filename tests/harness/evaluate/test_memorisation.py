@@ -9,7 +9,8 @@ from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.plan.subject import find_subject
 from harness.sampling.sampler import EngineSampler
-from harness.shelves.memorisation.probe import MemorisationProbe
+from harness.sampling.store import ignore_progress
+from harness.shelves.memorisation.cli import MemorisationProbe
 from tests.harness.evaluate.test_evaluation import Counting
 
 
@@ -20,13 +21,13 @@ def test_completions_are_kept_with_what_they_should_have_been(home: Path, sample
         Problem("short", "1 + 2", "3"),
     ]
     counting = Counting(sampler)
-    task, probe = get_task("arithmetic"), MemorisationProbe(24)
-    document = probe.run(subject, task, problems, home, lambda: counting)  # type: ignore[arg-type, return-value]
+    task, probe = get_task("arithmetic"), MemorisationProbe()
+    document = probe.run(subject, task, problems, home, lambda: counting, ignore_progress, 24)  # type: ignore[arg-type, return-value]
     assert (document["problems"], document["skipped"], document["given_frac"]) == (1, 1, 0.6)
     assert counting.drawn == [("long", 0)]
-    kept = json.loads(Path(document["path"]).read_text())
+    kept = json.loads(Path(str(document["path"])).read_text())
     (completion,) = kept["completions"]
     assert completion["given"] + completion["rest"] == problems[0].problem
-    again = probe.run(subject, task, problems, home, lambda: counting)  # type: ignore[arg-type, return-value]
+    again = probe.run(subject, task, problems, home, lambda: counting, ignore_progress, 24)  # type: ignore[arg-type, return-value]
     assert again == document
     assert len(counting.drawn) == 1

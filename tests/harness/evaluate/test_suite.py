@@ -14,7 +14,7 @@ from evals.tasks import get_task
 from evals.tasks.base import Problem
 from harness.evaluate.suite import Suite, SuiteResult, paired_changes
 from harness.sampling.sampler import EngineSampler
-from harness.shelves.memorisation.probe import MemorisationProbe
+from harness.shelves.memorisation.cli import MemorisationProbe
 from tests.harness.evaluate.conftest import Make
 from tests.harness.evaluate.test_evaluation import Counting
 
@@ -37,11 +37,11 @@ def test_statements_are_probed_once_a_task(
     problems = [Problem("long", "1 + 2 + 3 + 4 + 5 + 6 + 7 = what", "28")]
     monkeypatch.setattr(Suite, "_statements", lambda self: [(get_task("arithmetic"), problems)])
     asked = evaluation(problems=2, samples=1)
-    both = Suite(asked.subject, [asked], None, MemorisationProbe(16))
+    both = Suite(asked.subject, [asked], None, MemorisationProbe(), 16)
     found = both.run(home, lambda: sampler, lambda stage: lambda done, total, remark: None)
     assert [one["problems"] for one in found.memorisation] == [1]
     monkeypatch.undo()
-    twice = Suite(asked.subject, [asked, evaluation(thinking_budget_tokens=4)], None, MemorisationProbe(16))
+    twice = Suite(asked.subject, [asked, evaluation(thinking_budget_tokens=4)], None, MemorisationProbe(), 16)
     assert [task.name for task, _ in twice._statements()] == ["arithmetic"]
 
 
@@ -50,7 +50,7 @@ def test_statements_that_are_too_short_are_refused_before_anything_is_drawn(
 ) -> None:
     counting = Counting(sampler)
     asked = evaluation(problems=2, samples=1)
-    both = Suite(asked.subject, [asked], None, MemorisationProbe(16))
+    both = Suite(asked.subject, [asked], None, MemorisationProbe(), 16)
     with pytest.raises(EvalError, match="none of 2 problems has a statement"):
         both.run(home, lambda: counting, lambda stage: lambda *words: None)  # type: ignore[arg-type, return-value]
     assert counting.drawn == []
@@ -70,5 +70,5 @@ def test_programs_are_run_for_statements_where_that_is_allowed(
     monkeypatch.setattr(Suite, "_statements", lambda self: [(get_task("arithmetic"), [Problem("p", "1 + 2", "3")])])
     monkeypatch.setattr(Probe, "require", lambda self, task, problems: None)
     asked = replace(evaluation(problems=1, samples=1), allow_code=allowed)
-    Suite(asked.subject, [asked], None, Probe(16)).run(home, lambda: sampler, lambda stage: lambda *words: None)
+    Suite(asked.subject, [asked], None, Probe()).run(home, lambda: sampler, lambda stage: lambda *words: None)
     assert lent == [allowed]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from harness.config.model_source import TINY
 from harness.errors import RefusedError
 from harness.executors import slots
 from harness.models import start as starting_point
-from harness.models.language_model import load_model
+from harness.models.language_model import LanguageModel, load_model
 from harness.models.lora import adapted_layers, has_adapters
 from harness.models.start import StartingPoint, set_activation_checkpointing
 from harness.training.sequences import score_completions
@@ -83,6 +85,22 @@ class TestGet:
         changed = start.get(spec(change), SOURCE)
         assert changed is not start.get(spec(), SOURCE)
         assert changed.wanted_chat_template == change.get("model.chat_template", "auto")
+
+    def test_frees_the_last_model_before_it_loads_the_next(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Both together may not fit into the memory."""
+        start = StartingPoint()
+        last = [weakref.ref(weight) for weight in start.for_training(spec(LORA), SOURCE).model.parameters()]
+        last += [weakref.ref(weight) for weight in start._weights.values()]
+        alive: list[bool] = []
+
+        def load(*asked: Any) -> LanguageModel:
+            gc.collect()
+            alive.extend(weight() is not None for weight in last)
+            return load_model(*asked)
+
+        monkeypatch.setattr(starting_point, "load_model", load)
+        start.get(spec(), f"path:{TINY}")
+        assert len(alive) == len(last) and not any(alive)
 
     def test_another_source_is_another_model(self, tmp_path: Path) -> None:
         start = StartingPoint()

@@ -16,9 +16,8 @@ from harness.engines.torch.sizes import CACHE_BYTES_CPU
 from harness.engines.vllm.limits import CPU_CACHE_BYTES
 from harness.models.language_model import load_model
 from harness.plan import memory
-from harness.plan.memory import MemoryEstimate, estimate_memory, in_words
+from harness.plan.memory import FLOAT32_BYTES, MemoryEstimate, activation_bytes, estimate_memory, in_words
 from harness.plan.model_shape import ModelShape, find_shape
-from harness.plan.training_memory import FLOAT32_BYTES, activation_bytes
 from harness.sampling.evaluation import CHUNK_SAMPLES
 from harness.training.optimizer import ClippedOptimizer
 from harness.training.sequences import BatchPart, Sequences
@@ -278,14 +277,14 @@ def test_what_processes_split_is_held_in_parts() -> None:
     assert fully.parts_bytes["weights"] == alone["weights"]
     assert fully.parts_bytes["split_weights"] == alone["weights"] / 4, "the reference; masters are in the optimizer"
     assert fully.needed_bytes(0) == 4 * fully.total_bytes
-    assert "GB in each of a cell's 4 processes on cpu" in in_words(fully.as_json())
+    assert "GB in each of a cell's 4 processes on cpu" in in_words(fully)
 
 
 def test_in_words() -> None:
     estimate = MemoryEstimate(
         "cuda", 10, 10, {"weights": 1_000_000_000}, {"training": {"logits": 2_500_000_000, "activations": 7}}, 0.4
     )
-    assert in_words(estimate.as_json()) == (
+    assert in_words(estimate) == (
         "about 3.5 GB per cell on cuda and 40% of the GPU's memory for the engine, most while training (logits 2.5, "
         "weights 1.0)"
     )

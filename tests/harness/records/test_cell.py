@@ -43,7 +43,7 @@ def test_a_cell_that_never_started_is_pending(tmp_path: Path) -> None:
     cell = CellRecord.at(tmp_path / "cells" / "arm-s0-0123456789")
     assert cell.state == "pending"
     assert (cell.step, cell.steps, cell.digest, cell.reason, cell.flags) == (0, None, None, None, [])
-    assert cell.read_steps() == cell.read_scores() == cell.read_timing() == []
+    assert (cell.read_steps(), cell.read_scores(), cell.read_timing()) == ([], [], [])
     assert cell.read_evals() is None
 
 

@@ -25,6 +25,7 @@ from harness.records.files import (
     write_folder,
     write_json,
 )
+from harness.records.rows import Start
 
 
 def test_json_comes_back(tmp_path: Path) -> None:
@@ -218,6 +219,15 @@ def test_a_row_without_its_fields_is_named(row: dict[str, Any]) -> None:
     assert typed_rows(Path("a.jsonl"), [whole], Sample) == [whole]
     with pytest.raises(DamagedRecordError, match=r"a\.jsonl, row 2: lacks "):
         typed_rows(Path("a.jsonl"), [whole, row], Sample)
+
+
+def test_an_optional_field_is_absent_or_of_its_type() -> None:
+    start: dict[str, Any] = {"epoch": 1, "from_step": 0}
+    whole = [start, start | {"time": "now", "registered": None, "owner": {"host": "h", "pid": 1}}]
+    assert typed_rows(Path("starts.jsonl"), whole, Start) == whole
+    for wrong in ({"time": 3}, {"time": None}, {"owner": "me"}, {"registered": 4}):
+        with pytest.raises(DamagedRecordError, match=rf"starts\.jsonl, row 3: lacks {next(iter(wrong))}, or"):
+            typed_rows(Path("starts.jsonl"), [*whole, start | wrong], Start)
 
 
 def test_a_long_name_is_cut_and_stays_distinct() -> None:

@@ -45,7 +45,7 @@ def test_a_hub_data_set_is_recorded_on_first_use_and_may_not_change(tmp_path: Pa
     hub[0]["answer"] = "3"
     with pytest.raises(RefusedError, match="when it was first used") as caught:
         record_source(tmp_path / "cache", mine, "test")
-    assert str(kept) in str(caught.value) and found["digest"] in str(caught.value)
+    assert str(kept) in str(caught.value) and str(found["digest"]) in str(caught.value)
 
 
 def test_two_sources_of_one_split_are_recorded_apart(tmp_path: Path, hub: list[dict[str, str]]) -> None:

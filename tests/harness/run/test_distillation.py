@@ -178,8 +178,8 @@ def test_plans_count_the_teacher() -> None:
     assert estimate_memory(small_spec(settings | {"teacher.source": "hf:nobody/none"}), cuda=False) is None
     cost = make_plan("distillation", seeds=1, arms=["rl", "opd", "kd_given"]).cost()
     a_step = 32 * 8 * 40
-    assert cost["generated_tokens_at_most"] == 2 * (120_000 + a_step)
-    assert cost["teacher_tokens_at_most"] == 2 * (120_000 + a_step)
+    assert cost.generated_tokens_at_most == 2 * (120_000 + a_step)
+    assert cost.teacher_tokens_at_most == 2 * (120_000 + a_step)
 
 
 @pytest.mark.slow

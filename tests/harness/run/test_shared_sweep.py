@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from harness.config.hashing import evaluation_hash
 from harness.config.run_spec import RunSpec
+from harness.config.train import BudgetSpec
 from harness.errors import RefusedError
 from harness.executors.base import Ended, Job, JobState, Progress
 from harness.plan import Plan, make_plan
@@ -226,3 +227,14 @@ def test_who_asks_otherwise_is_refused_while_cells_run(others: Others, tmp_path:
     end()
     WorkerRun(fewer, others.home, "bench run mine", 1, lambda slots: Done(others.home)).run(Told())
     assert len(read_sweep(fewer.folder(others.home)).cells) == 2
+
+
+@pytest.mark.parametrize("budget", ["tokens", "trained_tokens", "flops"])
+def test_a_cell_elsewhere_is_as_far_as_its_most_used_budget(others: Others, budget: str) -> None:
+    others.hold("with-s1")
+    spent = {"generated_tokens": 0, "trained_tokens": 0} | {"generated_tokens" if budget == "tokens" else budget: 60}
+    append_jsonl(others.cell("with-s1").path / "steps.jsonl", [{"step": 1, **spent}])
+    limits = {"budget": BudgetSpec(**{budget: 80})}
+    cells = [replace(cell, spec=cell.spec.model_copy(update=limits)) for cell in others.plan.cells]
+    told, _ = run(replace(others, plan=replace(others.plan, cells=cells)), Done(others.home))
+    assert told.fractions[0] == {"with-s1": pytest.approx(0.75)}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from evals.choices import Continuation
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
+from harness.models.tiny import tiny_tokenizer
 from harness.sampling import scoring
 from harness.sampling.scoring import likelihoods
+from tests.harness.models.folders import chat_folder
 
 ASKED = [Continuation(f"{n}+{n * n}=", text) for n in range(1, 10) for text in ("7", "8", "12", "1203", "123")]
 
@@ -40,6 +44,15 @@ def test_neither_the_batch_nor_the_order_matters(model: LanguageModel, monkeypat
 def test_a_question_that_does_not_fit_is_refused_with_its_end(model: LanguageModel) -> None:
     with pytest.raises(RefusedError, match=r"num_fewshot.*\+1="):
         likelihoods(model, [Continuation("1+" * 1000 + "1=", "7")])
+
+
+@pytest.mark.parametrize("context", ["", "1+1="])
+def test_a_token_that_the_model_does_not_know_is_refused(context: str, tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    model = load_model(f"path:{chat_folder(tmp_path / 'm', tokenizer, rows=21)}")
+    with pytest.raises(RefusedError, match="holds <image>, a token that the model has no embedding for"):
+        likelihoods(model, [Continuation(context, "1<image>")])
 
 
 def test_a_choice_without_tokens_is_refused(model: LanguageModel) -> None:

@@ -56,7 +56,7 @@ def test_a_conditional_knob_is_drawn_without_a_warning(kind: Any, caplog: pytest
     optuna.logging.enable_propagation()
     study = optuna.create_study()
     for number in range(3):
-        options = {"n_startup_trials": 1} if kind in ("tpe", "gp") else {}
+        options: dict[str, object] = {"n_startup_trials": 1} if kind in ("tpe", "gp") else {}
         study.sampler = make_sampler(SearchSampler(type=kind, options=options), number)
         trial = study.ask()
         trial.suggest_float("always", 0, 1)

@@ -107,7 +107,7 @@ def startup_draws() -> FloatArray:
     """log10 of the learning rates of the first trials, which are the same in every arm: untuned, then drawn."""
     drawn = []
     with without_experimental_warnings():
-        for number in range(1, int(SEARCH.sampler.options["n_startup_trials"])):
+        for number in range(1, 4):
             study = optuna.create_study(sampler=make_sampler(SEARCH.sampler, number))
             drawn.append(math.log10(study.ask().suggest_float(KNOB, *SEARCH.knobs[KNOB].bounds, log=True)))
     return np.array([UNTUNED, *drawn])
@@ -157,7 +157,7 @@ def tuned_arms(response: Response, search: Searcher, noise: FloatArray) -> list[
     """For each sweep the true score of what was found in an arm, and the record of it."""
     found = []
     for tried, its_noise in zip(search(response, noise), noise, strict=True):
-        settings = [{KNOB: float(10**one)} for one in tried]
+        settings = [dict[str, object]({KNOB: float(10**one)}) for one in tried]
         scores = response(tried)[:, None] + its_noise
         left, best = shortfall(SEARCH.knobs, settings, scores), int(scores.mean(axis=1).argmax())
         record = TunedArm(

@@ -222,7 +222,7 @@ def test_a_server_of_another_kind_is_refused(not_connected: None, listening: soc
 def test_a_machine_with_other_numerics_is_refused() -> None:
     place = ray_executor._Place(Slot("cpu", ""), None, None)
     with pytest.raises(BenchError, match=r"node7 has another version of bench.*numerics 1, here"):
-        ray_executor._introduce(place, {"host": "node7", "numerics": 1})
+        ray_executor._introduce(place, {"host": "node7", "gpus": None, "shares_home": True, "numerics": 1})
 
 
 def test_a_cell_of_several_processes_asks_for_whole_gpus_on_one_node() -> None:

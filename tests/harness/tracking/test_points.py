@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.records.files import ProblemRow
-from harness.tracking.curves import Curves, TimedRow, joined, mlflow_name, score_curves, step_curves, value_curves
+from harness.tracking.curves import Curves, TimedRow, joined, mlflow_name, row_curves, score_curves, value_curves
 from harness.tracking.question import apart, description
 from harness.tracking.run import (
     MAX_PARAM_LENGTH,
@@ -36,7 +36,10 @@ def test_mlflow_accepts_every_name(text: str) -> None:
 def test_what_a_step_does_not_have_is_a_gap() -> None:
     row = {"step": 7, "loss": 0, "reward/mean": -1.5, "gap": None, "text": "x", "list": [1]}
     row |= {"nan": float("nan"), "inf": float("inf")}
-    assert points(step_curves([TimedRow(row, 99)])) == {("train/loss", 0.0, 99, 7), ("train/reward/mean", -1.5, 99, 7)}
+    assert points(row_curves("train/", [TimedRow(row, 99)])) == {
+        ("train/loss", 0.0, 99, 7),
+        ("train/reward/mean", -1.5, 99, 7),
+    }
 
 
 def test_scores() -> None:
@@ -60,7 +63,7 @@ def test_rows_by_column_are_the_points_of_each_row(rows: list[tuple[dict[str, An
         for key, value in values.items()
         if key != "step" and isinstance(value, (int, float)) and math.isfinite(value)
     ]
-    assert sorted(listed(step_curves(timed))) == sorted(expected)
+    assert sorted(listed(row_curves("train/", timed))) == sorted(expected)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from([-0.0, 0.0, 1.0])), min_size=1))

@@ -84,10 +84,11 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
     script.write_text(f"#!{sys.executable}\n")
     script.chmod(0o755)
     assert find_command(["./mine"], str(tmp_path), {}) == script
-    assert "pytest" in environment_of(script)["packages"]
+    environment = environment_of(script)
+    assert environment is not None and "pytest" in environment["packages"]
     other = tmp_path / "other"
     other.write_text("#!/bin/sh\n")
-    assert environment_of(other) == {}
+    assert environment_of(other) is None
 
 
 def test_a_program_that_cannot_be_started_says_why(tmp_path: Path) -> None:

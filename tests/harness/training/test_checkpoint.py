@@ -28,6 +28,7 @@ from harness.training.checkpoint import (
     save_checkpoint,
     trained_weights,
 )
+from harness.training.states import TrainerState
 from tests.cuda.device import ROOT
 from tests.harness.training import rollouts
 
@@ -38,8 +39,12 @@ def made(step: int) -> Checkpoint:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * step)
     sum((weight**3).sum() for weight in model.parameters()).backward()
     optimizer.step()
-    trainer = {"optimizer": optimizer.state_dict(), "coefficients": {"kl": 0.1}}
-    return Checkpoint(step, 100 * step, dict(model.state_dict()), trainer, {"limit": {"tokens": step}})
+    state = optimizer.state_dict()
+    trainer: TrainerState = {
+        "optimizer": {"state": state["state"], "param_groups": state["param_groups"]},
+        "coefficients": {"kl": 0.1},
+    }
+    return Checkpoint(step, 100 * step, dict(model.state_dict()), trainer, {"teacher_tokens": step})
 
 
 def assert_same(one: Checkpoint | None, other: Checkpoint) -> None:
@@ -223,10 +228,10 @@ def test_the_checkpoint_is_a_copy(tmp_path: Path) -> None:
 
 
 def test_that_of_the_start_holds_no_tensors(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, Checkpoint(0, 0, {}, {}, {"limit": {"tokens": 0}}, epoch=1))
+    save_checkpoint(tmp_path, Checkpoint(0, 0, {}, {}, {"teacher_tokens": 3}, epoch=1))
     assert [path.name for path in (tmp_path / "step-000000").iterdir()] == ["checkpoint.json"]
     start = load_latest(tmp_path)
-    assert start is not None and start.is_start and start.progress == {"limit": {"tokens": 0}}
+    assert start is not None and start.is_start and start.progress == {"teacher_tokens": 3}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

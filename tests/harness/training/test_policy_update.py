@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from algorithms import presets
+from algorithms import Coefficients, Loss, Objective, TokenBatch, policy_loss, presets
 from harness.config.run_spec import RunSpec
+from harness.training import policy_update
 from harness.training.batch import Batch, peers_of
 from harness.training.optimizer import DivergedError, mini_batches
 from harness.training.policy_update import PolicyUpdate
@@ -271,6 +272,28 @@ class TestSkippedGroups:
         continued.run(second, step=2)
         assert not torch.equal(rollouts.weights(unbroken), before)
         assert torch.equal(rollouts.weights(resumed), rollouts.weights(unbroken))
+
+
+def test_the_rule_is_checked_in_the_first_step_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that was dropped whole takes none, and a resumed cell has taken its own."""
+    checked: list[bool] = []
+
+    def spy(objective: Objective, tokens: TokenBatch, coefficients: Coefficients, is_first: bool) -> Loss:
+        checked.append(is_first)
+        return policy_loss(objective, tokens, coefficients, is_first)
+
+    monkeypatch.setattr(policy_update, "policy_loss", spy)
+    policy = rollouts.model()
+    rollout, trained = rollouts.rollout(policy), PolicyUpdate(policy, spec(), rollouts.PAD)
+    trained.run(rollout.rows(torch.tensor([], dtype=torch.long)), step=1)
+    for step, is_first in ((2, True), (3, False)):
+        trained.run(rollout, step)
+        assert set(checked) == {is_first}
+        checked.clear()
+    resumed = PolicyUpdate(policy, spec(), rollouts.PAD)
+    resumed.load_state_dict(copy.deepcopy(trained.state_dict()))
+    resumed.run(rollout, step=4)
+    assert set(checked) == {False}
 
 
 def test_weight_decay_in_closed_form() -> None:

@@ -204,8 +204,7 @@ def test_what_never_entered_the_loss_is_masked() -> None:
     rollout.loss_mask[1, 0] = False
     # Every row acts where a KL is in the loss.
     spec = small_spec({"objective.kl.where": "loss", "objective.kl.reference": "iteration_start"})
-    tokens = PolicyUpdate(policy, spec, rollouts.PAD).run(rollout, step=1).tokens
-    assert tokens is not None
+    tokens: Any = PolicyUpdate(policy, spec, rollouts.PAD).run(rollout, step=1).tokens
     assert tokens[0]["token/masked"] == [None]
     masked = tokens[1]["token/masked"][0]
     assert masked[0] and not masked[1:].any()

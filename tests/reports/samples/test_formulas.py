@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,7 @@ PIECES = [
 ]
 
 
-def nodes(tree: Tree) -> list[Any]:
+def nodes(tree: Tree) -> list[Tree]:
     return [tree, *(node for child in tree[3] for node in nodes(child))]
 
 

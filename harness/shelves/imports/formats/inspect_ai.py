@@ -127,7 +127,7 @@ def _sample(source: str, task: str, sample: Mapping[str, Any], correct: bool, sc
     )
 
 
-def _question(given: Any) -> object:
+def _question(given: str | list[dict[str, object]]) -> object:
     """Return the input as in the data set, before solvers add to it.
 
     Messages are reduced to role and content, since their ids are random.

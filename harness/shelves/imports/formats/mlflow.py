@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from harness.errors import RefusedError, few, nearest
 from harness.shelves.imports.base import ImportedRun, ImportFormat, beginning
 from harness.shelves.imports.formats.trl import BOOKKEEPING
 from harness.shelves.imports.names import log
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 _SERVERS = ("http://", "https://", "sqlite://", "postgresql://", "mysql://")
 
@@ -39,7 +43,7 @@ def _runs(source: str) -> list[ImportedRun]:
     return [_run(source, client, one) for one in found]
 
 
-def _run(source: str, client: Any, found: Any) -> ImportedRun:
+def _run(source: str, client: MlflowClient, found: Run) -> ImportedRun:
     run = ImportedRun(source, str(found.info.run_name))
     if found.info.status != "FINISHED":
         raise RefusedError(
@@ -53,7 +57,7 @@ def _run(source: str, client: Any, found: Any) -> ImportedRun:
     return run
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> int | str:
     """Parse a setting: MLflow keeps settings as text."""
     return int(text) if text.isdecimal() else text
 

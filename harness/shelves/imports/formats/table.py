@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import SupportsFloat
 
 from harness.errors import RefusedError, few, nearest, shown
 from harness.records.scores import content_of
@@ -24,8 +24,7 @@ BY_METRIC = ("arm", "seed", "task", "metric", "value", "step")
 CONFIG = "config."
 _TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
-Row = dict[str, Any]
-Numbered = tuple[int, Row]
+Numbered = tuple[int, dict[str, object]]
 """A row with its number in the file, counted as an editor counts lines."""
 
 
@@ -115,13 +114,9 @@ class _Table:
         """
         run = self._run_of(number, row)
         task, metric = self._task(number, row), str(self._value(number, row, "metric"))
-        step, given = self._whole(number, row, "step"), self._value(number, row, "value")
-        try:
-            value = float(given)
-        except (TypeError, ValueError):
-            value = math.nan
+        step, value = self._whole(number, row, "step"), self._number(number, row, "value")
         if not math.isfinite(value):
-            raise self._refused(number, "value", given, "must be a finite number")
+            raise self._refused(number, "value", row["value"], "must be a finite number")
         self._require_new(number, (run.arm, run.seed, task, step, metric))
         if step is not None and metric in _OF_STEPS:
             run.steps.setdefault(step, {})[metric] = value
@@ -145,7 +140,7 @@ class _Table:
     def _task(self, number: int, row: Mapping[str, object]) -> str:
         return str(self._value(number, row, "task")) if "task" in self.columns else RESULTS
 
-    def _value(self, number: int, row: Mapping[str, object], column: str) -> Any:
+    def _value(self, number: int, row: Mapping[str, object], column: str) -> object:
         value = row.get(column)
         if value is None or value == "" or value != value:  # NaN
             raise RefusedError(
@@ -153,17 +148,21 @@ class _Table:
             )
         return value
 
+    def _number(self, number: int, row: Mapping[str, object], column: str) -> float:
+        """Return a value as a number; NaN if it is none."""
+        given = self._value(number, row, column)
+        try:
+            return float(given) if isinstance(given, str | SupportsFloat) else math.nan
+        except ValueError:
+            return math.nan
+
     def _whole(self, number: int, row: Mapping[str, object], column: str) -> int | None:
         """Return a whole number from 0, or None if the table has no such column."""
         if column not in self.columns:
             return None
-        given = self._value(number, row, column)
-        try:
-            value = float(given)
-        except (TypeError, ValueError):
-            value = math.nan
+        value = self._number(number, row, column)
         if not (math.isfinite(value) and value >= 0 and value == int(value)):
-            raise self._refused(number, column, given, "must be a whole number from 0")
+            raise self._refused(number, column, row[column], "must be a whole number from 0")
         return int(value)
 
     def _require_new(self, number: int, key: tuple[object, ...]) -> None:

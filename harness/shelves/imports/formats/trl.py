@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.errors import RefusedError
 from harness.shelves.imports.base import ImportedRun, ImportFormat
@@ -24,11 +23,11 @@ def _reads(source: str) -> bool:
 
 def _read(sources: Sequence[str]) -> list[ImportedRun]:
     """Read each run's last checkpoint, whose log includes those of the earlier ones."""
-    last: dict[Path, tuple[int, str, list[dict[str, object]]]] = {}
+    last: dict[Path, tuple[int, str, list[tuple[int, dict[str, object]]]]] = {}
     for source in sources:
         try:
             document = json.loads(Path(source).read_text(encoding="utf-8"))
-            rows = [{**row, "step": int(row["step"])} for row in document["log_history"]]
+            rows = [(int(row["step"]), row) for row in document["log_history"]]
             found = (int(document["global_step"]), source, rows)
         except (ValueError, KeyError, TypeError) as error:
             raise RefusedError(f"{source}: is no trainer_state.json of a Hugging Face Trainer ({error}).") from None
@@ -39,10 +38,10 @@ def _read(sources: Sequence[str]) -> list[ImportedRun]:
     return [_run(folder, source, rows) for folder, (_, source, rows) in last.items()]
 
 
-def _run(folder: Path, source: str, rows: Sequence[dict[str, Any]]) -> ImportedRun:
+def _run(folder: Path, source: str, rows: Sequence[tuple[int, dict[str, object]]]) -> ImportedRun:
     run = ImportedRun(source, folder.name)
-    for row in rows:
-        log(run, row["step"], {name: value for name, value in row.items() if name not in _OF_THE_END})
+    for step, row in rows:
+        log(run, step, {name: value for name, value in row.items() if name not in _OF_THE_END})
     return run
 
 

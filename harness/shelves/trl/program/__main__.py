@@ -3,44 +3,53 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import trl
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import PrinterCallback
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from algorithms import Objective
 from harness import plugins
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
 from harness.models.language_model import LanguageModel, load_model
-from harness.records.files import read_object
+from harness.records.files import read_jsonl, read_object, typed_rows
+from harness.run.program_inputs import PairRow
 from harness.shelves.trl.program.rewards import Rewards
 from harness.shelves.trl.program.steps import StepCompletions, Steps
 from harness.shelves.trl.program.trainers import Dpo, Grpo, Kto, Rloo
+from harness.shelves.trl.trainers import ProgramArguments
 from harness.trainers.contract import ProgramConfig
 
-TRAINERS: dict[str, tuple[Any, Any]] = {
+TRAINERS: dict[str, tuple[type[Trainer], type[TrainingArguments]]] = {
     "GRPOTrainer": (Grpo, trl.GRPOConfig),
     "RLOOTrainer": (Rloo, trl.RLOOConfig),
     "DPOTrainer": (Dpo, trl.DPOConfig),
     "KTOTrainer": (Kto, trl.KTOConfig),
 }
-Row = dict[str, Any]
+
+
+class PromptRow(TypedDict):
+    """The fields of a row of prompts that are read here (`harness.trainers.contract.PROMPT_ROW`)."""
+
+    step: int
+    problem_id: str
+    tokens: list[int]
 
 
 def main() -> None:
     warnings.simplefilter("ignore", FutureWarning)  # of one pinned library about another
     config = ProgramConfig.model_validate(read_object(Path(sys.argv[1])))
-    args = config.args
-    plugins.use(args["plugins"], [Path(folder) for folder in args["folders"]])
-    spec = RunSpec.model_validate(args["spec"])
+    arguments = ProgramArguments.model_validate(config.args)
+    # The spec can be read only once its plug-ins are known.
+    plugins.use(arguments.plugins, [Path(folder) for folder in arguments.folders])
+    spec = RunSpec.model_validate(arguments.spec)
     # The optimiser works on float32 weights; with bf16 they are rounded for each pass.
     start = load_model(
         f"path:{config.model}",
@@ -48,14 +57,15 @@ def main() -> None:
         trust_remote_code=spec.model.trust_remote_code,
     )
     start.model.generation_config.eos_token_id = start.eos_token_ids
-    trainer = (on_prompts if isinstance(spec.objective, Objective) else on_pairs)(config, spec, start)
+    trainer = (on_prompts if isinstance(spec.objective, Objective) else on_pairs)(config, arguments, spec, start)
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=config.resume)
 
 
-def on_prompts(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
+def on_prompts(config: ProgramConfig, arguments: ProgramArguments, spec: RunSpec, start: LanguageModel) -> Trainer:
     """Build a trainer that samples completions."""
-    rows = rows_of(config.prompts)
+    assert config.prompts is not None
+    rows = typed_rows(Path(config.prompts), read_jsonl(Path(config.prompts)), PromptRow)
     # The longest prompt and the completion limit together bound every row.
     longest = max(len(row["tokens"]) for row in rows) + spec.rollout.max_completion_tokens
     completions = spec.rollout.prompts_per_step * spec.rollout.samples_per_prompt
@@ -69,6 +79,7 @@ def on_prompts(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> An
 
     return made(
         config,
+        arguments,
         spec,
         start,
         [{"prompt": row["tokens"], "problem_id": row["problem_id"], "step": row["step"]} for row in rows],
@@ -82,11 +93,13 @@ def on_prompts(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> An
     )
 
 
-def on_pairs(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
+def on_pairs(config: ProgramConfig, arguments: ProgramArguments, spec: RunSpec, start: LanguageModel) -> Trainer:
     """Build a trainer that trains on the pairs of each step in one optimiser step."""
+    assert config.pairs is not None
+    pairs = typed_rows(Path(config.pairs), read_jsonl(Path(config.pairs)), PairRow)
     # groupby needs equal steps next to each other, as bench writes them.
-    steps = [list(rows) for _, rows in itertools.groupby(rows_of(config.pairs), key=lambda row: row["step"])]
-    kind, _ = TRAINERS[config.args["trainer"]]
+    steps = [list(rows) for _, rows in itertools.groupby(pairs, key=lambda row: row["step"])]
+    kind, _ = TRAINERS[arguments.trainer]
     examples = [list(sided(rows) if issubclass(kind, Kto) else map(paired, rows)) for rows in steps]
     ends = list(itertools.accumulate(map(len, examples), initial=0))
     kind.batches = [list(range(first, end)) for first, end in itertools.pairwise(ends)]
@@ -100,6 +113,7 @@ def on_pairs(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
 
     return made(
         config,
+        arguments,
         spec,
         start,
         [example for of_step in examples for example in of_step],
@@ -110,17 +124,18 @@ def on_pairs(config: ProgramConfig, spec: RunSpec, start: LanguageModel) -> Any:
 
 def made(
     config: ProgramConfig,
+    arguments: ProgramArguments,
     spec: RunSpec,
     start: LanguageModel,
-    examples: list[Row],
+    examples: list[dict[str, object]],
     follow: Steps,
-    layout: Row,
-    **others: Any,
-) -> Any:
+    layout: dict[str, int],
+    **others: object,
+) -> Trainer:
     """Build the trainer. layout: settings that follow from the prompts and the processes."""
-    kind, settings = TRAINERS[config.args["trainer"]]
+    kind, settings = TRAINERS[arguments.trainer]
     kind.train_spec = spec.train
-    given = {**config.args["settings"], **layout, "output_dir": config.output, "use_cpu": config.device == "cpu"}
+    given = {**arguments.settings, **layout, "output_dir": config.output, "use_cpu": config.device == "cpu"}
     return kind(
         model=start.model,
         processing_class=start.tokenizer,
@@ -131,12 +146,12 @@ def made(
     )
 
 
-def paired(row: Mapping[str, object]) -> Row:
+def paired(row: PairRow) -> dict[str, object]:
     """Convert a pair to DPOTrainer's format."""
     return {"prompt_ids": row["prompt"], "chosen_ids": row["chosen"], "rejected_ids": row["rejected"]}
 
 
-def sided(rows: Sequence[Mapping[str, object]]) -> Iterator[Row]:
+def sided(rows: Sequence[PairRow]) -> Iterator[dict[str, object]]:
     """Yield each side of a step's pairs, in KTOTrainer's format.
 
     As in bench, the zero point is measured on the chosen completion of the next pair with another prompt. Raises
@@ -147,15 +162,9 @@ def sided(rows: Sequence[Mapping[str, object]]) -> Iterator[Row]:
         unrelated = next((other["chosen"] for other in later if other["prompt"] != row["prompt"]), None)
         if unrelated is None:
             raise RefusedError(f"step {row['step']}: all pairs have the same prompt, so KTO has no zero point.")
-        for side in ("chosen", "rejected"):
-            about = {"label": side == "chosen", "KL_completion_ids": unrelated}
-            yield {"prompt_ids": row["prompt"], "completion_ids": row[side], **about}
-
-
-def rows_of(path: str | None) -> list[Row]:
-    """Read the rows that bench has written for the program."""
-    assert path is not None
-    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        for completion, is_better in ((row["chosen"], True), (row["rejected"], False)):
+            about = {"label": is_better, "KL_completion_ids": unrelated}
+            yield {"prompt_ids": row["prompt"], "completion_ids": completion, **about}
 
 
 def passes_of(rows: int, shares: int, longest_tokens: int, most_tokens: int) -> int:

@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from accelerate.utils import gather_object
 
@@ -19,8 +18,6 @@ from harness.models.language_model import LanguageModel
 from harness.rewards import Attempt, TotalReward
 from harness.rewards.parts.correct import true_verdict
 from harness.shelves.trl.trainers import reward_context
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,7 @@ class Rewards:
         """The completion tokens that one pass trains on."""
         return sum(one.tokens for one in self.scored if self._learns_from_truncated or not one.truncated)
 
-    def metrics(self) -> Row:
+    def metrics(self) -> dict[str, float | None]:
         """Compute the columns of steps.jsonl for the last rollout batch."""
         scored, samples = self.scored, self._samples
         rewards = [one.reward for one in scored if not math.isnan(one.reward)]
@@ -120,7 +117,7 @@ class Rewards:
             "len/truncated_frac": _mean([float(one.truncated) for one in scored]),
         }
 
-    def rollouts(self, step: int) -> list[Row]:
+    def rollouts(self, step: int) -> list[dict[str, object]]:
         """Return the rows of rollouts.jsonl for the last rollout batch."""
         return [
             {

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from harness.trainers.contract import METRICS_FILE, ROLLOUTS_FILE, Done, ProgramConfig
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -21,8 +18,8 @@ class StepCompletions:
 
     generated_tokens: int
     trained_tokens: int
-    metrics: Row
-    rollouts: list[Row]
+    metrics: Mapping[str, float | None]
+    rollouts: Sequence[Mapping[str, object]]
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not checked
@@ -37,7 +34,7 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
         self._done: Done = config.done
         self._row: dict[str, object] = {}
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: object) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Count the step's tokens, and tell TRL whether to save or to stop. Acts only at the end of a rollout batch."""
         step, within = divmod(state.global_step, self._updates)
         if within:
@@ -62,7 +59,12 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
         control.should_save = is_over or any(often and step % often == 0 for often in every)
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, object] | None = None, **_: object
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, object] | None = None,
+        **_: object,
     ) -> None:
         """Write a row of metrics: TRL's own, with bench's columns over them."""
         if state.is_world_process_zero and self._row and logs and "loss" in logs:
@@ -71,10 +73,10 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not check
             # Cleared, so that a further log of the same step writes no second row.
             self._row = {}
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: object) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if state.is_world_process_zero:
             self._append(METRICS_FILE, [{"step": self._done.step, "checkpoint": f"checkpoint-{state.global_step}"}])
 
-    def _append(self, name: str, rows: Iterable[Mapping[str, object]]) -> None:
+    def _append(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
         with (self._output / name).open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(row) + "\n" for row in rows))

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import nn
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
+from transformers import DataCollator, TrainerState, TrainingArguments
 from trl import DPOTrainer, GRPOTrainer, KTOTrainer, RLOOTrainer
 
 from harness.config.train import TrainSpec
 from harness.random_keys import random_key
 from harness.training.optimizer import schedule
 
+if TYPE_CHECKING:
+    from trl.generation.vllm_generation import VLLMGeneration
+    from vllm import RequestOutput, SamplingParams
+
 
 class _AsPrescribed:
     """A mixin in front of a TRL trainer. `train_spec` is set before an instance is made."""
 
     train_spec: TrainSpec
-    optimizer: Any
-    lr_scheduler: Any
+    optimizer: Optimizer
+    lr_scheduler: LambdaLR | None
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
         """Return bench's learning rates, by step: transformers' warm-up would begin with a step at rate 0."""
         if self.lr_scheduler is None:
             train = self.train_spec
@@ -31,7 +41,7 @@ class _AsPrescribed:
             self.lr_scheduler, self._created_lr_scheduler = rates, True
         return self.lr_scheduler
 
-    def get_decay_parameter_names(self, model: Any) -> list[str]:
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return all parameters, as in bench: transformers would exclude biases and norms from weight decay."""
         return [name for name, _ in model.named_parameters()]
 
@@ -39,19 +49,25 @@ class _AsPrescribed:
 class _OnPrompts(_AsPrescribed):
     """The `prompt` of a row holds the token ids that the evaluation encodes it to."""
 
-    args: Any
-    accelerator: Any
-    state: Any
+    args: TrainingArguments
+    accelerator: Accelerator
+    state: TrainerState
     use_vllm: bool
-    vllm_generation: Any
+    vllm_generation: VLLMGeneration
 
-    def __init__(self, **given: Any) -> None:
+    def __init__(self, **given: object) -> None:
         super().__init__(**given)
         if self.use_vllm:
             llm = self.vllm_generation.llm
             llm.generate = partial(self._generate_seeded, llm.generate)
 
-    def _generate_seeded(self, generate: Any, prompts: list[Any], sampling_params: Any, **given: Any) -> Any:
+    def _generate_seeded(
+        self,
+        generate: Callable[..., list[RequestOutput]],
+        prompts: list[object],
+        sampling_params: SamplingParams,
+        **given: object,
+    ) -> list[RequestOutput]:
         """Have vLLM sample each completion with a seed made of the cell's seed, the optimiser steps done and its row.
 
         TRL seeds vLLM with the number of the process alone. All seeds of a cell would sample alike, and so would the
@@ -65,7 +81,7 @@ class _OnPrompts(_AsPrescribed):
             params.seed = key & (2**63 - 1)  # vLLM takes -1 for no seed
         return generate(prompts, sampling_params=each, **given)
 
-    def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
+    def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, object]]:
         return prompts, None, {}
 
 
@@ -74,13 +90,13 @@ class _OnPairs(_AsPrescribed):
 
     batches: list[list[int]]
     """The indices of each step's rows."""
-    train_dataset: Any
-    data_collator: Any
+    train_dataset: Dataset
+    data_collator: DataCollator
 
-    def _prepare_dataset(self, dataset: Any, *_: Any) -> Any:
+    def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
         return dataset
 
-    def get_train_dataloader(self) -> Any:
+    def get_train_dataloader(self) -> DataLoader[object]:
         return DataLoader(self.train_dataset, batch_sampler=self.batches, collate_fn=self.data_collator)
 
 

@@ -38,7 +38,7 @@ def learner(settings: dict[str, Any]) -> tuple[Learner, Any]:
 
 
 def texts(learner: Learner, step: int) -> list[str]:
-    return [row["text"] for row in learner.step(step, 0.0).rollouts]
+    return [str(row["text"]) for row in learner.step(step, 0.0).rollouts]
 
 
 def test_pairs_of_the_policy_are_counted_and_recorded(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_the_kl_is_measured_on_all_that_was_drawn() -> None:
     again, _ = learner(settings)
     again.step(1, 0.0)
     moved = again._start.model  # type: ignore[attr-defined]
-    rows = outcome.rollouts
+    rows: Any = outcome.rollouts
     spec = small_spec({**ONLINE, **settings})
     prompts = {problem.id: problem.problem for problem in training_prompts(spec, {})}
     start = load_model("builtin:tiny")

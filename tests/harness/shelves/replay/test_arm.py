@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,32 +112,36 @@ def unrecorded(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
 
 def test_the_document(grpo: CellRecord) -> None:
     document = replay_arm([grpo], ["grpo", "cispo", "dr_grpo"], steps=[range(1, 2), range(3, 4)])
-    assert (document["arm"], document["steps"], document["log_probs"]) == ("arm", [1, 3], "recorded")
-    assert [row["algorithm"] for row in document["algorithms"]] == [AS_TRAINED, "grpo", "cispo", "dr_grpo"]
-    own, same, cispo, dr_grpo = document["algorithms"]
-    assert {**own, "algorithm": "grpo"} == same
-    assert cispo["weight_abs_mean"] > same["weight_abs_mean"] > dr_grpo["weight_abs_mean"] > 0
-    assert cispo["remarks"] == [
+    assert (document.arm, document.steps, document.log_probs) == ("arm", [1, 3], "recorded")
+    assert [row.algorithm for row in document.algorithms] == [AS_TRAINED, "grpo", "cispo", "dr_grpo"]
+    own, same, cispo, dr_grpo = document.algorithms
+    assert replace(own, algorithm="grpo") == same
+    sizes = [one.weights.weight_abs_mean or 0.0 for one in (cispo, same, dr_grpo)]
+    assert sizes[0] > sizes[1] > sizes[2] > 0
+    assert cispo.remarks == [
         "groups of equal rewards are dropped (zero_std=refill), and no others drawn in their place"
     ]
-    for row in document["algorithms"]:
-        for shares in row["gradient_share"].values():
+    for row in document.algorithms:
+        assert row.weights.gradient_share is not None
+        for shares in row.weights.gradient_share.values():
             assert math.fsum(shares.values()) == pytest.approx(1)
-    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    written = document.to_json()
+    assert json.loads(json.dumps(written, allow_nan=False)) == written
 
 
 def test_long_wrong_answers_weigh_more_without_the_division_by_length(grpo: CellRecord) -> None:
-    own, dr_grpo = replay_arm([grpo], ["dr_grpo"])["algorithms"]
-    longest = list(own["gradient_share"]["length_tokens"])[-1]
-    assert dr_grpo["gradient_share"]["length_tokens"][longest] > own["gradient_share"]["length_tokens"][longest]
+    own, dr_grpo = replay_arm([grpo], ["dr_grpo"]).algorithms
+    by_length = [(one.weights.gradient_share or {})["length_tokens"] for one in (own, dr_grpo)]
+    longest = list(by_length[0])[-1]
+    assert by_length[1][longest] > by_length[0][longest]
 
 
 def test_without_token_records_every_ratio_is_1_and_that_is_told(unrecorded: CellRecord) -> None:
     document = replay_arm([unrecorded], ["grpo"])
-    assert document["log_probs"] == "sampler"
-    (own, _) = document["algorithms"]
-    assert own["clipped_frac"] == 0
-    assert 0 < own["guessed_frac"] < 1
+    assert document.log_probs == "sampler"
+    (own, _) = document.algorithms
+    assert own.weights.clipped_frac == 0
+    assert 0 < own.weights.guessed_frac < 1
 
 
 @pytest.mark.parametrize(
@@ -157,17 +162,17 @@ def test_what_cannot_be_replayed_is_refused_with_the_reason(grpo: CellRecord, al
 def test_an_own_objective_that_cannot_be_replayed_is_left_out_and_told(tmp_path: Path) -> None:
     cell = trained(tmp_path, {"algorithm": "ppo"})
     document = replay_arm([cell], ["grpo"])
-    assert [row["algorithm"] for row in document["algorithms"]] == ["grpo"]
-    assert "critic's values" in document["as_trained"]
+    assert [row.algorithm for row in document.algorithms] == ["grpo"]
+    assert "critic's values" in (document.as_trained or "")
 
 
 def test_rollouts_of_a_cell_that_learned_from_pairs(tmp_path: Path) -> None:
     settings = {"algorithm": "dpo", "pairs.pairing": "all", "train.updates_per_rollout": 1, "train.epochs": 1}
     document = replay_arm([trained(tmp_path, settings)], ["grpo", "dapo"])
-    assert [row["algorithm"] for row in document["algorithms"]] == ["grpo", "dapo"]
-    assert document["as_trained"] == "it learns from pairs, which rollouts do not hold"
-    assert document["algorithms"][0]["remarks"] == []
-    assert "overlong.type=soft" in document["algorithms"][1]["remarks"][0]
+    assert [row.algorithm for row in document.algorithms] == ["grpo", "dapo"]
+    assert document.as_trained == "it learns from pairs, which rollouts do not hold"
+    assert document.algorithms[0].remarks == []
+    assert "overlong.type=soft" in document.algorithms[1].remarks[0]
 
 
 def test_without_rollouts_there_is_nothing_to_replay(grpo: CellRecord, tmp_path: Path) -> None:

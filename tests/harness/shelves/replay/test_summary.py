@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
@@ -36,11 +38,13 @@ def test_by_hand() -> None:
     """Six tokens in the loss, of eight; ten in weight."""
     step = stored(1)
     got = summarise([weights()], [step], Bins.of([step]))
-    assert got["tokens"] == 8
-    assert (got["weight_mean"], got["weight_abs_mean"]) == (pytest.approx(2 / 6), pytest.approx(10 / 6))
-    assert (got["weight_p5"], got["weight_p50"], got["weight_p95"]) == (-2.0, -1.0, 4.0)
-    assert (got["clipped_frac"], got["masked_frac"], got["guessed_frac"]) == (1 / 8, 2 / 8, 0.0)
-    share = got["gradient_share"]
+    assert got.tokens == 8
+    assert got.weight_mean == pytest.approx(2 / 6)
+    assert got.weight_abs_mean == pytest.approx(10 / 6)
+    assert (got.weight_p5, got.weight_p50, got.weight_p95) == (-2.0, -1.0, 4.0)
+    assert (got.clipped_frac, got.masked_frac, got.guessed_frac) == (1 / 8, 2 / 8, 0.0)
+    share = got.gradient_share
+    assert share is not None
     assert share["length_tokens"] == pytest.approx({"1-2": 0.6, "3-3": 0.4})
     assert share["correct"] == pytest.approx({"wrong": 0.4, "right": 0.6})
     assert share["pass_rate"]["below_three_quarters"] == pytest.approx(0.8)
@@ -55,16 +59,17 @@ def test_without_any_weight_there_are_no_shares() -> None:
         torch.zeros_like(made.weight), made.clipped, torch.ones_like(made.masked), made.guessed, []
     )
     got = summarise([idle], [step], Bins.of([step]))
-    assert (got["gradient_share"], got["weight_mean"], got["weight_p50"]) == (None, None, None)
+    assert (got.gradient_share, got.weight_mean, got.weight_p50) == (None, None, None)
 
 
 def test_steps_are_taken_together() -> None:
     step = stored(1)
     bins = Bins.of([step])
     one, two = summarise([weights()], [step], bins), summarise([weights()] * 2, [step] * 2, bins)
-    assert two["tokens"] == 2 * one["tokens"]
-    for name, value in one.items():
-        if name == "gradient_share":
-            assert two[name] == {kind: pytest.approx(shares) for kind, shares in value.items()}
-        elif name != "tokens":
-            assert two[name] == pytest.approx(value), name
+    assert two.tokens == 2 * one.tokens
+    assert one.gradient_share is not None and two.gradient_share is not None
+    for kind, shares in one.gradient_share.items():
+        assert two.gradient_share[kind] == pytest.approx(shares)
+    for name, value in asdict(one).items():
+        if name not in ("tokens", "gradient_share"):
+            assert getattr(two, name) == pytest.approx(value), name

@@ -14,7 +14,7 @@ from harness.config.knobs import active
 from harness.config.resolve import Layer, resolve
 from harness.config.run_spec import RunSpec
 from harness.errors import RefusedError
-from harness.shelves.trl.trainers import VERSION, TrlTrainer, settings_of
+from harness.shelves.trl.trainers import VERSION, ProgramArguments, TrlTrainer, settings_of
 from tests.harness.run.small import SETTINGS
 
 OFFLINE = {"algorithm": "dpo", "rollout.sampler": "initial"}
@@ -84,9 +84,9 @@ def test_knobs_become_settings() -> None:
 def test_each_algorithm_has_its_trainer(settings: dict[str, Any], trainer: str, expected: dict[str, Any]) -> None:
     spec = spec_of(settings)
     assert isinstance(spec.trainer, TrlTrainer)
-    given = spec.trainer.arguments(spec)
-    assert given["trainer"] == trainer
-    assert {name: given["settings"][name] for name in expected} == expected
+    given = ProgramArguments.model_validate(spec.trainer.arguments(spec))
+    assert given.trainer == trainer
+    assert {name: given.settings[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from harness.run.learning.rollouts import Rollouts
 from harness.run.sweep import cell_job
 from harness.run.worker import run_job
 from harness.shelves.trl.program.__main__ import main, on_prompts
+from harness.shelves.trl.trainers import ProgramArguments
 from harness.trainers.contract import ProgramConfig
 from harness.trainers.process import ProcessGroup
 from harness.training.batch import Batch, filter_rows
@@ -299,7 +300,9 @@ def test_with_vllm_the_noise_is_of_the_seed_and_the_steps_done(
         given = {**config, "args": args, "output": str(tmp_path / name), "resume": resume, "done": done}
         (tmp_path / name).mkdir()
         with patch.dict(os.environ):  # TRL tells vLLM its rank there
-            trainer = on_prompts(ProgramConfig.model_validate(given), spec, load_model(f"path:{config['model']}"))
+            config_file = ProgramConfig.model_validate(given)
+            arguments = ProgramArguments.model_validate(args)
+            trainer = on_prompts(config_file, arguments, spec, load_model(f"path:{config['model']}"))
             trainer.train(resume_from_checkpoint=resume)
         return _Vllm.calls
 
