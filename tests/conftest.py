@@ -33,9 +33,14 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reports have no figures and nothing of shelves: these take seconds each, and have tests of their own."""
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports have no figures: these take seconds, and have tests of their own."""
     monkeypatch.setattr("reports.page.render_figures", lambda analysis: [])
+
+
+@pytest.fixture
+def plain_report(no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports have no figures and nothing of shelves, which takes seconds too."""
     monkeypatch.setattr("reports.page.document._of_shelves", lambda analysis: {})
 
 

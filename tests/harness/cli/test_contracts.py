@@ -62,8 +62,8 @@ def test_overrides_are_accepted(verb: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_words_of_a_report_are_an_option(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reports.page.render_figures", lambda analysis: [])
+@pytest.mark.usefixtures("no_figures")
+def test_the_words_of_a_report_are_an_option(bench: Bench, tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs" / "made", {"base": 0.0}, seeds=1)
     document = bench("report", "made", "--reflection-words", "wait, sum of", "--json").document
     assert [row["word"] for row in document["reflection"]] == ["any of them", "wait", "sum of"]
