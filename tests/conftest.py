@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,10 @@ import pytest
 from hypothesis import settings
 
 from tests.reports.page.browser import find_axe, find_chromium
+
+# As every worker: sums over two threads round differently from sums over one, and on a busy machine threads of torch
+# spend most of their time waiting for each other. It is read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes says something of the machine, which others use too, not of the code.
 settings.register_profile("untimed", deadline=None)
@@ -28,9 +33,14 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def plain_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reports have no figures and nothing of shelves: these take seconds each, and have tests of their own."""
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports have no figures: these take seconds, and have tests of their own."""
     monkeypatch.setattr("reports.page.render_figures", lambda analysis: [])
+
+
+@pytest.fixture
+def plain_report(no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reports have no figures and nothing of shelves, which takes seconds too."""
     monkeypatch.setattr("reports.page.document._of_shelves", lambda analysis: {})
 
 

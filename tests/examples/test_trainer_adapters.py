@@ -23,7 +23,7 @@ from harness.config.run_spec import RunSpec
 from harness.models.start import StartingPoint
 from harness.plan import make_plan
 from harness.records import CellRecord
-from harness.records.files import write_json
+from harness.records.files import append_jsonl, write_json
 from harness.run.sweep import cell_job
 from harness.run.worker import run_job
 from tests.algorithms.cases import value_and_gradient
@@ -88,26 +88,19 @@ def test_the_shipped_sweep_plans(adapter: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_a_cell_that_another_trainer_trains_is_a_cell(adapter: str, tmp_path: Path) -> None:
-    cell, state, reason = run(spec_of(adapter), tmp_path)
-    assert (state, cell.step, cell.generated_tokens, cell.flags) == ("done", 6, 6 * DRAWN_TOKENS, []), reason
-    rows = cell.read_steps()
-    assert [row["generated_tokens"] for row in rows] == [DRAWN_TOKENS * step for step in range(1, 7)]
-    assert rows[1]["reward/mean"] == 0.2 and rows[1]["grad_norm"] == 0.5
-    assert [(row["step"], row["final"]) for row in cell.read_scores()] == [(4, False), (6, True)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_a_trainer_that_died_resumes_from_its_checkpoint(adapter: str, tmp_path: Path) -> None:
+def test_a_cell_that_another_trainer_trains_is_a_cell_although_the_trainer_died(adapter: str, tmp_path: Path) -> None:
+    """It resumes from its checkpoint of step 2, and no row shows that it ever stopped."""
     cell, state, reason = run(spec_of(adapter, mode="dies"), tmp_path)
     assert state == "refused"
     assert re.search(r"exit code 9 after step 2\.\n  Its last lines:\n(.*\n)*  CUDA out of memory", reason), reason
     cell, state, reason = run(spec_of(adapter, mode="dies"), tmp_path)
-    assert state == "done", reason
+    assert (state, cell.step, cell.generated_tokens, cell.flags) == ("done", 6, 6 * DRAWN_TOKENS, []), reason
     assert [start["from_step"] for start in cell.read_starts()] == [0, 2]
     assert "Training from step 2" in cell.log.read_text()
-    assert [row["generated_tokens"] for row in cell.read_steps()] == [DRAWN_TOKENS * step for step in range(1, 7)]
+    rows = cell.read_steps()
+    assert [row["generated_tokens"] for row in rows] == [DRAWN_TOKENS * step for step in range(1, 7)]
+    assert rows[1]["reward/mean"] == 0.2 and rows[1]["grad_norm"] == 0.5
+    assert [(row["step"], row["final"]) for row in cell.read_scores()] == [(4, False), (6, True)]
 
 
 @pytest.mark.slow
@@ -125,11 +118,14 @@ def test_a_gradient_that_is_nan_is_seen_although_the_trainer_hides_it(adapter: s
     assert re.match(r"diverged \((actor|optim)/grad_norm is nan at step 3\)", str(cell.reason))
 
 
-@pytest.mark.slow
-def test_a_setting_of_ones_own_that_bench_decides_is_refused(tmp_path: Path) -> None:
-    spec = spec_of("verl", {"trainer.args": {"overrides": ["data.shuffle=true"]}})
-    _, state, reason = run(spec, tmp_path)
-    assert state == "refused" and "trainer.args.overrides sets what bench decides: data.shuffle=true" in reason, reason
+def test_a_setting_of_ones_own_that_bench_decides_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"overrides": ["data.shuffle=true"]}
+    append_jsonl(tmp_path / "prompts.jsonl", PROMPTS)
+    given = {"args": own, "output": str(tmp_path), "prompts": str(tmp_path / "prompts.jsonl")}
+    write_json(tmp_path / "config.json", config_of(spec_of("verl")) | given)
+    monkeypatch.setattr("sys.argv", ["train.py", str(tmp_path / "config.json")])
+    with pytest.raises(SystemExit, match=r"trainer\.args\.overrides sets what bench decides: data\.shuffle=true"):
+        load("verl").main()
 
 
 @pytest.mark.parametrize(
@@ -200,18 +196,23 @@ def test_the_settings_of_prime_rl_are_names_of_its_schema() -> None:
     assert tomllib.loads(text)["trainer"]["loss"]["type"] == "custom"
 
 
-def prime_rl_settings(changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    spec = spec_of("prime_rl", changes)
+PROMPTS = [{"prompt": [{"role": "user", "content": "1 + 1"}], "tokens": [1, 2, 3]}]
+
+
+def config_of(spec: RunSpec) -> dict[str, Any]:
+    """Build the config file that an adapter is started with."""
     from harness.config.knobs import active
 
-    config = {
+    return {
         "knobs": {knob: value for knob, value in active(spec).items() if not knob.startswith("trainer.")},
         "budget": {"steps": 3, "generated_tokens": None, "trained_tokens": None},
         **{"model": "/models/start", "output": "/cells/one", "resume": "/cells/one/step-2", "done": {"step": 2}},
         **{"seed": 3, "checkpoint_every": 2, "evaluate_every": 0, "prompts": "/cells/prompts.jsonl"},
     }
-    rows = [{"prompt": [{"role": "user", "content": "1 + 1"}], "tokens": [1, 2, 3]}]
-    found: dict[str, Any] = load("prime_rl").settings_of(config, rows)
+
+
+def prime_rl_settings(changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = load("prime_rl").settings_of(config_of(spec_of("prime_rl", changes)), PROMPTS)
     return found
 
 

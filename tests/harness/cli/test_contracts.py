@@ -62,6 +62,7 @@ def test_overrides_are_accepted(verb: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_the_words_of_a_report_are_an_option(bench: Bench, tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs" / "made", {"base": 0.0}, seeds=1)
     document = bench("report", "made", "--reflection-words", "wait, sum of", "--json").document
@@ -198,7 +199,6 @@ def test_status_lists_cells_of_other_questions_apart(bench: Bench, tmp_path: Pat
     assert "1 cells of other versions of this question" in bench("status", "mine").out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["sweeps", "profiles", "algorithms", "tasks", "knobs", "figures"])
 def test_ls(bench: Bench, what: str) -> None:
     result = bench("ls", what, "--json")
@@ -209,7 +209,8 @@ def test_ls(bench: Bench, what: str) -> None:
     known = {"sweeps": "std_norm", "profiles": "tiny", "algorithms": "grpo", "tasks": "gsm8k", "knobs": "train.steps"}
     known |= {"figures": "forest"}
     assert known[what] in names
-    assert all(name in bench("ls", what).out for name in names)
+    listed = bench("ls", what).out
+    assert all(name in listed for name in names)
 
 
 def test_ls_lists_sweeps_unless_told_otherwise(bench: Bench) -> None:

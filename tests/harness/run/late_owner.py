@@ -1,8 +1,8 @@
 """Stop the owner of a cell right before each of its writes, let a second owner finish the cell, and wake the first.
 
-`python -m tests.harness.run.late_owner CASE N` does so for every N-th write, and prints as JSON what the first owner
-changed. Owners are forks of one process that has imported everything. They see neither locks nor recent heartbeats, as
-on a shared disk where only time shows that an owner is dead.
+`python -m tests.harness.run.late_owner CASE,CASE N` does so for every N-th write of each case, and prints as JSON what
+the first owner changed. Owners are forks of one process that has imported everything. They see neither locks nor
+recent heartbeats, as on a shared disk where only time shows that an owner is dead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -153,19 +153,21 @@ def begin(case: str, home: Path) -> RunSpec:
     return spec
 
 
-def main(case: str, every: int) -> None:
+def main(cases: Sequence[str], every: int) -> None:
     lease._lock = lambda handle: False
     lease._lock_of = lambda path: "unknown"
     lease.STALE_AFTER_S, lease._LOOK_EVERY_S, lease.HEARTBEAT_S = 0.4, 0.02, 0.1
-    with tempfile.TemporaryDirectory() as folder:
-        start = Path(folder) / "start"
-        spec = begin(case, start)
-        writes = writes_of(spec, Path(shutil.copytree(start, Path(folder) / "listed")))
-        first_of = {write: number for number, write in reversed([*enumerate(writes)])}
-        for number in sorted(first_of.values())[::every]:
-            ended, what = disturb(spec, start, number)
-            print(json.dumps({"number": number, "write": writes[number], "ended": ended, "changed": what}), flush=True)
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            start = Path(folder) / "start"
+            spec = begin(case, start)
+            writes = writes_of(spec, Path(shutil.copytree(start, Path(folder) / "listed")))
+            first_of = {write: number for number, write in reversed([*enumerate(writes)])}
+            for number in sorted(first_of.values())[::every]:
+                ended, what = disturb(spec, start, number)
+                found = {"case": case, "number": number, "write": writes[number], "ended": ended, "changed": what}
+                print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1].split(","), int(sys.argv[2]))

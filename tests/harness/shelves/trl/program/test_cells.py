@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import random
-import subprocess
-import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +30,10 @@ from harness.records.files import read_json, read_jsonl, write_json
 from harness.run.learning.rollouts import Rollouts
 from harness.run.sweep import cell_job
 from harness.run.worker import run_job
-from harness.shelves.trl.program.__main__ import on_prompts
+from harness.shelves.trl.program.__main__ import main, on_prompts
 from harness.shelves.trl.trainers import ProgramArguments
 from harness.trainers.contract import ProgramConfig
+from harness.trainers.process import ProcessGroup
 from harness.training.batch import Batch, filter_rows
 from harness.training.policy_update import PolicyUpdate
 from tests.harness.run.small import SETTINGS
@@ -73,14 +76,85 @@ def run(spec: RunSpec, home: Path) -> CellRecord:
     return record
 
 
+class InThisProcess(ProcessGroup):
+    """Runs TRL's program to its end in this process: a new one would first import TRL and torch."""
+
+    def __init__(self, argv: Sequence[str], folder: str | None, env: Mapping[str, str], log: Path) -> None:
+        self._log, self._begin = log, log.stat().st_size if log.exists() else 0
+        with log.open("a") as output, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            run_program(argv[-1])
+
+    def exit_code(self) -> int:
+        return 0
+
+    def ask_to_stop(self) -> None: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+def run_program(config: str) -> None:
+    """Run TRL's program on a config file."""
+    with patch.dict(os.environ), patch("sys.argv", ["program", config]), warnings.catch_warnings():
+        main()
+
+
+def run_here(spec: RunSpec, home: Path) -> CellRecord:
+    """The cell, done, with its program in this process."""
+    with patch("harness.run.program_cell.ProcessGroup", InThisProcess):
+        return run(spec, home)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_plugins() -> Iterator[None]:
+    """The program sets those of its config file."""
+    yield
+    plugins.use([], [])
+
+
+@pytest.fixture(scope="module")
+def two_updates(tmp_path_factory: pytest.TempPathFactory) -> CellRecord:
+    """A cell of GRPO whose program was a process of its own."""
+    settings = {"algorithm": "grpo", "train.updates_per_rollout": 2, "train.steps": 4}
+    return run(spec_of(settings, {}), tmp_path_factory.mktemp("two_updates"))
+
+
+@pytest.fixture(scope="module")
+def on_completions(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CellRecord]:
+    """The cell of a shipped sweep, or of RLOO, trained when it is first asked for."""
+
+    @functools.cache
+    def cell_of(asked: str) -> CellRecord:
+        # TRL has no setting for what it adds to the std of rewards.
+        arm = spec_of({"algorithm": asked}, {}) if asked == "rloo" else shipped(asked, **STD_EPS.get(asked, {}))["trl"]
+        return run_here(arm, tmp_path_factory.mktemp(asked))
+
+    return cell_of
+
+
+@pytest.fixture(scope="module")
+def on_pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, CellRecord]]:
+    """The cells that bench and TRL train with an algorithm on pairs, trained when they are first asked for."""
+
+    @functools.cache
+    def cells_of(algorithm: str) -> dict[str, CellRecord]:
+        settings = {"algorithm": algorithm, **OFFLINE, "train.steps": 4}
+        arms = (
+            shipped("trainers_dpo", **{"train.steps": 4})
+            if algorithm == "dpo"
+            else {"bench": spec_of(settings), "trl": spec_of(settings, {})}
+        )
+        home = tmp_path_factory.mktemp(algorithm)
+        return {"bench": run(arms["bench"], home), "trl": run_here(arms["trl"], home)}
+
+    return cells_of
+
+
 @pytest.mark.parametrize("algorithm", ["dpo", "kto"])
-def test_on_pairs_it_trains_as_bench_does(algorithm: str, tmp_path: Path) -> None:
+def test_on_pairs_it_trains_as_bench_does(algorithm: str, on_pairs: Callable[[str], dict[str, CellRecord]]) -> None:
     """The pairs are the same, so each step is, up to rounding: its rate, its loss, its gradient, and the weights after
     it, of which the next step's numbers come."""
-    settings = {"algorithm": algorithm, **OFFLINE}
-    arms = shipped("trainers_dpo") if algorithm == "dpo" else {"bench": spec_of(settings), "trl": spec_of(settings, {})}
-    own, theirs = run(arms["bench"], tmp_path), run(arms["trl"], tmp_path)
-    assert len(own.read_steps()) == 3
+    own, theirs = on_pairs(algorithm).values()
+    assert len(own.read_steps()) == 4
     for ours, of_trl in zip(own.read_steps(), theirs.read_steps(), strict=True):
         assert ours["generated_tokens"] == of_trl["generated_tokens"] > 0
         for name in ("loss", "grad_norm", "learning_rate", "entropy/full", "rewards/margin", "logps/chosen_sum"):
@@ -88,11 +162,12 @@ def test_on_pairs_it_trains_as_bench_does(algorithm: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("asked", ["trainers_grpo", "trainers_dr_grpo", "trainers_dapo", "rloo"])
-def test_on_its_completions_it_takes_the_gradient_that_bench_takes(asked: str, tmp_path: Path) -> None:
+def test_on_its_completions_it_takes_the_gradient_that_bench_takes(
+    asked: str, on_completions: Callable[[str], CellRecord]
+) -> None:
     """Bench's rewards, loss and gradient of the first step's completions, as the program recorded them."""
-    # TRL has no setting for what it adds to the std of rewards.
-    spec = spec_of({"algorithm": asked}, {}) if asked == "rloo" else shipped(asked, **STD_EPS.get(asked, {}))["trl"]
-    cell = run(spec, tmp_path)
+    cell = on_completions(asked)
+    spec = RunSpec.model_validate(cell.spec)
     steps, rows = cell.read_steps(), read_jsonl(cell.path / "program" / "e0001" / "rollouts.jsonl")
     assert [row["generated_tokens"] for row in steps] == sorted(row["generated_tokens"] for row in steps)
     assert [row["learning_rate"] for row in steps] == pytest.approx([1.5e-4, 3e-4, 3e-4])
@@ -123,12 +198,12 @@ def test_on_its_completions_it_takes_the_gradient_that_bench_takes(asked: str, t
     assert steps[0]["reward/mean"] == pytest.approx(metrics.get("reward/mean", batch.rewards.mean().item()))
 
 
-@pytest.mark.parametrize(
-    "settings", [{"algorithm": "grpo", "train.updates_per_rollout": 2}, {"algorithm": "dpo", **OFFLINE}]
-)
-def test_after_a_stop_it_goes_on_as_if_there_had_been_none(settings: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", ["grpo", "dpo"])
+def test_after_a_stop_it_goes_on_as_if_there_had_been_none(
+    algorithm: str, two_updates: CellRecord, on_pairs: Callable[[str], dict[str, CellRecord]], tmp_path: Path
+) -> None:
     """On one machine: TRL's checkpoint holds the optimiser, the rates and the state of every random generator."""
-    cell = run(spec_of({"train.steps": 4, **settings}, {}), tmp_path)
+    cell = two_updates if algorithm == "grpo" else on_pairs("dpo")["trl"]
     first = cell.path / "program" / "e0001"
     unbroken, config = read_jsonl(first / "metrics.jsonl"), read_json(first / "config.json")
     stopped, resumed = tmp_path / "stopped", tmp_path / "resumed"
@@ -149,9 +224,7 @@ def start(config: dict[str, Any]) -> None:
     output = Path(config["output"])
     output.mkdir()
     write_json(output / "config.json", config)
-    words = [sys.executable, "-P", "-m", "harness.shelves.trl.program", str(output / "config.json")]
-    result = subprocess.run(words, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    run_program(str(output / "config.json"))
 
 
 def test_two_processes_share_a_step(tmp_path: Path) -> None:
@@ -203,15 +276,20 @@ def _sampling_params(**given: Any) -> SimpleNamespace:
 
 @pytest.mark.parametrize("algorithm", ["grpo", "rloo"])
 def test_with_vllm_the_noise_is_of_the_seed_and_the_steps_done(
-    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str,
+    two_updates: CellRecord,
+    on_completions: Callable[[str], CellRecord],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from trl.generation import vllm_generation
 
     monkeypatch.setattr(vllm_generation, "is_vllm_available", lambda: True)
     monkeypatch.setattr(vllm_generation, "LLM", _Vllm, raising=False)
     monkeypatch.setattr(vllm_generation, "SamplingParams", _sampling_params, raising=False)
-    spec = spec_of({"algorithm": algorithm, "train.updates_per_rollout": 2 if algorithm == "grpo" else 1}, {})
-    config = read_json(run(spec, tmp_path).path / "program" / "e0001" / "config.json")
+    cell = two_updates if algorithm == "grpo" else on_completions("rloo")
+    spec, steps = RunSpec.model_validate(cell.spec), len(cell.read_steps())
+    config = read_json(cell.path / "program" / "e0001" / "config.json")
     config["args"]["settings"] |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.5}
 
     def seeds(name: str, seed: int, resume: str | None = None) -> list[list[int | None]]:
@@ -230,8 +308,8 @@ def test_with_vllm_the_noise_is_of_the_seed_and_the_steps_done(
 
     whole, again, other = seeds("whole", 1), seeds("again", 1), seeds("other", 2)
     every = [seed for call in whole for seed in call]
-    assert [len(call) for call in whole] == [16] * 3
-    assert None not in every and len({*every}) == 48, "each completion has noise of its own"
+    assert [len(call) for call in whole] == [16] * steps
+    assert None not in every and len({*every}) == 16 * steps, "each completion has noise of its own"
     assert again == whole and not {*every} & {seed for call in other for seed in call}
     rows = read_jsonl(tmp_path / "whole" / "metrics.jsonl")
     (saved,) = [row["checkpoint"] for row in rows if row["step"] == 2 and "checkpoint" in row]
